@@ -1,0 +1,3 @@
+"""Personal traffic forecasters, learned together, without showing the data."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,115 @@
+"""From settings to a federation ready to train on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from fuels.config import Engine, Settings, check
+from fuels.data.panel import Panel
+from fuels.data.readers import read_panel
+from fuels.data.synthetic import synthesise
+from fuels.data.windows import Branches, Dataset, branches, prepare
+from fuels.errors import FuelsError
+from fuels.federation.loop import Loop
+from fuels.federation.site import Site
+from fuels.federation.transport import LocalTransport
+from fuels.methods import build_method
+from fuels.methods.base import Facts, Method
+from fuels.model.network import build_network
+from fuels.runtime import set_up
+from fuels.training import Optimiser
+
+SYNTHETIC = "synthetic:"
+SYNTHETIC_CLIENTS = 100  # the embedded federation, of which data.clients draws some
+
+
+def load_panel(settings: Settings) -> Panel:
+    """The panel the settings name, from a file or from the generator."""
+    data = settings.data
+    if data.source.startswith(SYNTHETIC):
+        clients = max(SYNTHETIC_CLIENTS, data.clients)
+        panel = synthesise(data.source.removeprefix(SYNTHETIC), clients=clients)
+        return panel.select(data.ids) if data.ids else panel
+    return read_panel(
+        Path(data.source),
+        client=data.client_column or None,
+        time=data.time_column or None,
+        value=data.value_column or None,
+        ids=data.ids or None,
+        resample=data.resample or None,
+        how=data.how or None,
+        start=data.start or None,
+        end=data.end or None,
+        timezone=data.timezone or None,
+        missing=data.missing or None,
+        activity=data.activity or None,
+        coordinates=Path(data.coordinates) if data.coordinates else None,
+    )
+
+
+def lags(settings: Settings) -> Branches:
+    windows = settings.windows
+    return branches(windows.period, windows.closeness, windows.periodicity)
+
+
+def load_dataset(settings: Settings, panel: Panel | None = None) -> Dataset:
+    windows = settings.windows
+    return prepare(
+        load_panel(settings) if panel is None else panel,
+        period=windows.period,
+        lags=lags(settings),
+        split=windows.split,
+        clients=settings.data.clients,
+        seed=settings.seed,
+        max_gap=windows.max_gap,
+    )
+
+
+def make_method(settings: Settings, dataset: Dataset) -> Method:
+    training, model = settings.training, settings.model
+    reach = -(-max(dataset.lags) // dataset.period)
+    facts = Facts(
+        network=build_network(model.encoder, model.hidden, dataset.branches),
+        period=dataset.period,
+        train_periods=dataset.split.train // dataset.period - reach,
+        local_epochs=training.local_epochs,
+        optimiser=Optimiser(training.optimiser, training.learning_rate, training.momentum),
+        seed=settings.seed,
+    )
+    return build_method(settings.method, settings.options, facts)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A federation on this machine, built and not yet trained."""
+
+    settings: Settings
+    dataset: Dataset
+    method: Method
+    site: Site
+    loop: Loop
+
+
+def build(settings: Settings, engine: Engine, panel: Panel | None = None) -> Job:
+    """Check the settings, read the data and set everything up."""
+    check(settings)
+    threads = set_up(engine)
+    dataset = load_dataset(settings, panel)
+    if not dataset.target[:, : dataset.split.train].any(axis=1).all():
+        raise FuelsError("a client has no training sample; its gaps are too long to be filled")
+    method = make_method(settings, dataset)
+    site = Site(
+        dataset, method, keep=settings.training.keep, threads=threads, device=engine.device
+    )
+    loop = Loop(method, LocalTransport(site), settings.training, settings.seed)
+    return Job(settings, dataset, method, site, loop)
+
+
+def fingerprint(dataset: Dataset) -> str:
+    """Short digest of the values trained on: a resumed run must see the same."""
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update("\n".join(dataset.ids).encode())
+    digest.update(dataset.series.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,286 @@
+"""Every setting of a run, its default, and the presets: the one place where defaults live.
+
+`Settings` is what a run is: two runs with equal settings give equal results. How fast it is
+computed (threads, device) is `Engine` and is no part of it. Both are written to a run's
+`config.toml`, and `fuels run --config` reads that file back.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fuels.errors import FuelsError
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the series come from and which of them take part."""
+
+    source: str = "synthetic:net"  # a path, or synthetic:{sms,call,net}
+    clients: int = 0  # draw this many of the live clients; 0 takes all
+    ids: tuple[str, ...] = ()  # only these clients
+    client_column: str = ""
+    time_column: str = ""
+    value_column: str = ""
+    timezone: str = ""
+    missing: str = ""  # a number that marks a missing value, e.g. 0 in METR-LA
+    activity: str = ""  # sms, call or net of raw telecom records
+    coordinates: str = ""
+    resample: str = ""
+    how: str = ""
+    start: str = ""
+    end: str = ""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """What one sample sees (Section 2 of the paper) and how the span is divided."""
+
+    period: int = 24  # p, in steps
+    closeness: int = 3  # c: the last c values
+    periodicity: int = 3  # q: the same phase of the last q periods
+    split: str = ""  # periods for train/val/test, e.g. 40/11/11; empty: 40:11:11 in proportion
+    max_gap: int = 0  # longest gap that is filled, in steps; 0 means one period
+
+
+@dataclass(frozen=True)
+class Model:
+    """The personal model: encoder and the width of one of its branches."""
+
+    encoder: str = "gru"
+    hidden: int = 128
+
+
+@dataclass(frozen=True)
+class Training:
+    """The budget every method gets."""
+
+    rounds: int = 200  # T
+    local_epochs: int = 1
+    batch: int = 0  # B; 0 means one period, and nothing else is accepted
+    optimiser: str = "adam"  # adam or sgd
+    learning_rate: float = 0.001
+    momentum: float = 0.0  # of sgd
+    selection: float = 1.0  # alpha: share of clients that train in a round
+    late: str = ""  # SHARE@ROUND: that share of the clients joins at that round
+    keep: str = "best"  # model kept per client: best on the validation part, or last
+    patience: int = 0  # stop after this many rounds without a better validation error; 0: never
+    warm_start: str = ""  # run folder whose models are the start
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that decides the result of a run."""
+
+    seed: int = 0
+    preset: str = "paper"
+    method: str = "fuels"
+    data: Data = field(default_factory=Data)
+    windows: Windows = field(default_factory=Windows)
+    model: Model = field(default_factory=Model)
+    training: Training = field(default_factory=Training)
+    options: Mapping[str, Any] = field(default_factory=dict)  # the method's own settings
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How a run is computed; the result does not depend on it."""
+
+    threads: int = 0  # 0: all cores this process may use
+    device: str = "cpu"
+    kernels: str = "auto"  # auto, fused or plain
+
+
+# The paper's settings are the defaults above: a preset is only what it changes, and no second
+# list of numbers exists. A scale changes clients and rounds, nothing else.
+PRESETS: dict[str, dict[str, Any]] = {"paper": {}}
+SCALES: dict[str, dict[str, Any]] = {
+    "quick": {"data": {"clients": 24}, "training": {"rounds": 30}},
+    "paper": {"data": {"clients": 100}, "training": {"rounds": 200}},
+}
+
+
+def merge(settings: Settings, changes: Mapping[str, Any], place: str) -> Settings:
+    """`settings` with nested `changes` applied; an unknown key or a wrong type is refused.
+
+    `place` names where the changes come from (a file, an option) and opens the error message.
+    """
+    return typing.cast(Settings, _merge(settings, changes, place, ""))
+
+
+def _merge(target: Any, changes: Mapping[str, Any], place: str, prefix: str) -> Any:
+    hints = typing.get_type_hints(type(target))
+    known = {f.name for f in fields(target)}
+    new: dict[str, Any] = {}
+    for key, value in changes.items():
+        if key not in known:
+            raise FuelsError(f"{place}: unknown setting {prefix}{key}{nearest(key, known)}")
+        current = getattr(target, key)
+        if is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise FuelsError(f"{place}: {prefix}{key} is a section, not a value")
+            new[key] = _merge(current, value, place, f"{prefix}{key}.")
+        elif isinstance(current, Mapping):
+            if not isinstance(value, Mapping):
+                raise FuelsError(f"{place}: {prefix}{key} is a section, not a value")
+            new[key] = {**current, **value}
+        else:
+            new[key] = coerce(value, hints[key], f"{place}: {prefix}{key}")
+    return replace(target, **new)
+
+
+def coerce(value: Any, kind: Any, place: str) -> Any:
+    """`value` as the type a setting has, from TOML or from text; refuses what does not fit."""
+    origin = typing.get_origin(kind)
+    if origin is tuple:
+        items = value.split(",") if isinstance(value, str) else value
+        if not isinstance(items, list | tuple):
+            raise FuelsError(f"{place} must be a list, not {value!r}")
+        inner = typing.get_args(kind)[0]
+        return tuple(coerce(i, inner, place) for i in items)
+    if kind is bool:
+        text = str(value).lower()
+        if text not in ("true", "false"):
+            raise FuelsError(f"{place} must be true or false, not {value!r}")
+        return text == "true"
+    if kind is str:
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            return str(value)
+        raise FuelsError(f"{place} must be text, not {value!r}")
+    try:
+        number = kind(value) if not isinstance(value, bool) else None
+    except (TypeError, ValueError):
+        number = None
+    if number is None or number != number or (kind is int and float(value) != number):
+        raise FuelsError(f"{place} must be {_KINDS.get(kind, kind.__name__)}, not {value!r}")
+    return number
+
+
+_KINDS = {int: "a whole number", float: "a number"}
+
+
+def nearest(word: str, known: typing.Iterable[str]) -> str:
+    """`; did you mean X?` where something known is close, else a list of what there is."""
+    choices = sorted(known)
+    close = difflib.get_close_matches(word, choices, n=1)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f" (known: {', '.join(choices)})"
+
+
+def check(settings: Settings) -> None:
+    """Refuse settings that cannot work, in words."""
+    windows, training = settings.windows, settings.training
+    positive = {
+        "windows.period": windows.period - 1,
+        "windows.closeness": windows.closeness,
+        "windows.periodicity": windows.periodicity,
+        "model.hidden": settings.model.hidden,
+        "training.rounds": training.rounds,
+        "training.local_epochs": training.local_epochs,
+    }
+    for key, value in positive.items():
+        if value < 1:
+            least = 2 if key == "windows.period" else 1
+            raise FuelsError(f"{key} must be at least {least}")
+    for key, count in {
+        "data.clients": settings.data.clients,
+        "windows.max_gap": windows.max_gap,
+        "training.patience": training.patience,
+        "seed": settings.seed,
+    }.items():
+        if count < 0:
+            raise FuelsError(f"{key} must not be negative, it is {count}")
+    if training.batch not in (0, windows.period):
+        raise FuelsError(
+            f"training.batch is {training.batch} but the period is {windows.period}: a batch is one"
+            " period, so that its row b means phase b of the period; leave training.batch out or"
+            " set both alike"
+        )
+    if not training.learning_rate > 0:
+        raise FuelsError("training.learning_rate must be positive")
+    if not 0 < training.selection <= 1:
+        raise FuelsError(
+            f"training.selection is the share of clients per round, more than 0 and at most 1;"
+            f" it is {training.selection}"
+        )
+    if training.optimiser not in ("adam", "sgd"):
+        raise FuelsError(f"training.optimiser must be adam or sgd, not {training.optimiser}")
+    if training.keep not in ("best", "last"):
+        raise FuelsError(f"training.keep must be best or last, not {training.keep}")
+    if settings.preset not in PRESETS:
+        raise FuelsError(f"unknown preset {settings.preset}{nearest(settings.preset, PRESETS)}")
+
+
+def late_joiners(text: str) -> tuple[float, int]:
+    """`SHARE@ROUND` as numbers; an empty text means nobody is late."""
+    if not text:
+        return 0.0, 1
+    share, _, at = text.partition("@")
+    try:
+        result = float(share), int(at)
+    except ValueError:
+        result = (-1.0, 0)
+    if not 0 <= result[0] < 1 or result[1] < 2:
+        raise FuelsError(
+            f"training.late is SHARE@ROUND, e.g. 0.2@10 for a fifth of the clients joining at round"
+            f" 10 (2 or later); it is {text!r}"
+        )
+    return result
+
+
+def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
+    """Plain nested values, as they stand in config.toml."""
+    result = asdict(settings)
+    result["data"]["ids"] = list(settings.data.ids)
+    if engine is not None:
+        result["engine"] = asdict(engine)
+    return result
+
+
+def write_toml(path: Path, settings: Settings, engine: Engine) -> None:
+    header = "# Reproduces this run: fuels run --config config.toml --out NEW_FOLDER\n"
+    path.write_text(header + tomli_w.dumps(to_dict(settings, engine)), encoding="utf-8")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The changes a config file makes, not yet checked against the known settings."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FuelsError(f"{path}: no such config file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FuelsError(f"{path}: not valid TOML: {error}") from None
+    except OSError as error:
+        raise FuelsError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def read_config(path: Path) -> tuple[Settings, Engine]:
+    """Settings and engine of a config file, unknown keys refused."""
+    content = read_toml(path)
+    engine_part = content.pop("engine", {})
+    settings = merge(Settings(), content, str(path))
+    engine = typing.cast(Engine, _merge(Engine(), engine_part, str(path), "engine."))
+    return settings, engine
+
+
+def assignment(text: str) -> dict[str, Any]:
+    """`section.key=value` from the command line as nested changes."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise FuelsError(f"--set takes section.key=value, not {text!r}")
+    changes: dict[str, Any] = {}
+    inner = changes
+    *sections, last = key.split(".")
+    for section in sections:
+        inner = inner.setdefault(section, {})
+    inner[last] = value
+    return changes

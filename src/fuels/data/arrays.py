@@ -1,0 +1,151 @@
+"""Files of arrays: npz as `fuels data convert` writes it, and the HDF5 layout of METR-LA."""
+
+from __future__ import annotations
+
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from fuels.data.clock import parse_moment, parse_step, zone_info
+from fuels.data.grid import panel_from_matrix, refuse_infinite
+from fuels.data.panel import Floats, Panel
+from fuels.data.times import read_times
+from fuels.errors import FuelsError
+
+_IDS = ("ids", "id", "client", "clients", "unique_id", "cell_id", "sensor_id", "station_id")
+
+
+def read_npz(path: Path, timezone: str | None) -> Panel:
+    """`values` [time, client], an array of ids, `t0` (ISO, local time) and `step_minutes`.
+
+    Optional: `timezone`, `unit`, `synthetic` and `coordinates` [client, 2].
+    """
+    place = path.name
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, AttributeError) as error:
+        raise FuelsError(f"{place}: not a readable npz file ({error})") from None
+    absent = [key for key in ("values", "t0", "step_minutes") if key not in arrays]
+    found = ", ".join(arrays) or "nothing"
+    if absent:
+        raise FuelsError(f"{place}: no array '{absent[0]}' (found: {found})")
+    id_key = next((key for key in _IDS if key in arrays), None)
+    if id_key is None:
+        raise FuelsError(f"{place}: no array of client ids, such as 'ids' (found: {found})")
+    values = _matrix(arrays["values"], place)
+    ids = tuple(_id_text(i) for i in arrays[id_key].ravel())
+    zone = timezone or (str(arrays["timezone"]) if "timezone" in arrays else None)
+    if zone is not None:
+        zone_info(zone)
+    try:
+        moment = datetime.fromisoformat(str(arrays["t0"]))
+        minutes = float(arrays["step_minutes"])
+    except (ValueError, TypeError):
+        raise FuelsError(
+            f"{place}: t0 must be an ISO time and step_minutes a number, not"
+            f" {arrays['t0']} and {arrays['step_minutes']}"
+        ) from None
+    panel = Panel(
+        values=values,
+        ids=ids,
+        start=parse_moment(moment, zone, upper=False, option=f"{place}: t0"),
+        step=parse_step(round(minutes * 60)),
+        timezone=zone,
+        coordinates=np.asarray(arrays["coordinates"], np.float64)
+        if "coordinates" in arrays
+        else None,
+        name=place,
+        unit=str(arrays.get("unit", "value")),
+        synthetic=bool(arrays.get("synthetic", False)),
+    )
+    if panel.length == 0 or not panel.ids:
+        raise FuelsError(f"{place}: values of shape {values.shape} hold no data")
+    refuse_infinite(panel)
+    return panel
+
+
+def npz_arrays(panel: Panel) -> dict[str, NDArray[Any]]:
+    """What `read_npz` reads back as the same panel."""
+    arrays: dict[str, NDArray[Any]] = {
+        "values": panel.values,
+        "ids": np.array(panel.ids),
+        "step_minutes": np.array(panel.step_seconds / 60),
+        "unit": np.array(panel.unit),
+        "synthetic": np.array(panel.synthetic),
+    }
+    start = panel.start.astype("datetime64[s]").astype(datetime)
+    if panel.timezone is None:
+        arrays["t0"] = np.array(start.isoformat())
+    else:
+        local = start.replace(tzinfo=UTC).astimezone(zone_info(panel.timezone))
+        arrays["t0"] = np.array(local.isoformat())
+        arrays["timezone"] = np.array(panel.timezone)
+    if panel.coordinates is not None:
+        arrays["coordinates"] = panel.coordinates
+    return arrays
+
+
+def read_hdf5(path: Path, timezone: str | None) -> Panel:
+    """METR-LA's layout: a pandas frame in fixed format, times in rows and sensors in columns."""
+    place = path.name
+    try:
+        import h5py
+    except ImportError:
+        raise FuelsError(
+            f"{place}: reading HDF5 needs h5py: install it with pip install 'fuels[hdf5]'"
+        ) from None
+    try:
+        with h5py.File(path, "r") as file:
+            groups = [g for g in file.values() if _is_frame(g)]
+            if len(groups) != 1:
+                raise FuelsError(
+                    f"{place}: {len(groups) or 'no'} frames in METR-LA's layout (a group with"
+                    " axis0, axis1, block0_items and block0_values); exactly one is needed"
+                )
+            group = groups[0]
+            items, stamps = group["block0_items"][:], group["axis1"][:]
+            values = _matrix(group["block0_values"][:], place)
+            zone = group["axis1"].attrs.get("tz")
+    except OSError as error:
+        raise FuelsError(f"{place}: not a readable HDF5 file ({error})") from None
+    ids = tuple(_id_text(item) for item in items)
+    if stamps.dtype.kind not in "iu" or values.shape != (len(stamps), len(ids)):
+        raise FuelsError(
+            f"{place}: axis1 of type {stamps.dtype} and {len(ids)} columns do not fit values of"
+            f" shape {values.shape}"
+        )
+    column = pl.Series("axis1", stamps.astype(np.int64)).cast(pl.Datetime("ns"))
+    if zone is not None:
+        named = _id_text(zone)
+        zone_info(named)
+        column = column.dt.replace_time_zone("UTC").dt.convert_time_zone(named)
+    times = read_times(column, timezone=timezone, place=place)
+    return panel_from_matrix(times, values, ids, place)
+
+
+def _is_frame(group: Any) -> bool:
+    return hasattr(group, "keys") and {
+        "axis0",
+        "axis1",
+        "block0_items",
+        "block0_values",
+    } <= set(group)
+
+
+def _matrix(values: NDArray[Any], place: str) -> Floats:
+    if values.ndim != 2 or values.dtype.kind not in "fiub":
+        raise FuelsError(
+            f"{place}: values must be numbers [time, client], not {values.dtype} of shape"
+            f" {values.shape}"
+        )
+    return values.astype(np.float64)
+
+
+def _id_text(item: Any) -> str:
+    return item.decode() if isinstance(item, bytes) else str(item).strip()

@@ -1,0 +1,117 @@
+"""Steps, moments and time zones: what `--resample 15min`, `--from` and `--timezone` mean.
+
+A panel keeps whole seconds. Where its zone is known those seconds are UTC, and days are counted in
+the zone's standard time all year; without a zone they are local clock times as found.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import numpy as np
+
+from fuels.errors import FuelsError
+
+Step = str | int | timedelta | np.timedelta64
+Moment = str | date | datetime
+
+SECOND = np.timedelta64(1, "s")
+_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+_UNITS = {
+    **dict.fromkeys(("s", "sec", "second", "seconds"), "s"),
+    **dict.fromkeys(("min", "minute", "minutes"), "min"),
+    **dict.fromkeys(("h", "hour", "hours"), "h"),
+    **dict.fromkeys(("d", "day", "days"), "d"),
+}
+
+
+def parse_step(step: Step) -> np.timedelta64:
+    """A step in whole seconds from "15min", "1h", "1d", a number of seconds or a timedelta."""
+    if isinstance(step, timedelta):
+        seconds = step.total_seconds()
+    elif isinstance(step, np.timedelta64):
+        seconds = float(step / SECOND)
+    elif isinstance(step, str):
+        match = re.fullmatch(r"\s*(\d*)\s*([a-z]+)\s*", step.lower())
+        if match is None or match[2] not in _UNITS:
+            raise FuelsError(
+                f"step '{step}' is not understood: write a number and s, min, h or d,"
+                " such as 15min or 1h"
+            )
+        seconds = int(match[1] or 1) * _SECONDS[_UNITS[match[2]]]
+    else:
+        seconds = step
+    if seconds <= 0 or seconds != int(seconds):
+        raise FuelsError(f"step '{step}' must be a positive whole number of seconds")
+    return np.timedelta64(int(seconds), "s")
+
+
+def format_step(step: Step) -> str:
+    """The shortest way to write a step: 1h rather than 60min."""
+    seconds = int(parse_step(step) / SECOND)
+    unit = next(unit for unit in ("d", "h", "min", "s") if seconds % _SECONDS[unit] == 0)
+    return f"{seconds // _SECONDS[unit]}{unit}"
+
+
+def zone_info(name: str) -> ZoneInfo:
+    """The zone of that name, such as Europe/Rome."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise FuelsError(
+            f"time zone '{name}' is not known: use a name such as Europe/Rome, or Etc/GMT-1"
+            " for a fixed UTC+1"
+        ) from None
+
+
+def standard_offset(zone: str | None, year: int) -> np.timedelta64:
+    """Distance of the zone's standard time from UTC; zero where no zone is known."""
+    if zone is None:
+        return np.timedelta64(0, "s")
+    info = zone_info(zone)
+    moments = [datetime(year, month, 1, tzinfo=UTC).astimezone(info) for month in range(1, 13)]
+    # Standard time is the offset without daylight saving: the smallest of the year.
+    offset = min(moment.utcoffset() or timedelta(0) for moment in moments)
+    return np.timedelta64(int(offset.total_seconds()), "s")
+
+
+def parse_moment(moment: Moment, zone: str | None, *, upper: bool, option: str) -> np.datetime64:
+    """The instant a user means by `moment`, on the clock of a panel in `zone`.
+
+    A date means its whole day, as the panel counts days: the lower bound is the day's start, the
+    upper bound its end. A moment with a time of day is wall-clock time of the zone, or carries its
+    own offset, and means just that instant.
+    """
+    parsed = _parse_text(moment, option) if isinstance(moment, str) else moment
+    if not isinstance(parsed, datetime):
+        day = np.datetime64(parsed, "s") + (np.timedelta64(86400, "s") if upper else 0 * SECOND)
+        return day - standard_offset(zone, parsed.year)
+    if parsed.tzinfo is None and zone is None:
+        return np.datetime64(parsed, "s")
+    if zone is None:
+        raise FuelsError(
+            f"{option} {moment} has an offset from UTC but the data's time zone is not known:"
+            " leave the offset out or give --timezone"
+        )
+    aware = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=zone_info(zone))
+    return np.datetime64(aware.astimezone(UTC).replace(tzinfo=None), "s")
+
+
+def _parse_text(text: str, option: str) -> date | datetime:
+    for kind in (date, datetime):
+        try:
+            return kind.fromisoformat(text.strip())
+        except ValueError:
+            continue
+    raise FuelsError(f"{option} '{text}' is no date or time: write 2013-11-01 or 2013-11-01T06:00")
+
+
+def format_moment(moment: np.datetime64, zone: str | None) -> str:
+    """A panel's instant as a person writes it: wall-clock time of the zone, to the minute."""
+    naive = moment.astype("datetime64[s]").astype(datetime)
+    if zone is not None:
+        naive = naive.replace(tzinfo=UTC).astimezone(zone_info(zone)).replace(tzinfo=None)
+    text = naive.isoformat(sep=" ")
+    return str(text if naive.second else text[:-3])

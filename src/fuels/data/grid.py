@@ -1,0 +1,137 @@
+"""From rows in any order to a regular panel, refusing what does not fit.
+
+The step is the most common distance between successive times of a client. Rows that are absent
+from the grid become missing values; a time off the grid or a pair (client, time) that occurs
+twice is an error, because either would put a wrong number somewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.data.clock import SECOND, format_moment, format_step
+from fuels.data.panel import Floats, Panel
+from fuels.data.times import Times
+from fuels.errors import FuelsError
+
+Codes = NDArray[np.int64]
+_MANY_CELLS = 5 * 10**8  # 4 GB of float64: beyond this a sparse grid is taken for a wrong date
+
+
+def panel_from_rows(
+    codes: Codes, times: Times, values: Floats, ids: Sequence[str], place: str
+) -> Panel:
+    """A panel from rows (client code, time, value), all [row]; a NaN value is a missing one."""
+    start, step = _regular_grid(times, codes, ids, place)
+    index = (times.seconds - start) // step
+    length = int(index.max()) + 1
+    if length * len(ids) > max(_MANY_CELLS, 20 * len(values)):
+        raise FuelsError(
+            f"{place}: {len(values)} rows at a step of {format_step(step)} would span {length}"
+            f" steps, {_label(start, times)} to {_label(start + (length - 1) * step, times)}:"
+            " is a date wrong?"
+        )
+    flat = index * len(ids) + codes
+    found = np.zeros(length * len(ids), dtype=bool)
+    found[flat] = True
+    if np.count_nonzero(found) != len(flat):
+        _refuse_duplicate(flat, codes, times, ids, place)
+    grid = np.full(length * len(ids), np.nan)
+    grid[flat] = values
+    absent = len(found) - len(flat)
+    return _build(grid.reshape(length, -1), ids, start, step, times, place, absent)
+
+
+def panel_from_matrix(times: Times, values: Floats, ids: Sequence[str], place: str) -> Panel:
+    """A panel from a matrix [row, client] and its times [row]."""
+    one = np.zeros(len(times.seconds), dtype=np.int64)
+    start, step = _regular_grid(times, one, (), place)
+    index = (times.seconds - start) // step
+    if len(np.unique(index)) != len(index):
+        _refuse_duplicate(index, one, times, (), place)
+    length = int(index.max()) + 1
+    if length * len(ids) > max(_MANY_CELLS, 20 * values.size):
+        raise FuelsError(f"{place}: {len(index)} rows would span {length} steps: is a date wrong?")
+    grid = np.full((length, len(ids)), np.nan)
+    grid[index] = values
+    absent = (length - len(index)) * len(ids)
+    return _build(grid, ids, start, step, times, place, absent)
+
+
+def _build(
+    values: Floats, ids: Sequence[str], start: int, step: int, times: Times, place: str, absent: int
+) -> Panel:
+    notes = times.notes
+    if absent:
+        noun = "value was" if absent == 1 else "values were"
+        notes = (*notes, f"{absent} {noun} absent from the file and marked as missing")
+    panel = Panel(
+        values=values,
+        ids=tuple(ids),
+        start=np.datetime64(start, "s"),
+        step=step * SECOND,
+        timezone=times.zone,
+        name=place,
+        notes=notes,
+    )
+    refuse_infinite(panel)
+    return panel
+
+
+def refuse_infinite(panel: Panel) -> None:
+    """Every reader ends here: an infinite value names its client and time."""
+    infinite = np.isinf(panel.values)
+    if infinite.any():
+        row, column = np.unravel_index(int(np.argmax(infinite)), panel.values.shape)
+        when = format_moment(panel.times[row], panel.timezone)
+        raise FuelsError(
+            f"{panel.name}: client {panel.ids[column]} has an infinite value at {when}"
+        )
+
+
+def _regular_grid(times: Times, codes: Codes, ids: Sequence[str], place: str) -> tuple[int, int]:
+    """First time and step of the regular grid that every row must lie on."""
+    seconds = times.seconds
+    if len(seconds) == 0:
+        raise FuelsError(f"{place}: there are no rows")
+    order = np.lexsort((seconds, codes))
+    gaps = np.diff(seconds[order])[np.diff(codes[order]) == 0]
+    gaps = gaps[gaps > 0]
+    if len(gaps) == 0:  # one row per client: the distance between clients is all there is
+        gaps = np.diff(np.unique(seconds))
+    if len(gaps) == 0:
+        raise FuelsError(
+            f"{place}: all rows have the one time {_label(int(seconds[0]), times)}, so there is"
+            " no step between times"
+        )
+    sizes, counts = np.unique(gaps, return_counts=True)
+    step = int(sizes[np.argmax(counts)])
+    residues, counts = np.unique(seconds % step, return_counts=True)
+    off = seconds % step != residues[np.argmax(counts)]
+    if off.any():
+        row = int(np.flatnonzero(off)[np.argmin(seconds[off])])
+        of = f" of client {ids[codes[row]]}" if ids else ""
+        raise FuelsError(
+            f"{place}: the time {_label(int(seconds[row]), times)}{of} does not lie on the regular"
+            f" step of {format_step(step)}: correct it, or bring the data to one step first"
+        )
+    return int(seconds.min()), step
+
+
+def _refuse_duplicate(
+    flat: Codes, codes: Codes, times: Times, ids: Sequence[str], place: str
+) -> None:
+    order = np.argsort(flat, kind="stable")
+    row = int(order[1:][np.diff(flat[order]) == 0][0])
+    of = f"client {ids[codes[row]]} has" if ids else "there are"
+    hint = "" if times.zone else " (if clocks were set back then, give --timezone)"
+    raise FuelsError(
+        f"{place}: {of} more than one row at {_label(int(times.seconds[row]), times)}{hint}"
+    )
+
+
+def _label(seconds: int, times: Times) -> str:
+    return format_moment(np.datetime64(seconds, "s"), times.zone)

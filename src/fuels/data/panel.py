@@ -1,0 +1,202 @@
+"""The panel: one table of times x clients on a regular clock, with missing values marked.
+
+Every reader produces a Panel and everything else starts from one. Times are kept as a start and a
+step. Where the time zone is known, `start` is in UTC and the panel is regular in real time, so a
+change of daylight saving neither loses nor repeats a step; the phase of a step (which hour of the
+day it is) then follows the zone's standard time all year. Without a zone, times are local clock
+times as found and are taken to be regular.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.data.clock import (
+    Moment,
+    Step,
+    format_moment,
+    format_step,
+    parse_moment,
+    parse_step,
+    standard_offset,
+)
+from fuels.errors import FuelsError
+
+Floats = NDArray[np.float64]
+How = Literal["sum", "mean"]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Values [time, client] at times start, start + step, ...; NaN marks a missing value."""
+
+    values: Floats
+    ids: tuple[str, ...]
+    start: np.datetime64  # second resolution; UTC where timezone is set, else as found
+    step: np.timedelta64  # second resolution
+    timezone: str | None = None
+    coordinates: Floats | None = None  # [client, 2]: longitude, latitude
+    name: str = "panel"
+    unit: str = "value"
+    synthetic: bool = False
+    notes: tuple[str, ...] = field(default=())  # what a reader did that a user should know
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2 or self.values.shape[1] != len(self.ids):
+            raise FuelsError(
+                f"{self.name}: values of shape {self.values.shape} do not fit"
+                f" {len(self.ids)} clients"
+            )
+        if len(set(self.ids)) != len(self.ids):
+            raise FuelsError(f"{self.name}: client ids are not unique")
+        if self.step <= np.timedelta64(0, "s"):
+            raise FuelsError(f"{self.name}: the step between times must be positive")
+
+    # -- size and time -------------------------------------------------------------------------
+
+    @property
+    def length(self) -> int:
+        """Number of time steps."""
+        return int(self.values.shape[0])
+
+    @property
+    def step_seconds(self) -> int:
+        return int(self.step / np.timedelta64(1, "s"))
+
+    @property
+    def times(self) -> NDArray[np.datetime64]:
+        """The time of every step, [time]; UTC where the zone is known."""
+        return self.start + np.arange(self.length) * self.step
+
+    @property
+    def standard_offset(self) -> np.timedelta64:
+        """Distance of the zone's standard time from UTC; zero where no zone is known."""
+        return standard_offset(self.timezone, int(str(self.start)[:4]))
+
+    def phases(self, period: int) -> NDArray[np.int64]:
+        """Position of every step inside its period, [time]: the hour for 24 hourly steps.
+
+        Counted from midnight 1970-01-01 in local standard time, so that two parties with different
+        start times agree on what phase 0 means.
+        """
+        local = self.start + self.standard_offset
+        since_epoch = (local - np.datetime64(0, "s")) // self.step
+        return (int(since_epoch) + np.arange(self.length, dtype=np.int64)) % period
+
+    # -- parts of a panel ----------------------------------------------------------------------
+
+    def take(self, columns: Sequence[int] | NDArray[np.int64]) -> Panel:
+        """The panel of some clients, by position."""
+        index = np.asarray(columns, dtype=np.int64)
+        return replace(
+            self,
+            values=self.values[:, index],
+            ids=tuple(self.ids[i] for i in index),
+            coordinates=None if self.coordinates is None else self.coordinates[index],
+        )
+
+    def select(self, ids: Iterable[str]) -> Panel:
+        """The panel of the named clients; an unknown id is an error."""
+        position = {client: i for i, client in enumerate(self.ids)}
+        wanted = list(ids)
+        unknown = [client for client in wanted if client not in position]
+        if unknown:
+            raise FuelsError(
+                f"{self.name}: no client {', '.join(unknown[:5])}"
+                f"{' ...' if len(unknown) > 5 else ''} (there are {len(self.ids)} clients,"
+                f" e.g. {', '.join(self.ids[:3])})"
+            )
+        return self.take([position[client] for client in wanted])
+
+    def sorted(self) -> Panel:
+        """The same panel with clients in the order of their ids, whatever the file's order."""
+        return self.select(sort_ids(self.ids))
+
+    def between(self, start: Moment | None = None, end: Moment | None = None) -> Panel:
+        """The panel from `start` (included) to `end`.
+
+        A date stands for its whole day in local standard time, so an end that is a date is
+        included; an end with a time of day is excluded. Times of day are the zone's wall clock.
+        """
+        first, last = 0, self.length
+        if start is not None:
+            lower = parse_moment(start, self.timezone, upper=False, option="--from")
+            first = int(np.searchsorted(self.times, lower))
+        if end is not None:
+            upper = parse_moment(end, self.timezone, upper=True, option="--to")
+            last = int(np.searchsorted(self.times, upper))
+        if first >= last:
+            asked = " ".join(
+                f"{word} {bound}" for word, bound in (("from", start), ("to", end)) if bound
+            )
+            raise FuelsError(f"{self.name}: nothing {asked}: the data run {self.span}")
+        return replace(self, values=self.values[first:last], start=self.times[first])
+
+    @property
+    def span(self) -> str:
+        """First and last time in words, on the local clock."""
+        if self.length == 0:
+            return "over no time at all"
+        first, last = (format_moment(t, self.timezone) for t in (self.times[0], self.times[-1]))
+        return f"from {first} to {last}"
+
+    def resample(self, step: Step, how: How) -> Panel:
+        """The panel on a coarser step: sums or means over bins aligned to local standard time.
+
+        A sum over a bin with a missing part is missing; a mean is that of the values there are.
+        Incomplete bins at the two ends are dropped.
+        """
+        wide = parse_step(step)
+        if how not in ("sum", "mean"):
+            raise FuelsError(f"how '{how}' is not known: values are resampled by sum or mean")
+        if wide % self.step != np.timedelta64(0, "s"):
+            raise FuelsError(
+                f"{self.name}: a step of {format_step(self.step)} cannot be resampled to"
+                f" {format_step(wide)}, which is no multiple of it"
+            )
+        parts = int(wide / self.step)
+        if parts == 1:
+            return self
+        since_bin = (self.start + self.standard_offset - np.datetime64(0, "s")) % wide
+        # Steps before the first complete bin; a bin starts where floor(local time / wide) changes.
+        skip = -int(since_bin // self.step) % parts
+        bins = (self.length - skip) // parts
+        if bins <= 0:
+            raise FuelsError(
+                f"{self.name}: {self.length} steps of {format_step(self.step)} hold no complete"
+                f" {format_step(wide)}"
+            )
+        binned = self.values[skip : skip + bins * parts].reshape(bins, parts, -1)
+        left_out = self.length - bins * parts
+        note = f"resampled from {format_step(self.step)} to {format_step(wide)} by {how}" + (
+            f"; {left_out} steps in incomplete bins at the ends were left out" if left_out else ""
+        )
+        first = self.start + skip * self.step
+        return replace(
+            self,
+            values=binned.sum(axis=1) if how == "sum" else _mean_of_present(binned),
+            start=first - (first + self.standard_offset - np.datetime64(0, "s")) % wide,
+            step=wide,
+            notes=(*self.notes, note),
+        )
+
+
+def _mean_of_present(binned: Floats) -> Floats:
+    """Mean over axis 1 of [bin, part, client], leaving missing parts out."""
+    present = ~np.isnan(binned)
+    count = present.sum(axis=1)
+    total = np.where(present, binned, 0.0).sum(axis=1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def sort_ids(ids: Iterable[str]) -> list[str]:
+    """Ids in one fixed order: by number where all are numbers, by text otherwise."""
+    listed = list(ids)
+    if all(i.isascii() and i.isdigit() for i in listed):
+        return sorted(listed, key=lambda i: (int(i), i))
+    return sorted(listed)

@@ -1,0 +1,255 @@
+"""Tables with columns: CSV, Parquet, and pandas or polars frames, long or wide.
+
+Long: one row per client and time, with a client, a time and a value column. Wide: one row per
+time, with a time column and one column per client. Which one it is follows from the column names;
+names that are not the usual ones can be given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from fuels.data.grid import panel_from_matrix, panel_from_rows
+from fuels.data.panel import Floats, Panel, sort_ids
+from fuels.data.times import read_times
+from fuels.errors import FuelsError
+
+_CLIENT = {
+    *("client", "unique_id", "id", "client_id", "cell_id", "cell", "square_id", "sensor_id"),
+    *("sensor", "station_id", "station", "series_id", "series", "node_id", "node"),
+}
+_TIME = {"time", "ds", "timestamp", "datetime", "date_time", "date"}
+_INDEX = {"", "index", "unnamed: 0"}  # what a frame's index is called after a trip through CSV
+_VALUE = {"value", "y"}
+# Columns that `fuels data convert` adds to a CSV, which has no other place for them.
+ABOUT = ("timezone", "unit", "synthetic")
+LONGITUDE = ("lng", "lon", "longitude")
+LATITUDE = ("lat", "latitude")
+MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "none", "-")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which column means what; `value` is None in a wide table, where `clients` are the columns."""
+
+    time: str
+    client: str | None
+    value: str | None
+    clients: tuple[str, ...] = ()
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns that hold values."""
+        return self.clients if self.value is None else (self.value,)
+
+
+def find_layout(
+    names: Sequence[str],
+    place: str,
+    client: str | None = None,
+    time: str | None = None,
+    value: str | None = None,
+) -> Layout:
+    """Tell long from wide by the column names; names given by the user come first."""
+    time_column = _find(names, time, _TIME, "time", place)
+    if time_column is None and names and names[0].strip().lower() in _INDEX:
+        time_column = names[0]
+    if time_column is None:
+        raise FuelsError(
+            f"{place}: no time column among {_listed(names)}: name it with --time-column"
+        )
+    others = [n for n in names if n != time_column and n not in ABOUT]
+    client_column = _find(others, client, _CLIENT, "client", place)
+    if client_column is None:
+        if value is not None:  # a table of one series among other columns
+            _find(others, value, (), "value", place)
+            others = [value]
+        if not others:
+            raise FuelsError(f"{place}: there is no column of values beside '{time_column}'")
+        return Layout(time_column, None, None, tuple(others))
+    others = [n for n in others if n != client_column]
+    value_column = _find(others, value, _VALUE, "value", place)
+    if value_column is None:
+        plain = [n for n in others if n.lower() not in (*LONGITUDE, *LATITUDE)]
+        if len(plain) != 1:
+            raise FuelsError(
+                f"{place}: which of the columns {_listed(plain)} holds the values?"
+                " Name it with --value-column"
+            )
+        value_column = plain[0]
+    return Layout(time_column, client_column, value_column)
+
+
+def _find(
+    names: Sequence[str], given: str | None, usual: Collection[str], role: str, place: str
+) -> str | None:
+    if given is not None:
+        if given not in names:
+            raise FuelsError(f"{place}: no column '{given}' among {_listed(names)}")
+        return given
+    matches = [n for n in names if n.strip().lower() in usual]
+    if len(matches) > 1:
+        raise FuelsError(
+            f"{place}: the columns {_listed(matches)} could each be the {role}:"
+            f" choose one with --{role}-column"
+        )
+    return matches[0] if matches else None
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(f"'{n}'" for n in names[:8])
+    return f"{shown} ... ({len(names)} columns)" if len(names) > 8 else shown or "(no columns)"
+
+
+def panel_from_table(
+    table: pl.DataFrame, layout: Layout, *, timezone: str | None, place: str
+) -> Panel:
+    """The panel of a polars table whose columns are known."""
+    if table.height == 0:
+        raise FuelsError(f"{place}: there are no rows")
+    about = _read_about(table, place)
+    timezone = timezone or about.get("timezone")
+    if layout.client is None or layout.value is None:
+        times = read_times(table[layout.time], timezone=timezone, place=place)
+        columns = [numbers(table[name], place) for name in layout.clients]
+        panel = panel_from_matrix(times, np.stack(columns, axis=1), layout.clients, place)
+    else:
+        client = id_texts(table[layout.client], place)
+        times = read_times(table[layout.time], timezone=timezone, place=place, client=client)
+        ids = sort_ids(client.unique())
+        codes = client.cast(pl.Enum(ids)).to_physical().cast(pl.Int64).to_numpy()
+        panel = panel_from_rows(codes, times, numbers(table[layout.value], place), ids, place)
+        panel = replace(panel, coordinates=_coordinates(table, client, ids))
+    return replace(
+        panel,
+        unit=about.get("unit", panel.unit),
+        synthetic=about.get("synthetic", "false").lower() == "true",
+    )
+
+
+def numbers(column: pl.Series, place: str) -> Floats:
+    """A column as float64 [row], NaN where nothing is written; anything else is an error."""
+    kind = column.dtype
+    if kind == pl.String:
+        text = column.str.strip_chars()
+        text = text.set(text.is_in(MISSING_WORDS), None)
+        parsed = text.cast(pl.Float64, strict=False)
+        wrong = parsed.is_null() & text.is_not_null()
+        if wrong.any():
+            row = int(wrong.arg_max() or 0)
+            raise FuelsError(
+                f"{place}: row {row + 1} has '{column[row]}' in column '{column.name}',"
+                " which is no number"
+            )
+    elif kind.is_numeric() or kind == pl.Null:
+        parsed = column.cast(pl.Float64)
+    else:
+        raise FuelsError(f"{place}: column '{column.name}' holds {kind} values and no numbers")
+    return np.asarray(parsed.fill_null(float("nan")).to_numpy(), dtype=np.float64)
+
+
+def id_texts(column: pl.Series, place: str) -> pl.Series:
+    """Client ids as text: 4050, 4050.0 and "4050" are the same client."""
+    if column.dtype.is_float():
+        whole = column.cast(pl.Int64, strict=False)
+        column = whole if (whole == column).all() else column
+    text = column.cast(pl.String).str.strip_chars()
+    empty = text.is_null() | (text == "")
+    if empty.any():
+        row = int(empty.arg_max() or 0)
+        raise FuelsError(f"{place}: row {row + 1} names no client in column '{column.name}'")
+    return text
+
+
+def _read_about(table: pl.DataFrame, place: str) -> dict[str, str]:
+    found = {}
+    for name in ABOUT:
+        if name in table.columns:
+            said = table[name].drop_nulls().unique()
+            if len(said) > 1:
+                raise FuelsError(f"{place}: column '{name}' must say the same in every row")
+            if len(said) == 1:
+                found[name] = str(said[0])
+    return found
+
+
+def _coordinates(table: pl.DataFrame, client: pl.Series, ids: Sequence[str]) -> Floats | None:
+    pair = _degree_columns(table.columns)
+    if pair is None:
+        return None
+    firsts = (
+        table.select(pl.col(pair[0]).alias("lng"), pl.col(pair[1]).alias("lat"))
+        .cast(pl.Float64, strict=False)
+        .with_columns(client=client)
+        .group_by("client")
+        .first()
+    )
+    return coordinates_of(firsts, ids)
+
+
+def _degree_columns(names: Sequence[str]) -> tuple[str, str] | None:
+    lower = {name.lower(): name for name in names}
+    lng, lat = (next((lower[n] for n in w if n in lower), None) for w in (LONGITUDE, LATITUDE))
+    return None if lng is None or lat is None else (lng, lat)
+
+
+def find_coordinate_columns(names: Sequence[str], place: str) -> tuple[str, str, str]:
+    """Client, longitude and latitude columns of a table of coordinates."""
+    client, pair = _find(names, None, _CLIENT, "client", place), _degree_columns(names)
+    if client is None or pair is None:
+        raise FuelsError(
+            f"{place}: coordinates need the columns client (or cell_id), lng and lat,"
+            f" not {_listed(names)}"
+        )
+    return client, *pair
+
+
+def coordinates_of(table: pl.DataFrame, ids: Sequence[str]) -> Floats | None:
+    """Longitude and latitude [client, 2] from columns client, lng, lat; None if one is unknown."""
+    wanted = pl.DataFrame({"client": list(ids)}, schema={"client": pl.String})
+    joined = wanted.join(table, on="client", how="left", maintain_order="left")
+    pair = joined.select("lng", "lat").to_numpy()
+    return None if np.isnan(pair.astype(np.float64)).any() else pair.astype(np.float64)
+
+
+def panel_from_frame(
+    frame: Any,
+    *,
+    client: str | None = None,
+    time: str | None = None,
+    value: str | None = None,
+    timezone: str | None = None,
+    name: str = "frame",
+) -> Panel:
+    """The panel of a pandas or polars frame, long or wide, with clients sorted by id."""
+    table = _as_polars(frame, name)
+    layout = find_layout(table.columns, name, client, time, value)
+    return panel_from_table(table, layout, timezone=timezone, place=name).sorted()
+
+
+def _as_polars(frame: Any, name: str) -> pl.DataFrame:
+    if isinstance(frame, pl.LazyFrame):
+        return frame.collect()
+    if isinstance(frame, pl.DataFrame):
+        return frame
+    # A pandas frame is known by its module, so that pandas is never imported for others.
+    if type(frame).__module__.split(".")[0] != "pandas" or not hasattr(frame, "columns"):
+        raise FuelsError(f"{name}: a pandas or polars frame is needed, not {type(frame).__name__}")
+    return pl.DataFrame([_pandas_column(str(n), frame.iloc[:, i]) for i, n in enumerate(frame)])
+
+
+def _pandas_column(name: str, column: Any) -> pl.Series:
+    zone = getattr(column.dtype, "tz", None)
+    if zone is not None:
+        utc = column.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()
+        return pl.Series(name, utc).dt.replace_time_zone("UTC").dt.convert_time_zone(str(zone))
+    array = column.to_numpy()
+    if array.dtype != object:
+        return pl.Series(name, array)
+    missing = column.isna().to_numpy()
+    return pl.Series(name, [None if m else x for x, m in zip(array, missing, strict=True)])

@@ -1,0 +1,206 @@
+"""From a panel to samples: the split, the scale, and who may be a target.
+
+A sample at step k (Section 2) sees the values at k - lag for every lag of every branch, oldest
+first: branch one is the closeness window (c, ..., 2, 1), branch two the periodic window
+(q p, ..., 2 p, p). Nothing of validation or test reaches training: the split comes first, and the
+scale, the gap filling and the rules that leave a client out look at the training part only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.data.gaps import fill_gaps
+from fuels.data.live import leave_out
+from fuels.data.panel import Panel
+from fuels.errors import FuelsError
+
+Branches = tuple[tuple[int, ...], ...]
+DEFAULT_SPLIT = (40, 11, 11)
+
+
+def branches(period: int, closeness: int, periodicity: int) -> Branches:
+    """The paper's two windows as lags, oldest first."""
+    return (
+        tuple(range(closeness, 0, -1)),
+        tuple(period * j for j in range(periodicity, 0, -1)),
+    )
+
+
+@dataclass(frozen=True)
+class Split:
+    """Bounds of the parts in steps: training is [0, train), then validation, then test."""
+
+    train: int
+    val: int
+    test: int
+
+    def part(self, name: str) -> tuple[int, int]:
+        return {
+            "train": (0, self.train),
+            "val": (self.train, self.val),
+            "test": (self.val, self.test),
+        }[name]
+
+
+def split_periods(text: str, periods: int) -> tuple[int, int, int]:
+    """Whole periods for train, validation and test; without a text 40:11:11 in proportion."""
+    if not text:
+        total = sum(DEFAULT_SPLIT)
+        val, test = (max(1, round(periods * part / total)) for part in DEFAULT_SPLIT[1:])
+        return periods - val - test, val, test
+    try:
+        train, val, test = (int(part) for part in text.split("/"))
+    except ValueError:
+        raise FuelsError(
+            f"windows.split is train/val/test in whole periods, e.g. 40/11/11, not {text!r}"
+        ) from None
+    if train < 1 or val < 0 or test < 0:
+        raise FuelsError(f"windows.split {text}: training needs a period, no part may be negative")
+    if train + val + test > periods:
+        raise FuelsError(
+            f"windows.split {text} asks for {train + val + test} periods, the data span {periods}"
+        )
+    return train, val, test
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What sites train on: normalised series of the clients that take part, aligned by period.
+
+    Step 0 is the start of a period: where the panel begins in mid-period, `offset` steps without
+    values stand before it. All arrays are [client, time].
+    """
+
+    panel: Panel  # the clients that take part, in the order of the arrays
+    period: int
+    branches: Branches
+    split: Split
+    offset: int
+    series: NDArray[np.float32]  # z-scored, gaps filled, 0 where nothing is known
+    window: NDArray[np.bool_]  # every lag of the sample at this step is known
+    target: NDArray[np.bool_]  # the value was observed, and its window is known
+    mean: NDArray[np.float64]  # [client], of the training part
+    std: NDArray[np.float64]  # [client], of the training part
+    filled: int  # values filled
+    left_out: dict[str, str]  # client: reason
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return self.panel.ids
+
+    @property
+    def lags(self) -> tuple[int, ...]:
+        return tuple(lag for branch in self.branches for lag in branch)
+
+    def take(self, columns: Sequence[int]) -> Dataset:
+        """The dataset of some of the clients, by position: a site's share."""
+        index = np.asarray(columns, dtype=np.int64)
+        return Dataset(
+            panel=self.panel.take(index),
+            period=self.period,
+            branches=self.branches,
+            split=self.split,
+            offset=self.offset,
+            series=self.series[index],
+            window=self.window[index],
+            target=self.target[index],
+            mean=self.mean[index],
+            std=self.std[index],
+            filled=self.filled,
+            left_out={},
+        )
+
+    def inputs(self, clients: NDArray[np.int64], first: int, last: int) -> NDArray[np.float32]:
+        """Windows [client, step, lag] of the samples at steps first..last-1; unknown values are 0."""
+        steps = np.arange(first, last)[:, None] - np.asarray(self.lags)[None, :]
+        known = (steps >= 0) & (steps < self.series.shape[1])
+        gathered = self.series[clients][:, np.where(known, steps, 0)]
+        return np.where(known, gathered, np.float32(0))
+
+    def values(self, part: str) -> NDArray[np.float64]:
+        """The observed values of a part in the data's unit, [client, step]; NaN if not a target."""
+        first, last = self.split.part(part)
+        actual = self.series[:, first:last] * self.std[:, None] + self.mean[:, None]
+        return np.where(self.target[:, first:last], actual, np.nan)
+
+    def times(self, part: str) -> NDArray[np.datetime64]:
+        first, last = self.split.part(part)
+        return self.panel.start + (np.arange(first, last) - self.offset) * self.panel.step
+
+
+def draw_clients(ids: Sequence[str], count: int, seed: int) -> list[str]:
+    """`count` of the sorted ids, drawn by numpy's default generator of this seed."""
+    if count > len(ids):
+        raise FuelsError(f"data.clients asks for {count} clients, only {len(ids)} can take part")
+    chosen = np.random.default_rng(seed).choice(len(ids), size=count, replace=False)
+    return [ids[i] for i in sorted(chosen)]
+
+
+def prepare(
+    panel: Panel,
+    *,
+    period: int,
+    lags: Branches,
+    split: str = "",
+    clients: int = 0,
+    seed: int = 0,
+    max_gap: int = 0,
+) -> Dataset:
+    """Split, leave out, draw, fill and scale: the dataset a federation trains on."""
+    panel = panel.sorted()
+    offset = int(panel.phases(period)[0]) if panel.length else 0
+    values = np.concatenate([np.full((offset, len(panel.ids)), np.nan), panel.values])
+    periods = -(-values.shape[0] // period)  # a final incomplete period counts
+    reach = -(-max(max(branch) for branch in lags) // period)
+    needed = reach + 3
+    if periods < needed:
+        raise FuelsError(
+            f"{panel.name}: {panel.length} steps are {panel.length / period:.1f} periods of {period};"
+            f" at least {needed} are needed ({reach} for the periodic window and 3 to learn from)"
+        )
+    train, val, test = split_periods(split, periods)
+    bounds = Split(
+        train=train * period,
+        val=(train + val) * period,
+        test=min((train + val + test) * period, values.shape[0]),
+    )
+    reasons = leave_out(values, 0, bounds.train, period, needed)
+    left_out = {panel.ids[i]: reason for i, reason in reasons.items()}
+    live = [i for i in range(len(panel.ids)) if i not in reasons]
+    if not live:
+        client, reason = next(iter(left_out.items()), ("", "there are no clients"))
+        raise FuelsError(f"{panel.name}: no client can take part; {client}: {reason}")
+    if clients:
+        drawn = set(draw_clients([panel.ids[i] for i in live], clients, seed))
+        live = [i for i in live if panel.ids[i] in drawn]
+    panel, values = panel.take(live), values[:, live]
+
+    observed = ~np.isnan(values)
+    filled_values, filled = fill_gaps(values, period, bounds.train, max_gap=max_gap or period)
+    known = ~np.isnan(filled_values)
+    mean = np.nanmean(values[: bounds.train], axis=0)
+    std = np.nanstd(values[: bounds.train], axis=0)
+    scaled = ((filled_values - mean) / std).T
+    window = np.ones(scaled.shape, dtype=np.bool_)
+    for lag in {lag for branch in lags for lag in branch}:
+        window[:, :lag] = False
+        window[:, lag:] &= known.T[:, : scaled.shape[1] - lag]
+    return Dataset(
+        panel=panel,
+        period=period,
+        branches=lags,
+        split=bounds,
+        offset=offset,
+        series=np.nan_to_num(scaled, nan=0.0).astype(np.float32),
+        window=window,
+        target=observed.T & window,
+        mean=mean,
+        std=std,
+        filled=filled,
+        left_out=left_out,
+    )

@@ -1,0 +1,1 @@
+"""The round loop, the sites that train and the transports that carry."""

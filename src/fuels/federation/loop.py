@@ -1,0 +1,235 @@
+"""The round loop: the only one, whatever carries the messages.
+
+Each round: choose clients, send them what their method gives, let them train, check what comes
+back, aggregate, judge, save. Display, log files and early stopping are watchers, not branches.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.config import Training, late_joiners
+from fuels.errors import FuelsError
+from fuels.federation.checkpoint import prefixed, unprefixed
+from fuels.federation.guard import refusals
+from fuels.federation.site import Report
+from fuels.federation.transport import Failure, Transport
+from fuels.messages import Download, Upload, concatenate
+from fuels.methods.base import Method
+from fuels.randomness import LATE, SELECTION, generator
+
+BYTES = 4  # of one float32
+
+
+@dataclass
+class Round:
+    """What happened in one round; `line` is what a log keeps of it."""
+
+    number: int
+    of: int
+    clients: int = 0
+    losses: dict[str, float] = field(default_factory=dict)
+    val_mse: float = float("nan")
+    val_mae: float = float("nan")
+    numbers_up: float = 0.0  # per client that took part
+    numbers_down: float = 0.0
+    failures: list[Failure] = field(default_factory=list)
+    stages: dict[str, float] = field(default_factory=dict)  # seconds
+
+    def line(self) -> dict[str, Any]:
+        """The round without anything that differs between two equal runs."""
+        values: dict[str, Any] = {"round": self.number, "clients": self.clients}
+        values |= {f"loss_{name}": value for name, value in self.losses.items()}
+        values |= {"val_mse": self.val_mse, "val_mae": self.val_mae}
+        values |= {"numbers_up": self.numbers_up, "numbers_down": self.numbers_down}
+        values["failures"] = [f"{failure.site}: {failure.reason}" for failure in self.failures]
+        return {k: (None if isinstance(v, float) and np.isnan(v) else v) for k, v in values.items()}
+
+
+class Watcher(Protocol):
+    """Is told of every finished round, after its state was saved."""
+
+    def on_round(self, done: Round) -> None: ...
+
+
+class Saver(Protocol):
+    """Makes the state of a finished round durable."""
+
+    def save(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None: ...
+
+
+class Loop:
+    """A training in progress; `state` and `load` let it go on after an interruption."""
+
+    def __init__(
+        self, method: Method, transport: Transport, training: Training, seed: int
+    ) -> None:
+        self.method, self.transport = method, transport
+        self.training, self.seed = training, seed
+        self.clients = transport.clients
+        self.server: Any = method.server(self.clients)
+        self.round = 0
+        self.position = {client: i for i, client in enumerate(self.clients)}
+        self.val_mse = np.full(len(self.clients), np.nan)  # last known of each client
+        self.val_mae = np.full(len(self.clients), np.nan)
+        self.best_score, self.best_round = float("inf"), 0
+        self.best_download: Download | None = None  # of the best round, where all share one model
+        self.totals = {"numbers_up": 0.0, "numbers_down": 0.0, "uploads": 0}
+
+    # -- rounds --------------------------------------------------------------------------------
+
+    def run(self, watchers: Sequence[Watcher] = (), saver: Saver | None = None) -> None:
+        while not self.finished:
+            done = self.step()
+            if saver is not None:
+                with _timed(done, "save"):
+                    saver.save(*self.state())
+            for watcher in watchers:
+                watcher.on_round(done)
+
+    @property
+    def finished(self) -> bool:
+        training = self.training
+        stale = self.round - self.best_round
+        stop_early = training.patience and self.best_round and stale >= training.patience
+        return self.round >= training.rounds or bool(stop_early)
+
+    def step(self) -> Round:
+        """One round."""
+        number = self.round + 1
+        done = Round(number, self.training.rounds)
+        chosen = self.select(number)
+        with _timed(done, "aggregate"):
+            download = self.method.download(self.server, chosen)
+        with _timed(done, "train"):
+            replies, failures = self.transport.train(number, chosen, download)
+        done.failures = failures
+        uploads = []
+        for reply in replies:
+            accepted, refused = self._accept(reply.site, reply.upload, chosen, number)
+            done.failures += refused
+            if accepted is not None:
+                uploads.append(accepted)
+            if reply.report is not None:
+                self._note(reply.report, done)
+        if not uploads:
+            reason = "; ".join(f"{f.site}: {f.reason}" for f in done.failures[:3])
+            raise FuelsError(f"round {number}: no usable upload from any client ({reason})")
+        upload = concatenate(uploads)
+        with _timed(done, "aggregate"):
+            self.method.aggregate(self.server, upload)
+        if self.method.evaluated == "after aggregation":
+            with _timed(done, "evaluate"):
+                judged = self.method.download(self.server, self.clients)
+                for report in self.transport.evaluate(number, judged):
+                    self._note(report, done)
+        self._finish(done, upload, download)
+        return done
+
+    def select(self, number: int) -> tuple[str, ...]:
+        """The clients of a round: all that are there in round 1, then a share alpha of them.
+
+        A late client trains in the round it joins, so that its prototype is known from then on.
+        """
+        share, joining = late_joiners(self.training.late)
+        count = len(self.clients)
+        late = generator(self.seed, LATE).permutation(count)[: round(share * count)]
+        there = np.ones(count, dtype=np.bool_)
+        if number < joining:
+            there[late] = False
+        present = np.flatnonzero(there)
+        if number == 1 or self.training.selection == 1:
+            return tuple(self.clients[i] for i in present)
+        size = max(1, round(self.training.selection * len(present)))
+        drawn = generator(self.seed, SELECTION, number).choice(present, size, replace=False)
+        chosen = set(drawn.tolist()) | (set(late.tolist()) if number == joining else set())
+        return tuple(self.clients[i] for i in sorted(chosen))
+
+    def _accept(
+        self, site: str, upload: Upload, chosen: Sequence[str], number: int
+    ) -> tuple[Upload | None, list[Failure]]:
+        reasons, whole = refusals(upload, self.method.uploads(), set(chosen))
+        if whole:
+            return None, [Failure(site, f"upload of round {number} refused: {whole}")]
+        refused = [Failure(site, f"client {c} refused: {why}") for c, why in reasons.items()]
+        rows = [i for i, client in enumerate(upload.clients) if client not in reasons]
+        return (upload.take(rows) if rows else None), refused
+
+    def _note(self, report: Report, done: Round) -> None:
+        rows = [self.position[client] for client in report.clients]
+        if not np.isnan(report.val_mse).all():
+            self.val_mse[rows], self.val_mae[rows] = report.val_mse, report.val_mae
+        for name, values in report.losses.items():
+            bad = np.flatnonzero(~np.isfinite(values))
+            if len(bad):
+                raise FuelsError(
+                    f"round {done.number}: the {name} loss of client {report.clients[bad[0]]} is not"
+                    " finite; training diverged, try a smaller training.learning_rate"
+                )
+            done.losses[name] = float(np.mean(values))
+
+    def _finish(self, done: Round, upload: Upload, download: Download) -> None:
+        self.round = done.number
+        done.clients = len(upload.clients)
+        done.numbers_up = upload.numbers
+        done.numbers_down = download.numbers(upload.clients)
+        self.totals["numbers_up"] += done.numbers_up * done.clients
+        self.totals["numbers_down"] += done.numbers_down * done.clients
+        self.totals["uploads"] += done.clients
+        if np.isnan(self.val_mse).all():
+            return
+        done.val_mse, done.val_mae = float(np.nanmean(self.val_mse)), float(np.nanmean(self.val_mae))
+        if done.val_mse < self.best_score:
+            self.best_score, self.best_round = done.val_mse, done.number
+            if self.method.one_model and self.training.keep == "best":
+                self.best_download = self.method.download(self.server, self.clients)
+
+    def final_download(self) -> Download:
+        """What defines the kept models of methods that are judged by what the server gives."""
+        if self.best_download is not None:
+            return self.best_download
+        return self.method.download(self.server, self.clients)
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        arrays = prefixed("server", self.server.state())
+        arrays |= prefixed("transport", self.transport.state())
+        arrays |= {"loop/val_mse": self.val_mse, "loop/val_mae": self.val_mae}
+        if self.best_download is not None:
+            arrays |= prefixed("best", self.best_download.shared)
+        facts = {
+            "round": self.round,
+            "clients": list(self.clients),
+            "best_score": self.best_score,
+            "best_round": self.best_round,
+            "totals": self.totals,
+        }
+        return arrays, facts
+
+    def load(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+        if tuple(facts["clients"]) != self.clients:
+            raise FuelsError("the checkpoint belongs to other clients than the data have now")
+        self.server.load(unprefixed("server", arrays))
+        self.transport.load(unprefixed("transport", arrays))
+        self.val_mse = np.array(arrays["loop/val_mse"])
+        self.val_mae = np.array(arrays["loop/val_mae"])
+        best = unprefixed("best", arrays)
+        self.best_download = Download(shared=best) if best else None
+        self.round = int(facts["round"])
+        self.best_score, self.best_round = float(facts["best_score"]), int(facts["best_round"])
+        self.totals = dict(facts["totals"])
+
+
+@contextmanager
+def _timed(done: Round, stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    done.stages[stage] = done.stages.get(stage, 0.0) + time.perf_counter() - start

@@ -1,0 +1,254 @@
+"""A site: the process that holds some clients' data and trains them, stacked.
+
+On one machine there is one site with all clients; across organisations there are many. A site
+never gives away anything but its method's declared uploads and, where allowed, error figures.
+Clients are trained in groups of a few, each group in one thread, several groups at a time: results
+do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fuels.data.windows import Dataset
+from fuels.errors import FuelsError
+from fuels.messages import Download, Upload, concatenate
+from fuels.methods.base import MODEL, Method
+from fuels.model.network import Parts
+from fuels.scores import errors
+from fuels.training import Group, GroupData, Slots
+
+GROUP = 8  # clients trained together; their parameters and Adam's memory then fit the cache
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Report:
+    """Error figures of a round at one site, one number per client."""
+
+    clients: tuple[str, ...]
+    losses: dict[str, NDArray[np.float64]]  # mean training losses, [client]
+    val_mse: NDArray[np.float64]  # [client], NaN without a validation part
+    val_mae: NDArray[np.float64]
+
+
+class Site:
+    """Clients with their data, models and optimiser memory."""
+
+    def __init__(
+        self, dataset: Dataset, method: Method, *, keep: str = "best", threads: int = 1,
+        device: str = "cpu",
+    ) -> None:
+        self.dataset, self.method = dataset, method
+        self.network = method.facts.network
+        self.device = torch.device(device)
+        self.threads = threads
+        self.ids = dataset.ids
+        self.position = {client: i for i, client in enumerate(self.ids)}
+        first, last = dataset.split.part("val")
+        self.keep_best = keep == "best" and last > first
+        self.parts, self.slots = self._start()
+        self.best_mse = np.full(len(self.ids), np.inf)
+        self.best_round = np.zeros(len(self.ids), dtype=np.int64)
+        self.best: Parts = {}
+        if self.keep_best and not method.one_model:
+            self.best = self._expand(self.network.initial(method.facts.seed))
+
+    # -- rounds --------------------------------------------------------------------------------
+
+    def train(
+        self, round_number: int, clients: Sequence[str], download: Download
+    ) -> tuple[Upload, Report]:
+        """One round of local training of the named clients."""
+
+        def work(index: NDArray[np.int64]) -> tuple[Upload, Report]:
+            group = self._group(index, round_number)
+            arrays = self.method.local(group, download)
+            self._store(group, index)
+            upload = Upload(group.ids, arrays, group.data.samples)
+            losses = group.mean_losses()
+            if self.method.evaluated == "after training":
+                return upload, self._judge(group, index, download, losses, round_number)
+            nothing = np.full(len(index), np.nan)
+            return upload, Report(group.ids, losses, nothing, nothing)
+
+        done = self._in_groups(work, self._rows(clients))
+        return concatenate([upload for upload, _ in done]), join([report for _, report in done])
+
+    def evaluate(self, round_number: int, download: Download) -> Report:
+        """Validation error of the models that the download gives, for every client."""
+
+        def work(index: NDArray[np.int64]) -> Report:
+            group = self._group(index, round_number)
+            return self._judge(group, index, download, {}, round_number)
+
+        return join(self._in_groups(work, np.arange(len(self.ids))))
+
+    def models(self, download: Download) -> Parts:
+        """The model kept for every client, [client, size] per part.
+
+        Personal models: the best round of each client on its validation part. Otherwise, and for
+        methods with one model for all, what `download` and the client's own parts give.
+        """
+        if self.best:
+            return self.best
+
+        def work(index: NDArray[np.int64]) -> Parts:
+            parts = self.method.model(self._group(index, 0), download)
+            return {name: part.detach() for name, part in parts.items()}
+
+        pieces = self._in_groups(work, np.arange(len(self.ids)))
+        return {name: torch.cat([piece[name] for piece in pieces]) for name in MODEL}
+
+    def forecast(self, models: Parts, part: str) -> NDArray[np.float32]:
+        """One-step forecasts of a part, normalised, [client, step]."""
+        first, last = self.dataset.split.part(part)
+
+        def work(index: NDArray[np.int64]) -> NDArray[np.float32]:
+            chosen = {name: value[index] for name, value in models.items()}
+            return self._predict(chosen, index, first, last)
+
+        return np.concatenate(self._in_groups(work, np.arange(len(self.ids))))
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """All that the next round depends on."""
+        tensors = {f"parts.{name}": part for name, part in self.parts.items()}
+        tensors |= {f"best.{name}": part for name, part in self.best.items()}
+        for name, slot in self.slots.items():
+            tensors |= {f"slots.{name}.{key}": value for key, value in slot.items()}
+        arrays: dict[str, NDArray[Any]] = {k: v.cpu().numpy() for k, v in tensors.items()}
+        return arrays | {"best_mse": self.best_mse, "best_round": self.best_round}
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        for name, part in self.parts.items():
+            part.copy_(torch.from_numpy(state[f"parts.{name}"]))
+        for name, part in self.best.items():
+            part.copy_(torch.from_numpy(state[f"best.{name}"]))
+        for name, slot in self.slots.items():
+            for key, value in slot.items():
+                value.copy_(torch.from_numpy(state[f"slots.{name}.{key}"]))
+        self.best_mse = np.array(state["best_mse"])
+        self.best_round = np.array(state["best_round"])
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _start(self) -> tuple[Parts, Slots]:
+        """The parts that stay on the clients, as every client starts, and their optimiser memory."""
+        method = self.method
+        common = self.network.initial(method.facts.seed)
+        parts = self._expand({name: common[name] for name in method.stays if name in common})
+        own = [method.initial_parts(client) for client in self.ids]
+        for name in own[0] if own else ():
+            stacked = np.stack([row[name] for row in own])
+            parts[name] = torch.from_numpy(stacked).to(self.device)
+        slots = {name: method.facts.optimiser.fresh(part) for name, part in parts.items()}
+        return parts, slots
+
+    def _expand(self, rows: Mapping[str, NDArray[np.float32]]) -> Parts:
+        return {
+            name: torch.from_numpy(row).to(self.device).repeat(len(self.ids), 1)
+            for name, row in rows.items()
+        }
+
+    def _rows(self, clients: Sequence[str]) -> NDArray[np.int64]:
+        unknown = [client for client in clients if client not in self.position]
+        if unknown:
+            raise FuelsError(f"client {unknown[0]} is not a client of this site")
+        return np.array([self.position[client] for client in clients], dtype=np.int64)
+
+    def _in_groups(
+        self, work: Callable[[NDArray[np.int64]], T], rows: NDArray[np.int64]
+    ) -> list[T]:
+        """`work` on groups of clients, in the order of the rows."""
+        groups = [rows[i : i + GROUP] for i in range(0, len(rows), GROUP)]
+        if self.threads == 1 or len(groups) == 1:
+            return [work(group) for group in groups]
+        with ThreadPoolExecutor(self.threads) as pool:
+            return list(pool.map(work, groups))
+
+    def _group(self, index: NDArray[np.int64], round_number: int) -> Group:
+        facts = self.method.facts
+        rows = torch.from_numpy(index).to(self.device)
+        return Group(
+            ids=[self.ids[i] for i in index],
+            data=GroupData(self.dataset, index, self.device),
+            network=self.network,
+            parts={name: part[rows] for name, part in self.parts.items()},
+            slots={
+                name: {key: value[rows] for key, value in slot.items()}
+                for name, slot in self.slots.items()
+            },
+            optimiser=facts.optimiser,
+            seed=facts.seed,
+            round_number=round_number,
+            shift=self.method.shift,
+        )
+
+    def _store(self, group: Group, index: NDArray[np.int64]) -> None:
+        """Keep what stays on the clients; groups have different clients, so threads never clash."""
+        rows = torch.from_numpy(index).to(self.device)
+        for name, part in self.parts.items():
+            part[rows] = group.parts[name]
+            for key, value in self.slots[name].items():
+                value[rows] = group.slots[name][key]
+
+    def _judge(
+        self,
+        group: Group,
+        index: NDArray[np.int64],
+        download: Download,
+        losses: dict[str, NDArray[np.float64]],
+        round_number: int,
+    ) -> Report:
+        """Validation error of the group's models; remembers those that are the best so far."""
+        first, last = self.dataset.split.part("val")
+        if last == first:
+            nothing = np.full(len(index), np.nan)
+            return Report(group.ids, losses, nothing, nothing)
+        models = self.method.model(group, download)
+        predicted = self._predict(models, index, first, last)
+        mse, mae = errors(
+            self.dataset.series[index, first:last], predicted, self.dataset.target[index, first:last]
+        )
+        if self.best:
+            better = np.flatnonzero(mse < self.best_mse[index])
+            rows = torch.from_numpy(index[better]).to(self.device)
+            for name, part in self.best.items():
+                part[rows] = models[name][torch.from_numpy(better).to(self.device)].detach()
+            self.best_mse[index[better]] = mse[better]
+            self.best_round[index[better]] = round_number
+        return Report(group.ids, losses, mse, mae)
+
+    @torch.no_grad()
+    def _predict(
+        self, models: Parts, index: NDArray[np.int64], first: int, last: int
+    ) -> NDArray[np.float32]:
+        x = torch.from_numpy(self.dataset.inputs(index, first, last)).to(self.device)
+        result: NDArray[np.float32] = self.network.predict(models, x).cpu().numpy()
+        return result
+
+
+def join(reports: Sequence[Report]) -> Report:
+    """Reports of several groups or sites as one."""
+    names = {name for report in reports for name in report.losses}
+    return Report(
+        clients=tuple(client for report in reports for client in report.clients),
+        losses={
+            name: np.concatenate(
+                [r.losses.get(name, np.full(len(r.clients), np.nan)) for r in reports]
+            )
+            for name in sorted(names)
+        },
+        val_mse=np.concatenate([report.val_mse for report in reports]),
+        val_mae=np.concatenate([report.val_mae for report in reports]),
+    )

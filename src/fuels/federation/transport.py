@@ -1,0 +1,74 @@
+"""What carries messages between the server and the sites.
+
+The round loop knows this interface alone: everything in one process and Flower across a network are
+two implementations of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from fuels.federation.site import Report, Site
+from fuels.messages import Download, Upload
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one site answers to a round."""
+
+    site: str
+    upload: Upload
+    report: Report | None  # error figures, where the site gives them
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A site that gave no usable answer, and why."""
+
+    site: str
+    reason: str
+
+
+class Transport(Protocol):
+    @property
+    def clients(self) -> tuple[str, ...]: ...
+
+    def train(
+        self, round_number: int, clients: Sequence[str], download: Download
+    ) -> tuple[list[Reply], list[Failure]]: ...
+
+    def evaluate(self, round_number: int, download: Download) -> list[Report]: ...
+
+    def state(self) -> dict[str, NDArray[Any]]: ...
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None: ...
+
+
+class LocalTransport:
+    """One site in this process."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return self.site.ids
+
+    def train(
+        self, round_number: int, clients: Sequence[str], download: Download
+    ) -> tuple[list[Reply], list[Failure]]:
+        upload, report = self.site.train(round_number, clients, download)
+        return [Reply("local", upload, report)], []
+
+    def evaluate(self, round_number: int, download: Download) -> list[Report]:
+        return [self.site.evaluate(round_number, download)]
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return self.site.state()
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self.site.load(state)

@@ -1,0 +1,74 @@
+"""What travels between sites and server, and how much of it.
+
+A method fills these, a transport carries them, and nothing else crosses the line. Arrays are
+float32 and stacked over the clients they speak of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What clients send: arrays [client, ...], and how many samples each trained on."""
+
+    clients: tuple[str, ...]
+    arrays: Arrays
+    samples: NDArray[np.int64]  # [client]; the weight of an average, not counted as payload
+
+    @property
+    def numbers(self) -> int:
+        """Numbers sent per client."""
+        return sum(prod(array.shape[1:]) for array in self.arrays.values())
+
+    def take(self, rows: Sequence[int]) -> Upload:
+        index = np.asarray(rows, dtype=np.int64)
+        return Upload(
+            clients=tuple(self.clients[i] for i in index),
+            arrays={name: array[index] for name, array in self.arrays.items()},
+            samples=self.samples[index],
+        )
+
+
+@dataclass(frozen=True)
+class Download:
+    """What the server sends: arrays for everyone, and arrays [client, ...] for some clients."""
+
+    shared: Arrays = field(default_factory=dict)
+    personal: Arrays = field(default_factory=dict)
+    clients: tuple[str, ...] = ()  # whom the rows of `personal` belong to
+
+    def numbers(self, receivers: Sequence[str]) -> float:
+        """Numbers received per client, on average over the receivers."""
+        shared = sum(array.size for array in self.shared.values())
+        row = sum(prod(array.shape[1:]) for array in self.personal.values())
+        having = len(set(self.clients) & set(receivers))
+        return shared + row * having / max(1, len(receivers))
+
+    def take(self, clients: Sequence[str]) -> Download:
+        """What concerns these clients."""
+        wanted = set(clients)
+        rows = [i for i, client in enumerate(self.clients) if client in wanted]
+        return Download(
+            shared=self.shared,
+            personal={name: array[rows] for name, array in self.personal.items()},
+            clients=tuple(self.clients[i] for i in rows),
+        )
+
+
+def concatenate(uploads: Sequence[Upload]) -> Upload:
+    """Uploads of several groups or sites as one."""
+    names = uploads[0].arrays.keys()
+    return Upload(
+        clients=tuple(client for upload in uploads for client in upload.clients),
+        arrays={n: np.concatenate([upload.arrays[n] for upload in uploads]) for n in names},
+        samples=np.concatenate([upload.samples for upload in uploads]),
+    )

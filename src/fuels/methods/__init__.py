@@ -1,0 +1,45 @@
+"""The methods by name. A new method is one file and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+from fuels.config import coerce, nearest
+from fuels.errors import FuelsError
+from fuels.methods.base import Facts, Method
+from fuels.methods.fedavg import FedAvg
+from fuels.methods.fuels import Fuels
+from fuels.methods.solo import Solo
+
+METHODS: dict[str, type[Method]] = {
+    method.name: method
+    for method in (
+        Fuels,
+        Solo,
+        FedAvg,
+    )
+}
+
+
+def find_method(name: str) -> type[Method]:
+    if name not in METHODS:
+        raise FuelsError(f"unknown method {name}{nearest(name, METHODS)}")
+    return METHODS[name]
+
+
+def method_options(name: str, options: Mapping[str, Any]) -> Any:
+    """The method's own settings with their defaults; unknown keys are refused."""
+    kind = find_method(name).Options
+    known, hints = {f.name for f in fields(kind)}, get_type_hints(kind)
+    for key in options:
+        if key not in known:
+            raise FuelsError(f"{name} has no option options.{key}{nearest(key, known)}")
+    return kind(
+        **{key: coerce(value, hints[key], f"options.{key}") for key, value in options.items()}
+    )
+
+
+def build_method(name: str, options: Mapping[str, Any], facts: Facts) -> Method:
+    return find_method(name)(method_options(name, options), facts)

@@ -1,0 +1,178 @@
+"""What a method is.
+
+A method says what a client computes (`local`), what travels (`uploads`, `download`) and what the
+server makes of it (`aggregate`). Everything else is not its business: which clients train in a
+round, threads, transports, checkpoints, evaluation and reports work alike for all methods.
+
+A client's model consists of parts ("encoder", "decoder", and a method's own). Parts in `stays` are
+kept on the client between rounds together with their optimiser's memory; the others are installed
+anew from the download at the start of each round.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fuels.losses import prediction_loss
+from fuels.messages import Arrays, Download, Upload
+from fuels.model.network import Network, Parts
+from fuels.training import Batch, Group, Optimiser
+
+MODEL = ("encoder", "decoder")
+
+
+@dataclass(frozen=True)
+class Options:
+    """A method's own settings; subclasses add fields with their defaults and sources."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a method may know of the federation it runs in."""
+
+    network: Network
+    period: int
+    train_periods: int  # periods of the training part that have samples
+    local_epochs: int
+    optimiser: Optimiser
+    seed: int
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Declaration of one uploaded array: its shape per client and the bound its entries keep."""
+
+    shape: tuple[int, ...]
+    bound: float | None = None
+
+
+class Server(Protocol):
+    """What the server keeps between rounds; `state` and `load` make it durable."""
+
+    def state(self) -> dict[str, NDArray[Any]]: ...
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None: ...
+
+
+class NoServer:
+    """For methods without a server side."""
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return {}
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        return
+
+
+class GlobalModel:
+    """For methods whose server keeps one model, or some parts of one."""
+
+    def __init__(self, parts: Arrays) -> None:
+        self.parts = parts
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return dict(self.parts)
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self.parts = {name: np.asarray(value) for name, value in state.items()}
+
+
+class Method(ABC):
+    """Base of all methods; see the module's docstring for the division of labour."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    Options: ClassVar[type[Options]] = Options
+    stays: ClassVar[tuple[str, ...]] = MODEL
+    # The model that counts is the client's after training, or what aggregation gave it.
+    evaluated: ClassVar[str] = "after training"
+    one_model: ClassVar[bool] = False  # all clients are judged by the same model
+
+    def __init__(self, options: Any, facts: Facts) -> None:
+        self.options = options
+        self.facts = facts
+        self.check()
+
+    def check(self) -> None:
+        """Refuse options that cannot work."""
+        return
+
+    # -- client --------------------------------------------------------------------------------
+
+    def initial_parts(self, client: str) -> dict[str, NDArray[np.float32]]:
+        """A client's own parts beyond the model, at its start, [size] each."""
+        return {}
+
+    @property
+    def shift(self) -> float:
+        """Lower end of the temporal shift's share; 1 where a method augments nothing."""
+        return 1.0
+
+    @abstractmethod
+    def local(self, group: Group, download: Download) -> Arrays:
+        """Train the group for its round; returns what it uploads, arrays [client, ...]."""
+
+    def model(self, group: Group, download: Download) -> Parts:
+        """The model each client is judged by, [client, size] per part."""
+        return {name: group.parts[name] for name in MODEL}
+
+    # -- what travels --------------------------------------------------------------------------
+
+    @abstractmethod
+    def uploads(self) -> dict[str, Sent]:
+        """Declaration of all that a client uploads in a round. Nothing else may leave a site."""
+
+    # -- server --------------------------------------------------------------------------------
+
+    def server(self, clients: Sequence[str]) -> Server:
+        """The server's state before the first round."""
+        return NoServer()
+
+    def aggregate(self, server: Any, upload: Upload) -> None:
+        """Take in what the clients of a round sent."""
+        return
+
+    def download(self, server: Any, clients: Sequence[str]) -> Download:
+        """What these clients get at the start of a round."""
+        return Download()
+
+    # -- shared pieces -------------------------------------------------------------------------
+
+    def fit(self, group: Group, names: Sequence[str] = MODEL, epochs: int | None = None) -> None:
+        """Local epochs on the prediction loss alone, moving the named parts."""
+        for batch in group.batches(epochs or self.facts.local_epochs):
+            leaves = group.leaves(names)
+            loss = self.prediction(group, batch, leaves)
+            group.record(prediction=loss)
+            group.update(loss + self.penalty(group, leaves), names, leaves, batch.active)
+
+    def prediction(self, group: Group, batch: Batch, parts: Parts) -> Tensor:
+        """L_pred of one batch, [client]."""
+        return prediction_loss(batch.y, group.network.predict(parts, batch.x), batch.weight)
+
+    def penalty(self, group: Group, leaves: Parts) -> Tensor | float:
+        """What a method adds to the prediction loss, [client]."""
+        return 0.0
+
+
+def stacked_parts(group: Group, names: Sequence[str]) -> Arrays:
+    """The group's parts as arrays for an upload."""
+    return {name: group.parts[name].detach().cpu().numpy().copy() for name in names}
+
+
+def weighted_mean(rows: NDArray[np.float32], weights: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Mean of rows [client, size] by weights [client], summed in double precision."""
+    share = weights / weights.sum()
+    return (share @ rows.astype(np.float64)).astype(np.float32)
+
+
+def tensor(array: NDArray[np.float32], device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)

@@ -1,0 +1,51 @@
+"""FedAvg: one model for all, the average of the clients' models.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+AISTATS 2017. Each selected client starts from the global model w, runs its local epochs and sends
+its model w_n; the server sets w = sum_n (|D_n| / sum_m |D_m|) w_n over the clients of the round.
+
+Travels: the whole model, up and down. Stays: nothing. Judged by: the global model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from fuels.messages import Arrays, Download, Upload
+from fuels.methods.base import MODEL, GlobalModel, Method, Sent, stacked_parts, weighted_mean
+from fuels.model.network import Parts
+from fuels.training import Group
+
+
+class FedAvg(Method):
+    name = "fedavg"
+    title = "FedAvg"
+    stays = ()
+    evaluated = "after aggregation"
+    one_model = True
+    shares: ClassVar[tuple[str, ...]] = MODEL  # the parts that travel
+
+    def local(self, group: Group, download: Download) -> Arrays:
+        group.install(download.shared)
+        self.fit(group)
+        return stacked_parts(group, self.shares)
+
+    def model(self, group: Group, download: Download) -> Parts:
+        group.install(download.shared)
+        return super().model(group, download)
+
+    def uploads(self) -> dict[str, Sent]:
+        return {name: Sent((self.facts.network.sizes[name],)) for name in self.shares}
+
+    def server(self, clients: Sequence[str]) -> GlobalModel:
+        start = self.facts.network.initial(self.facts.seed)
+        return GlobalModel({name: start[name] for name in self.shares})
+
+    def aggregate(self, server: GlobalModel, upload: Upload) -> None:
+        server.parts = {
+            name: weighted_mean(rows, upload.samples) for name, rows in upload.arrays.items()
+        }
+
+    def download(self, server: GlobalModel, clients: Sequence[str]) -> Download:
+        return Download(shared=dict(server.parts))

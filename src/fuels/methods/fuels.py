@@ -1,0 +1,163 @@
+"""FUELS: prototypes instead of models.
+
+Liu et al., "Personalized Federated Learning for Spatio-Temporal Forecasting: A Dual Semantic
+Alignment-Based Contrastive Approach" (Algorithm 1). Local loss (Eq. 15): L_pred (Eq. 14) + L_intra
+(Eq. 3-6) + rho L_inter (Eq. 11-13); Algorithm 1 prints rho in front of L_pred, which contradicts
+Eq. 15 and the notation table, and is taken for a slip. The server compares prototypes by
+Jensen-Shannon divergence and gives each client the mean of those alike and of those unlike it
+(Eq. 9-10).
+
+Travels up: the prototype R_n [24, 256], averaged over the batches of the last local epoch as they
+pass (Eq. 8). Travels down: PR_n and NR_n of the same shape. Stays: the model and W_n.
+L_inter is left out while a client has no PR_n and NR_n: in round 1, in the round in which a late
+client joins, and where nobody is unlike it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fuels.errors import FuelsError
+from fuels.losses import inter_loss, intra_loss, prediction_loss, unit
+from fuels.messages import Arrays, Download, Upload
+from fuels.methods.base import MODEL, Method, Options, Sent, tensor
+from fuels.prototypes import ConcatenationPrototype, PeriodicPrototype, Prototype
+from fuels.randomness import FILTER, generator
+from fuels.similarity import SimilarityTable
+from fuels.training import Batch, Group
+
+
+@dataclass(frozen=True)
+class FuelsOptions(Options):
+    """Defaults are the paper's (Appendix D.1), where it states them."""
+
+    tau: float = 0.02  # temperature
+    rho: float = 5.0  # weight of L_inter
+    beta: float = 50.0  # percentile of all divergences that divides alike from unlike
+    shift: float = 0.8  # a ~ U(shift, 1) of the temporal shift; not stated in the paper
+    detach: bool = False  # no gradient through the augmented view
+    inter: bool = True  # ablation "w/o inter" when false
+    intra: bool = True  # ablation "w/o intra" when false
+    periodic: bool = True  # ablation "w/o p-aware" when false: concatenation prototype
+    filter: bool = True  # ablation "w/o W" when false
+
+
+class Fuels(Method):
+    name = "fuels"
+    title = "FUELS"
+    Options = FuelsOptions
+    stays = (*MODEL, "filter")
+    options: FuelsOptions
+
+    def check(self) -> None:
+        options = self.options
+        for key, value in {"tau": options.tau, "rho": options.rho}.items():
+            if not value > 0:
+                raise FuelsError(f"options.{key} must be positive, it is {value}")
+        if not 0 <= options.beta <= 100:
+            raise FuelsError(f"options.beta is a percentile from 0 to 100, it is {options.beta}")
+        if not 0 <= options.shift <= 1:
+            raise FuelsError(f"options.shift lies between 0 and 1, it is {options.shift}")
+
+    # -- client --------------------------------------------------------------------------------
+
+    @property
+    def shift(self) -> float:
+        return self.options.shift
+
+    def initial_parts(self, client: str) -> dict[str, NDArray[np.float32]]:
+        """W_n ~ N(0, 1): ReLU gives no gradient where W <= 0, so the sign of the start matters."""
+        draw = generator(self.facts.seed, FILTER, client).standard_normal(self.facts.period**2)
+        return {"filter": draw.astype(np.float32)}
+
+    def local(self, group: Group, download: Download) -> Arrays:
+        """ClientExecute of Algorithm 1."""
+        options, B = self.options, self.facts.period
+        names = self.stays if options.intra and options.filter else MODEL
+        alignment = Alignment(group, download) if download.clients else None
+        prototype = self.prototype(group)
+        for batch in group.batches(self.facts.local_epochs, augment=options.intra):
+            leaves = group.leaves(names)
+            augmented = [] if batch.x_augmented is None else [batch.x_augmented]
+            encoded = group.network.encode(leaves, torch.cat([batch.x, *augmented], dim=1))
+            r = encoded[:, :B]
+            loss = prediction_loss(batch.y, group.network.decode(leaves, r), batch.weight)
+            group.record(prediction=loss)
+            u = unit(encoded)
+            if options.intra:
+                W = leaves["filter"].view(-1, B, B) if options.filter else None
+                u_augmented = u[:, B:].detach() if options.detach else u[:, B:]
+                intra = intra_loss(u[:, :B], u_augmented, W, options.tau, batch.row_weight)
+                group.record(intra=intra)
+                loss = loss + intra
+            if alignment is not None:
+                inter = alignment.loss(u[:, :B], batch, options.tau)
+                group.record(inter=inter)
+                loss = loss + options.rho * inter
+            group.update(loss, names, leaves, batch.active)
+            if batch.last_epoch:
+                prototype.add(r.detach(), batch.index, batch.complete)
+        return {"prototype": prototype.value().cpu().numpy()}
+
+    def prototype(self, group: Group) -> Prototype:
+        clients, width = len(group.ids), self.facts.network.width
+        if self.options.periodic:
+            return PeriodicPrototype(clients, self.facts.period, width, group.device)
+        periods = self.facts.train_periods
+        complete = group.data.complete.sum(1).tolist()
+        for client, found in zip(group.ids, complete, strict=True):
+            if found != periods or len(group.data.periods) != periods:
+                raise FuelsError(
+                    f"client {client} has {found} complete training periods, others {periods}: the"
+                    " concatenation prototype (options.periodic = false) needs equal training spans"
+                )
+        return ConcatenationPrototype(clients, periods, self.facts.period, width, group.device)
+
+    # -- what travels --------------------------------------------------------------------------
+
+    def uploads(self) -> dict[str, Sent]:
+        periods = 1 if self.options.periodic else self.facts.train_periods
+        bound = 1.0 if self.facts.network.encoder.bounded else None
+        return {"prototype": Sent((periods * self.facts.period, self.facts.network.width), bound)}
+
+    # -- server --------------------------------------------------------------------------------
+
+    def server(self, clients: Sequence[str]) -> SimilarityTable:
+        return SimilarityTable(clients, self.uploads()["prototype"].shape)
+
+    def aggregate(self, server: SimilarityTable, upload: Upload) -> None:
+        server.update(upload.clients, upload.arrays["prototype"])
+
+    def download(self, server: SimilarityTable, clients: Sequence[str]) -> Download:
+        if not self.options.inter:
+            return Download()
+        having, positive, negative = server.prototypes_for(clients, self.options.beta)
+        if not having:
+            return Download()
+        return Download(personal={"positive": positive, "negative": negative}, clients=having)
+
+
+class Alignment:
+    """PR_n and NR_n of the clients of a group that have them, as rows of length one."""
+
+    def __init__(self, group: Group, download: Download) -> None:
+        row = {client: i for i, client in enumerate(download.clients)}
+        index = [row.get(client, 0) for client in group.ids]
+        self.positive = unit(tensor(download.personal["positive"][index], group.device))
+        self.negative = unit(tensor(download.personal["negative"][index], group.device))
+        self.has = torch.tensor([client in row for client in group.ids], device=group.device)
+
+    def loss(self, u: Tensor, batch: Batch, tau: float) -> Tensor:
+        """L_inter of the batch, [client]; 0 for a client without PR_n and NR_n."""
+        rows = u.shape[1]
+        # The concatenation prototype has rows for every batch, the periodic one the same for all.
+        first = batch.index * rows if self.positive.shape[1] > rows else 0
+        weight = batch.row_weight * self.has.unsqueeze(1)
+        positive = self.positive[:, first : first + rows]
+        return inter_loss(u, positive, self.negative[:, first : first + rows], tau, weight)

@@ -1,0 +1,1 @@
+"""The personal model: stacked encoder and decoder, their kernels and optimisers."""

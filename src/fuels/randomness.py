@@ -1,0 +1,25 @@
+"""Random numbers that depend on what they are for, never on who asked before.
+
+Every draw comes from a generator derived from (seed, purpose, client, round, ...). A client's
+numbers are therefore the same whichever site, thread or process it is trained in, in whatever
+order, and after a resume.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+SELECTION, AUGMENTATION, FILTER, NOISE, LATE = 1, 2, 3, 4, 5
+
+
+def client_key(client: str) -> int:
+    """A number that stands for a client's id."""
+    return int.from_bytes(hashlib.blake2b(client.encode(), digest_size=8).digest(), "big")
+
+
+def generator(seed: int, purpose: int, *keys: int | str) -> np.random.Generator:
+    """The generator of one purpose; a text key is a client's id."""
+    numbers = [client_key(key) if isinstance(key, str) else key for key in keys]
+    return np.random.default_rng([seed, purpose, *numbers])

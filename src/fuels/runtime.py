@@ -1,0 +1,44 @@
+"""Threads and kernels: the one place that sets how many cores this process uses."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from fuels.config import Engine
+from fuels.errors import FuelsError
+from fuels.model.gru import use_kernels
+
+
+def set_up(engine: Engine) -> int:
+    """Prepare this process for an engine; returns the number of worker threads.
+
+    Groups of clients are trained in parallel, one thread each, so every library underneath gets a
+    single thread: more would only fight over the same cores.
+    """
+    if engine.threads < 0:
+        raise FuelsError(f"engine.threads must not be negative, it is {engine.threads}")
+    if engine.device != "cpu" and not torch.cuda.is_available():
+        raise FuelsError(f"engine.device is {engine.device}, but no such device is available here")
+    threads = engine.threads or available_cores()
+    torch.set_num_threads(1)
+    threadpool_limits(limits=1)
+    use_kernels("plain" if engine.device != "cpu" else engine.kernels)
+    return threads
+
+
+def available_cores() -> int:
+    """Cores this process may use, which may be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def peak_memory_mb() -> float:
+    """The most memory this process has held so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1024 if sys.platform != "darwin" else peak / 1024**2

@@ -1,0 +1,60 @@
+"""Errors of a forecast: one number per client, and their mean over clients.
+
+Every client counts alike, however many of its values are missing. MSE and MAE are given on the
+normalised scale (in standard deviations of the client's training part), as the paper reports them,
+and in the data's own unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.data.windows import Dataset
+from fuels.errors import FuelsError
+
+
+@dataclass(frozen=True)
+class Scores:
+    """MSE and MAE of every client, normalised; `std` turns them into the data's unit."""
+
+    mse: NDArray[np.float64]  # [client], NaN for a client without a target
+    mae: NDArray[np.float64]
+    std: NDArray[np.float64]
+
+    def means(self) -> dict[str, float]:
+        return {
+            "mse": float(np.nanmean(self.mse)),
+            "mae": float(np.nanmean(self.mae)),
+            "mse_unit": float(np.nanmean(self.mse * self.std**2)),
+            "mae_unit": float(np.nanmean(self.mae * self.std)),
+        }
+
+
+def score(dataset: Dataset, part: str, forecast: NDArray[Any]) -> Scores:
+    """Scores of a normalised forecast [client, step] of a part."""
+    first, last = dataset.split.part(part)
+    target = dataset.target[:, first:last]
+    if not target.any():
+        raise FuelsError(f"the {part} part has no observed value to compare a forecast with")
+    mse, mae = errors(dataset.series[:, first:last], forecast, target)
+    return Scores(mse, mae, dataset.std)
+
+
+def errors(
+    actual: NDArray[Any], predicted: NDArray[Any], target: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """MSE and MAE of each client over its targets, [client]; NaN for a client without any."""
+    difference = np.where(target, actual.astype(np.float64) - predicted, 0.0)
+    count = target.sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        return (difference**2).sum(axis=1) / count, np.abs(difference).sum(axis=1) / count
+
+
+def share_better(scores: Scores, other: Scores) -> float:
+    """Share of the clients whose MSE is below the other's."""
+    both = ~(np.isnan(scores.mse) | np.isnan(other.mse))
+    return float((scores.mse[both] < other.mse[both]).mean())

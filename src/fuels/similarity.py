@@ -1,0 +1,109 @@
+"""The server side of FUELS: who is alike (Section 3.3.2), and the mean of each side (Eq. 9-10).
+
+The paper does not say of which distributions the Jensen-Shannon divergence is taken, and GRU states
+are signed. Here a softmax over the columns makes each row of a prototype a distribution; the
+divergence is taken row by row, in nats, and averaged over the rows. It is 0 for equal prototypes
+and at most ln 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.jsd_kernel import pairwise_jsd
+
+Floats32 = NDArray[np.float32]
+
+
+def softmax_rows(prototypes: Floats32) -> Floats32:
+    """Rows [.., width] as distributions."""
+    shifted = prototypes - prototypes.max(axis=-1, keepdims=True)
+    weights = np.exp(shifted.astype(np.float64))
+    return (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
+
+
+class SimilarityTable:
+    """All prototypes the server knows and their divergences.
+
+    Divergences are kept: a round computes only the pairs with a member that sent a new prototype,
+    so selecting a share alpha of the clients saves the work and not only the result.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[str],
+        shape: tuple[int, ...],
+        distributions: Callable[[Floats32], Floats32] = softmax_rows,
+    ) -> None:
+        self.position = {client: i for i, client in enumerate(clients)}
+        self.clients = tuple(clients)
+        count = len(self.clients)
+        self.prototypes = np.zeros((count, *shape), dtype=np.float32)
+        self.known = np.zeros(count, dtype=np.bool_)
+        self.jsd = np.zeros((count, count), dtype=np.float32)
+        self.pairs_computed = 0
+        self.distributions = distributions
+
+    def update(self, clients: Sequence[str], prototypes: Floats32) -> None:
+        """Take in fresh prototypes [client, row, width] and renew their divergences."""
+        fresh = np.array([self.position[client] for client in clients], dtype=np.int64)
+        self.prototypes[fresh] = prototypes
+        self.known[fresh] = True
+        members = np.flatnonzero(self.known)
+        place = np.full(len(self.clients), -1, dtype=np.int64)
+        place[members] = np.arange(len(members))
+        block = np.ascontiguousarray(self.jsd[np.ix_(members, members)])
+        pairwise_jsd(self.distributions(self.prototypes[members]), place[fresh], block)
+        self.jsd[np.ix_(members, members)] = block
+        old = len(members) - len(fresh)
+        self.pairs_computed += len(fresh) * old + len(fresh) * (len(fresh) - 1) // 2
+
+    def threshold(self, percentile: float) -> float:
+        """beta: a percentile of the divergences of all pairs of different known clients."""
+        members = np.flatnonzero(self.known)
+        upper = np.triu_indices(len(members), k=1)
+        values = self.jsd[np.ix_(members, members)][upper]
+        return float(np.percentile(values, percentile)) if values.size else 0.0
+
+    def alike(self, percentile: float) -> NDArray[np.bool_]:
+        """Whether client m is in PC_n, [n, m]; a client is always alike to itself."""
+        return (self.jsd <= self.threshold(percentile)) & self.known[None, :]
+
+    def prototypes_for(
+        self, clients: Sequence[str], percentile: float
+    ) -> tuple[tuple[str, ...], Floats32, Floats32]:
+        """PR_n and NR_n (Eq. 9-10) of those clients that have both, with their names.
+
+        A client whose prototype is not known yet has neither; one to whom nobody is unlike has no
+        NR_n, and L_inter is left out for it.
+        """
+        rows = np.array([self.position[client] for client in clients], dtype=np.int64)
+        alike = (self.jsd[rows] <= self.threshold(percentile)) & self.known[None, :]
+        unlike = ~alike & self.known[None, :]
+        has = self.known[rows] & unlike.any(axis=1)
+        flat = self.prototypes.reshape(len(self.clients), -1)
+        shape = (-1, *self.prototypes.shape[1:])
+        positive, negative = (
+            (side[has] / side[has].sum(axis=1, keepdims=True)).astype(np.float32) @ flat
+            for side in (alike, unlike)
+        )
+        having = tuple(client for client, yes in zip(clients, has, strict=True) if yes)
+        return having, positive.reshape(shape), negative.reshape(shape)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return {
+            "prototypes": self.prototypes,
+            "known": self.known,
+            "jsd": self.jsd,
+            "pairs_computed": np.array(self.pairs_computed),
+        }
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self.prototypes = np.array(state["prototypes"])
+        self.known = np.array(state["known"], dtype=np.bool_)
+        self.jsd = np.array(state["jsd"])
+        self.pairs_computed = int(state["pairs_computed"])

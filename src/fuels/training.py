@@ -1,0 +1,211 @@
+"""Local training of a group of clients, stacked: the tools a method's client side is written with.
+
+A group is a handful of clients whose parameters fit into the cache; it goes through its local
+epochs in one thread. Every tensor has the client first, and no operation mixes clients, so each is
+trained as if it were alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fuels.data.windows import Dataset
+from fuels.model.network import Network, Parts
+from fuels.model.optimiser import adam_step, sgd_step
+from fuels.randomness import AUGMENTATION, generator
+
+Slots = dict[str, dict[str, Tensor]]  # part: name of the optimiser's memory: [client, ...]
+
+
+class Optimiser:
+    """Adam or SGD over parts; `slots` is its memory, which outlives the group where a part stays."""
+
+    def __init__(self, kind: str, learning_rate: float, momentum: float = 0.0) -> None:
+        self.kind, self.learning_rate, self.momentum = kind, learning_rate, momentum
+
+    def fresh(self, part: Tensor) -> dict[str, Tensor]:
+        """The memory of a part that starts anew."""
+        if self.kind == "sgd":
+            return {"momentum": torch.zeros_like(part)}
+        return {
+            "m": torch.zeros_like(part),
+            "v": torch.zeros_like(part),
+            "step": torch.zeros(part.shape[0], dtype=torch.int64, device=part.device),
+        }
+
+    def step(self, part: Tensor, gradient: Tensor, slot: dict[str, Tensor], active: Tensor) -> None:
+        """Move `part` [client, size] in place; clients that are not active stay as they are."""
+        if self.kind == "sgd":
+            sgd_step(part, gradient, slot["momentum"], active, self.learning_rate, self.momentum)
+        else:
+            adam_step(
+                part, gradient, slot["m"], slot["v"], slot["step"], active, self.learning_rate
+            )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One period of every client of the group: row b is phase b."""
+
+    index: int  # position among the periods that have samples
+    last_epoch: bool
+    x: Tensor  # windows, [client, B, lag]
+    x_augmented: Tensor | None  # x', the temporal shift of x
+    y: Tensor  # values to predict, [client, B]
+    weight: Tensor  # of each row in the prediction loss, sums to 1, [client, B]
+    row_weight: Tensor  # of each row in the contrastive losses, [client, B]
+    active: Tensor  # [client]: the client has something to learn from here
+    complete: Tensor  # [client]: every row has a window
+
+
+class GroupData:
+    """Training windows of a group, all periods one after another, as tensors."""
+
+    def __init__(self, dataset: Dataset, clients: NDArray[np.int64], device: torch.device) -> None:
+        period, end = dataset.period, dataset.split.train
+        target = dataset.target[clients, :end].reshape(len(clients), -1, period)
+        window = dataset.window[clients, :end].reshape(len(clients), -1, period)
+        used = np.flatnonzero(target.any(axis=(0, 2)))
+        self.period, self.periods = period, used
+        first, last = used[0] * period, (used[-1] + 1) * period
+        # One step more than the targets: the temporal shift of the last sample needs it, and its
+        # newest value is still the last one of the training part.
+        self.windows = torch.from_numpy(dataset.inputs(clients, first, last + 1)).to(device)
+        self.y = torch.from_numpy(dataset.series[clients, first:last]).to(device)
+        next_window = dataset.window[clients, first + 1 : last + 1]
+        if next_window.shape[1] < last - first:
+            next_window = np.pad(next_window, ((0, 0), (0, 1)), constant_values=True)
+        self.shiftable = torch.from_numpy(next_window.copy()).to(device)
+        self.weight = torch.from_numpy(_row_weights(target)).to(device)
+        self.row_weight = torch.from_numpy(_row_weights(window)).to(device)
+        self.active = torch.from_numpy(target.any(axis=2)).to(device)
+        self.complete = torch.from_numpy(window.all(axis=2)).to(device)
+        self.samples = target.sum(axis=(1, 2)).astype(np.int64)
+        self.first = int(used[0])
+
+    def rows(self, period: int) -> slice:
+        start = (period - self.first) * self.period
+        return slice(start, start + self.period)
+
+
+def _row_weights(mask: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """1 / (rows that count) where a row counts, [client, period, B]."""
+    count = mask.sum(axis=2, keepdims=True)
+    return (mask / np.maximum(count, 1)).astype(np.float32)
+
+
+class Group:
+    """Clients in training: their data, parameters and optimiser."""
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        data: GroupData,
+        network: Network,
+        parts: Parts,
+        slots: Slots,
+        optimiser: Optimiser,
+        seed: int,
+        round_number: int,
+        shift: float,
+    ) -> None:
+        self.ids, self.data, self.network = tuple(ids), data, network
+        self.parts = parts
+        self.slots = slots
+        self.optimiser = optimiser
+        self.seed, self.round, self.shift = seed, round_number, shift
+        self.losses: dict[str, list[Tensor]] = {}
+
+    @property
+    def device(self) -> torch.device:
+        return self.data.y.device
+
+    def install(self, parts: dict[str, NDArray[np.float32]]) -> None:
+        """Replace parts by the server's, [size] for all clients; their optimiser starts fresh."""
+        for name, value in parts.items():
+            row = torch.from_numpy(np.ascontiguousarray(value)).to(self.device)
+            self.parts[name] = row.expand(len(self.ids), -1).clone()
+            self.slots[name] = self.optimiser.fresh(self.parts[name])
+
+    def batches(self, epochs: int, augment: bool = False) -> Iterator[Batch]:
+        """The periods of the training part in their order, `epochs` times; never shuffled."""
+        data = self.data
+        for epoch in range(epochs):
+            mix = self._mix(epoch) if augment else None
+            for index, period in enumerate(data.periods):
+                rows = data.rows(period)
+                x = data.windows[:, rows]
+                x_augmented = None
+                if mix is not None:
+                    shifted = data.windows[:, rows.start + 1 : rows.stop + 1]
+                    x_augmented = torch.lerp(shifted, x, mix[:, rows].unsqueeze(2))
+                yield Batch(
+                    index=index,
+                    last_epoch=epoch == epochs - 1,
+                    x=x,
+                    x_augmented=x_augmented,
+                    y=data.y[:, rows],
+                    weight=data.weight[:, period],
+                    row_weight=data.row_weight[:, period],
+                    active=data.active[:, period],
+                    complete=data.complete[:, period],
+                )
+
+    def _mix(self, epoch: int) -> Tensor:
+        """The share a ~ U(shift, 1) of x(k) in x'(k) = a x(k) + (1 - a) x(k+1), [client, step].
+
+        Where the window of the next step is not known, x' is x.
+        """
+        steps = self.data.y.shape[1]
+        draws = np.stack(
+            [
+                generator(self.seed, AUGMENTATION, client, self.round, epoch).uniform(
+                    self.shift, 1.0, steps
+                )
+                for client in self.ids
+            ]
+        )
+        mix = torch.from_numpy(draws.astype(np.float32)).to(self.device)
+        return torch.where(self.data.shiftable, mix, 1.0)
+
+    def gradients(self, loss: Tensor, names: Sequence[str], parts: Parts) -> list[Tensor]:
+        """Gradient of each client's own loss [client] with respect to its parts."""
+        found = torch.autograd.grad(loss.sum(), [parts[n] for n in names], allow_unused=True)
+        return [
+            torch.zeros_like(parts[n]) if g is None else g
+            for n, g in zip(names, found, strict=True)
+        ]
+
+    def leaves(self, names: Sequence[str]) -> Parts:
+        """The parts, with those to be trained set up to collect gradients."""
+        return {
+            n: p.detach().requires_grad_(True) if n in names else p for n, p in self.parts.items()
+        }
+
+    def update(self, loss: Tensor, names: Sequence[str], leaves: Parts, active: Tensor) -> None:
+        """One optimiser step of the named parts down the gradient of `loss` [client]."""
+        for name, gradient in zip(names, self.gradients(loss, names, leaves), strict=True):
+            self.optimiser.step(self.parts[name], gradient, self.slots[name], active)
+
+    def record(self, **losses: Tensor) -> None:
+        """Keep the losses [client] of a batch for the round's report."""
+        for name, value in losses.items():
+            self.losses.setdefault(name, []).append(value.detach())
+
+    def mean_losses(self) -> dict[str, NDArray[np.float64]]:
+        """Mean over the batches in which a client was active, [client] per loss."""
+        active = self.data.active[:, torch.from_numpy(self.data.periods).to(self.device)]
+        result = {}
+        for name, values in self.losses.items():
+            stacked = torch.stack(values, dim=1)  # [client, batch]
+            repeats = stacked.shape[1] // active.shape[1]
+            counted = active.repeat(1, repeats)
+            total = (stacked * counted).sum(1) / counted.sum(1).clamp(min=1)
+            result[name] = total.double().cpu().numpy()
+        return result
