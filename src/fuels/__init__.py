@@ -1,3 +1,22 @@
 """Personal traffic forecasters, learned together, without showing the data."""
 
-__version__ = "0.1.0"
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fuels.errors import FuelsError
+from fuels.version import __version__
+
+__all__ = ["Forecaster", "FuelsError", "__version__", "example_frame"]
+
+if TYPE_CHECKING:
+    from fuels.forecaster import Forecaster, example_frame
+
+
+def __getattr__(name: str) -> Any:
+    """Import the forecaster, and torch with it, only when it is asked for."""
+    if name in ("Forecaster", "example_frame"):
+        from fuels import forecaster
+
+        return getattr(forecaster, name)
+    raise AttributeError(f"module 'fuels' has no attribute {name!r}")

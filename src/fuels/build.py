@@ -15,7 +15,7 @@ from fuels.errors import FuelsError
 from fuels.federation.loop import Loop
 from fuels.federation.site import Site
 from fuels.federation.transport import LocalTransport
-from fuels.methods import build_method
+from fuels.methods import build_method, complete
 from fuels.methods.base import Facts, Method
 from fuels.model.network import build_network
 from fuels.runtime import set_up
@@ -68,12 +68,22 @@ def load_dataset(settings: Settings, panel: Panel | None = None) -> Dataset:
 
 
 def make_method(settings: Settings, dataset: Dataset) -> Method:
-    training, model = settings.training, settings.model
-    reach = -(-max(dataset.lags) // dataset.period)
+    return method_for(settings, train_periods(dataset))
+
+
+def train_periods(dataset: Dataset) -> int:
+    """Periods of the training part that have samples: the first ones only feed the windows."""
+    return dataset.split.train // dataset.period - -(-max(dataset.lags) // dataset.period)
+
+
+def method_for(settings: Settings, periods: int) -> Method:
+    """The settings' method, also where there are no data: a server knows `periods` from its sites."""
+    training, model = complete(settings).training, settings.model
     facts = Facts(
-        network=build_network(model.encoder, model.hidden, dataset.branches),
-        period=dataset.period,
-        train_periods=dataset.split.train // dataset.period - reach,
+        network=build_network(model.encoder, model.hidden, lags(settings)),
+        branches=lags(settings),
+        period=settings.windows.period,
+        train_periods=periods,
         local_epochs=training.local_epochs,
         optimiser=Optimiser(training.optimiser, training.learning_rate, training.momentum),
         seed=settings.seed,
@@ -95,6 +105,7 @@ class Job:
 def build(settings: Settings, engine: Engine, panel: Panel | None = None) -> Job:
     """Check the settings, read the data and set everything up."""
     check(settings)
+    settings = complete(settings)
     threads = set_up(engine)
     dataset = load_dataset(settings, panel)
     if not dataset.target[:, : dataset.split.train].any(axis=1).all():
@@ -111,5 +122,6 @@ def fingerprint(dataset: Dataset) -> str:
     """Short digest of the values trained on: a resumed run must see the same."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update("\n".join(dataset.ids).encode())
-    digest.update(dataset.series.tobytes())
+    digest.update(dataset.panel.values.tobytes())
+    digest.update(str((dataset.panel.start, dataset.panel.step, dataset.split)).encode())
     return digest.hexdigest()

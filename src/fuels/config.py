@@ -66,10 +66,12 @@ class Training:
     rounds: int = 200  # T
     local_epochs: int = 1
     batch: int = 0  # B; 0 means one period, and nothing else is accepted
-    optimiser: str = "adam"  # adam or sgd
-    learning_rate: float = 0.001
-    momentum: float = 0.0  # of sgd
-    selection: float = 1.0  # alpha: share of clients that train in a round
+    # The next four are the method's own where they are left open: Adam 0.001 and all clients in
+    # every round, as in the paper; FedDA alone has its own.
+    optimiser: str = ""  # adam or sgd; empty: the method's own
+    learning_rate: float = 0.0  # 0: the method's own
+    momentum: float = 0.0  # of sgd; 0 where no optimiser is named: the method's own
+    selection: float = 0.0  # alpha: share of clients that train in a round; 0: the method's own
     late: str = ""  # SHARE@ROUND: that share of the clients joins at that round
     keep: str = "best"  # model kept per client: best on the validation part, or last
     patience: int = 0  # stop after this many rounds without a better validation error; 0: never
@@ -205,15 +207,22 @@ def check(settings: Settings) -> None:
             " period, so that its row b means phase b of the period; leave training.batch out or"
             " set both alike"
         )
-    if not training.learning_rate > 0:
-        raise FuelsError("training.learning_rate must be positive")
-    if not 0 < training.selection <= 1:
+    if not training.learning_rate >= 0:
         raise FuelsError(
-            f"training.selection is the share of clients per round, more than 0 and at most 1;"
-            f" it is {training.selection}"
+            f"training.learning_rate must be positive, or 0 for the method's own; it is"
+            f" {training.learning_rate}"
         )
-    if training.optimiser not in ("adam", "sgd"):
+    if not 0 <= training.selection <= 1:
+        raise FuelsError(
+            f"training.selection is the share of clients per round, at most 1, or 0 for the"
+            f" method's own; it is {training.selection}"
+        )
+    if training.optimiser not in ("", "adam", "sgd"):
         raise FuelsError(f"training.optimiser must be adam or sgd, not {training.optimiser}")
+    if not 0 <= training.momentum < 1:
+        raise FuelsError(
+            f"training.momentum must be at least 0 and below 1, it is {training.momentum}"
+        )
     if training.keep not in ("best", "last"):
         raise FuelsError(f"training.keep must be best or last, not {training.keep}")
     if settings.preset not in PRESETS:

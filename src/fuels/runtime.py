@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from fuels.config import Engine
 from fuels.errors import FuelsError
-from fuels.model.gru import use_kernels
+from fuels.model.backend import use_kernels
 
 
 def set_up(engine: Engine) -> int:

@@ -69,6 +69,10 @@ class SimilarityTable:
         values = self.jsd[np.ix_(members, members)][upper]
         return float(np.percentile(values, percentile)) if values.size else 0.0
 
+    def known_among(self, clients: Sequence[str]) -> int:
+        """How many of these clients have sent a prototype."""
+        return int(self.known[[self.position[client] for client in clients]].sum())
+
     def alike(self, percentile: float) -> NDArray[np.bool_]:
         """Whether client m is in PC_n, [n, m]; a client is always alike to itself."""
         return (self.jsd <= self.threshold(percentile)) & self.known[None, :]
@@ -99,11 +103,13 @@ class SimilarityTable:
             "prototypes": self.prototypes,
             "known": self.known,
             "jsd": self.jsd,
-            "pairs_computed": np.array(self.pairs_computed),
+            "pairs_computed": np.array([self.pairs_computed]),
         }
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self.prototypes = np.array(state["prototypes"])
-        self.known = np.array(state["known"], dtype=np.bool_)
-        self.jsd = np.array(state["jsd"])
-        self.pairs_computed = int(state["pairs_computed"])
+        """Take over what a table knew; clients that joined since stand after those it had."""
+        old = len(state["known"])
+        self.prototypes[:old] = state["prototypes"]
+        self.known[:old] = state["known"]
+        self.jsd[:old, :old] = state["jsd"]
+        self.pairs_computed = int(state["pairs_computed"][0])

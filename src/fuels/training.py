@@ -24,7 +24,7 @@ Slots = dict[str, dict[str, Tensor]]  # part: name of the optimiser's memory: [c
 
 
 class Optimiser:
-    """Adam or SGD over parts; `slots` is its memory, which outlives the group where a part stays."""
+    """Adam or SGD over parts; a slot is its memory, which outlives the group where a part stays."""
 
     def __init__(self, kind: str, learning_rate: float, momentum: float = 0.0) -> None:
         self.kind, self.learning_rate, self.momentum = kind, learning_rate, momentum
@@ -82,12 +82,15 @@ class GroupData:
         if next_window.shape[1] < last - first:
             next_window = np.pad(next_window, ((0, 0), (0, 1)), constant_values=True)
         self.shiftable = torch.from_numpy(next_window.copy()).to(device)
-        self.weight = torch.from_numpy(_row_weights(target)).to(device)
-        self.row_weight = torch.from_numpy(_row_weights(window)).to(device)
-        self.active = torch.from_numpy(target.any(axis=2)).to(device)
-        self.complete = torch.from_numpy(window.all(axis=2)).to(device)
+        # Period first, so that what belongs to one batch lies together: [period, client, ...].
+        by_period = [_row_weights(target), _row_weights(window), target.any(2), window.all(2)]
+        self.weight, self.row_weight, self.active, self.complete = (
+            torch.from_numpy(np.swapaxes(array, 0, 1).copy()).to(device) for array in by_period
+        )
         self.samples = target.sum(axis=(1, 2)).astype(np.int64)
         self.first = int(used[0])
+        places = dataset.panel.coordinates
+        self.coordinates = None if places is None else places[clients]  # [client, 2]
 
     def rows(self, period: int) -> slice:
         start = (period - self.first) * self.period
@@ -97,7 +100,8 @@ class GroupData:
 def _row_weights(mask: NDArray[np.bool_]) -> NDArray[np.float32]:
     """1 / (rows that count) where a row counts, [client, period, B]."""
     count = mask.sum(axis=2, keepdims=True)
-    return (mask / np.maximum(count, 1)).astype(np.float32)
+    weights: NDArray[np.float32] = (mask / np.maximum(count, 1)).astype(np.float32)
+    return weights
 
 
 class Group:
@@ -120,7 +124,8 @@ class Group:
         self.slots = slots
         self.optimiser = optimiser
         self.seed, self.round, self.shift = seed, round_number, shift
-        self.losses: dict[str, list[Tensor]] = {}
+        self.installed: Parts = {}  # what the server gave in this round, [1, size]
+        self.losses: dict[str, list[tuple[Tensor, Tensor]]] = {}
 
     @property
     def device(self) -> torch.device:
@@ -129,8 +134,9 @@ class Group:
     def install(self, parts: dict[str, NDArray[np.float32]]) -> None:
         """Replace parts by the server's, [size] for all clients; their optimiser starts fresh."""
         for name, value in parts.items():
-            row = torch.from_numpy(np.ascontiguousarray(value)).to(self.device)
-            self.parts[name] = row.expand(len(self.ids), -1).clone()
+            row = torch.from_numpy(np.ascontiguousarray(value)).to(self.device).unsqueeze(0)
+            self.installed[name] = row
+            self.parts[name] = row.repeat(len(self.ids), 1)
             self.slots[name] = self.optimiser.fresh(self.parts[name])
 
     def batches(self, epochs: int, augment: bool = False) -> Iterator[Batch]:
@@ -138,7 +144,7 @@ class Group:
         data = self.data
         for epoch in range(epochs):
             mix = self._mix(epoch) if augment else None
-            for index, period in enumerate(data.periods):
+            for index, period in enumerate(data.periods.tolist()):
                 rows = data.rows(period)
                 x = data.windows[:, rows]
                 x_augmented = None
@@ -151,10 +157,10 @@ class Group:
                     x=x,
                     x_augmented=x_augmented,
                     y=data.y[:, rows],
-                    weight=data.weight[:, period],
-                    row_weight=data.row_weight[:, period],
-                    active=data.active[:, period],
-                    complete=data.complete[:, period],
+                    weight=data.weight[period],
+                    row_weight=data.row_weight[period],
+                    active=data.active[period],
+                    complete=data.complete[period],
                 )
 
     def _mix(self, epoch: int) -> Tensor:
@@ -162,50 +168,57 @@ class Group:
 
         Where the window of the next step is not known, x' is x.
         """
-        steps = self.data.y.shape[1]
+        data = self.data
+        first, steps = data.first * data.period, data.y.shape[1]
+        # Drawn from the start of the training part on, so that a client's draws do not depend on
+        # which of its periods the others of the group have.
         draws = np.stack(
             [
                 generator(self.seed, AUGMENTATION, client, self.round, epoch).uniform(
-                    self.shift, 1.0, steps
-                )
+                    self.shift, 1.0, first + steps
+                )[first:]
                 for client in self.ids
             ]
         )
         mix = torch.from_numpy(draws.astype(np.float32)).to(self.device)
         return torch.where(self.data.shiftable, mix, 1.0)
 
-    def gradients(self, loss: Tensor, names: Sequence[str], parts: Parts) -> list[Tensor]:
-        """Gradient of each client's own loss [client] with respect to its parts."""
-        found = torch.autograd.grad(loss.sum(), [parts[n] for n in names], allow_unused=True)
-        return [
-            torch.zeros_like(parts[n]) if g is None else g
-            for n, g in zip(names, found, strict=True)
-        ]
-
     def leaves(self, names: Sequence[str]) -> Parts:
         """The parts, with those to be trained set up to collect gradients."""
-        return {
-            n: p.detach().requires_grad_(True) if n in names else p for n, p in self.parts.items()
-        }
+        return leaves(self.parts, names)
 
     def update(self, loss: Tensor, names: Sequence[str], leaves: Parts, active: Tensor) -> None:
         """One optimiser step of the named parts down the gradient of `loss` [client]."""
-        for name, gradient in zip(names, self.gradients(loss, names, leaves), strict=True):
-            self.optimiser.step(self.parts[name], gradient, self.slots[name], active)
+        self.step(gradients(loss, names, leaves), active)
 
-    def record(self, **losses: Tensor) -> None:
+    def step(self, gradient: Parts, active: Tensor) -> None:
+        """One optimiser step of the parts that `gradient` names; inactive clients stay."""
+        for name, value in gradient.items():
+            self.optimiser.step(self.parts[name], value, self.slots[name], active)
+
+    def record(self, batch: Batch, **losses: Tensor) -> None:
         """Keep the losses [client] of a batch for the round's report."""
         for name, value in losses.items():
-            self.losses.setdefault(name, []).append(value.detach())
+            self.losses.setdefault(name, []).append((value.detach(), batch.active))
 
     def mean_losses(self) -> dict[str, NDArray[np.float64]]:
         """Mean over the batches in which a client was active, [client] per loss."""
-        active = self.data.active[:, torch.from_numpy(self.data.periods).to(self.device)]
         result = {}
         for name, values in self.losses.items():
-            stacked = torch.stack(values, dim=1)  # [client, batch]
-            repeats = stacked.shape[1] // active.shape[1]
-            counted = active.repeat(1, repeats)
-            total = (stacked * counted).sum(1) / counted.sum(1).clamp(min=1)
-            result[name] = total.double().cpu().numpy()
+            counted = torch.stack([active for _, active in values], dim=1)  # [client, batch]
+            total = (torch.stack([value for value, _ in values], dim=1) * counted).sum(1)
+            result[name] = (total / counted.sum(1).clamp(min=1)).double().cpu().numpy()
         return result
+
+
+def leaves(parts: Parts, names: Sequence[str]) -> Parts:
+    """The parts, with the named ones set up to collect gradients."""
+    return {n: p.detach().requires_grad_(True) if n in names else p for n, p in parts.items()}
+
+
+def gradients(loss: Tensor, names: Sequence[str], parts: Parts) -> Parts:
+    """Gradient of each client's own loss [client] with respect to its named parts."""
+    found = torch.autograd.grad(loss.sum(), [parts[n] for n in names], allow_unused=True)
+    return {
+        n: torch.zeros_like(parts[n]) if g is None else g for n, g in zip(names, found, strict=True)
+    }

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +27,6 @@ from fuels.data.clock import (
 from fuels.errors import FuelsError
 
 Floats = NDArray[np.float64]
-How = Literal["sum", "mean"]
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,8 @@ class Panel:
 
     def sorted(self) -> Panel:
         """The same panel with clients in the order of their ids, whatever the file's order."""
-        return self.select(sort_ids(self.ids))
+        ordered = tuple(sort_ids(self.ids))
+        return self if ordered == self.ids else self.select(ordered)
 
     def between(self, start: Moment | None = None, end: Moment | None = None) -> Panel:
         """The panel from `start` (included) to `end`.
@@ -145,7 +144,7 @@ class Panel:
         first, last = (format_moment(t, self.timezone) for t in (self.times[0], self.times[-1]))
         return f"from {first} to {last}"
 
-    def resample(self, step: Step, how: How) -> Panel:
+    def resample(self, step: Step, how: str) -> Panel:
         """The panel on a coarser step: sums or means over bins aligned to local standard time.
 
         A sum over a bin with a missing part is missing; a mean is that of the values there are.

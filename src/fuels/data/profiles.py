@@ -1,8 +1,8 @@
 """What the embedded synthetic federation believes about a city: kinds of cells, services, calendar.
 
 Plain tables and nothing random. Day shapes are relative rates by hour for a working day, a Saturday
-and a Sunday (holidays count as Sundays); their overall size does not matter, it is divided out. The
-numbers were chosen by us to resemble, in kind, what mobile networks of a large European city show.
+and a Sunday (holidays count as Sundays); their overall size does not matter, it is divided out.
+They were drawn by hand after looking at the real Milan data (see docs/synthetic-data.md).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Kind:
     workday: tuple[float, ...]
     saturday: tuple[float, ...]
     sunday: tuple[float, ...]
+    pure: bool = False  # never blended: any share of a busy kind would fill an empty cell
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Event:
 
 KINDS: Final = (
     Kind(
-        "residential", 12, 2000.0, 0.85,
+        "residential", 14, 2500.0, 0.85,
         (95, 80, 70, 65, 60, 55, 65, 85, 110, 120, 120, 125,
          125, 125, 125, 120, 120, 120, 125, 125, 125, 125, 120, 110),
         (95, 80, 70, 60, 55, 50, 50, 60, 75, 90, 105, 110,
@@ -70,7 +71,7 @@ KINDS: Final = (
          100, 100, 100, 105, 105, 110, 110, 115, 120, 120, 115, 105),
     ),
     Kind(
-        "business", 9, 2300.0, 1.2,
+        "business", 8, 2900.0, 1.2,
         (50, 40, 35, 30, 30, 30, 35, 55, 120, 185, 220, 230,
          230, 235, 230, 210, 200, 180, 150, 115, 90, 75, 70, 60),
         (50, 40, 35, 35, 30, 30, 30, 35, 45, 65, 80, 85,
@@ -79,7 +80,7 @@ KINDS: Final = (
          60, 60, 60, 65, 65, 65, 65, 60, 55, 55, 55, 50),
     ),
     Kind(
-        "commuter", 5, 1900.0, 1.1,
+        "commuter", 4, 2400.0, 1.1,
         (60, 45, 35, 35, 30, 35, 60, 120, 190, 175, 140, 130,
          130, 140, 140, 135, 150, 185, 200, 160, 115, 90, 85, 75),
         (60, 50, 40, 35, 35, 35, 35, 50, 65, 85, 100, 105,
@@ -88,7 +89,7 @@ KINDS: Final = (
          90, 90, 90, 100, 105, 115, 115, 110, 100, 90, 80, 70),
     ),
     Kind(
-        "tourist", 4, 2800.0, 0.75,
+        "tourist", 3, 3500.0, 0.75,
         (45, 35, 30, 30, 25, 25, 30, 45, 80, 120, 140, 160,
          175, 200, 195, 185, 180, 175, 160, 130, 100, 80, 70, 55),
         (50, 40, 35, 30, 30, 25, 25, 30, 45, 65, 100, 130,
@@ -97,7 +98,7 @@ KINDS: Final = (
          125, 130, 135, 150, 170, 170, 145, 110, 75, 60, 50, 40),
     ),
     Kind(
-        "nightlife", 5, 1700.0, 0.9,
+        "nightlife", 6, 2100.0, 0.9,
         (100, 80, 65, 55, 50, 45, 50, 70, 90, 100, 100, 105,
          110, 120, 115, 110, 110, 115, 125, 130, 135, 140, 145, 130),
         (125, 100, 70, 55, 50, 45, 45, 50, 60, 80, 95, 105,
@@ -113,6 +114,7 @@ KINDS: Final = (
          60, 50, 40, 30, 20, 12, 6, 4, 3, 2, 2, 1),
         (1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 12, 14,
          14, 12, 12, 12, 10, 8, 6, 4, 3, 2, 2, 1),
+        pure=True,
     ),
 )  # fmt: skip
 
@@ -131,7 +133,7 @@ SERVICES: Final = {
              176, 142, 126, 138, 174, 188, 178, 156, 114, 84, 56, 36),
             0.008, 0.0, 1.0, 0.25,
         ),
-        Service("net", 3, 1.0, (100,) * 24, 0.0015, 0.0, 1.0, 0.05),
+        Service("net", 3, 1.0, (100,) * 24, 0.001, 0.0, 1.0, 0.05),
     )
 }  # fmt: skip
 
@@ -143,8 +145,8 @@ SPECIAL_DAYS: Final = {
     (12, 24): (0.4, 0.3, 0.3),
     (12, 25): (0.0, 0.0, 1.0),
     (12, 26): (0.0, 0.0, 1.0),
-    (12, 27): (0.6, 0.4, 0.0),
-    (12, 30): (0.6, 0.4, 0.0),
+    (12, 27): (0.5, 0.4, 0.1),
+    (12, 30): (0.5, 0.4, 0.1),
     (12, 31): (0.4, 0.3, 0.3),
     (1, 1): (0.0, 0.0, 1.0),
     (1, 6): (0.0, 0.0, 1.0),  # Epiphany
@@ -152,23 +154,22 @@ SPECIAL_DAYS: Final = {
 
 # Citywide seasonal change, natural logarithm of the level: (date, value), straight lines between.
 SEASON: Final = (
-    (date(2013, 11, 1), -0.24),
-    (date(2013, 11, 4), 0.08),
-    (date(2013, 11, 20), 0.04),
-    (date(2013, 11, 29), -0.01),
-    (date(2013, 12, 3), -0.06),
-    (date(2013, 12, 15), -0.06),
-    (date(2013, 12, 20), -0.13),
-    (date(2013, 12, 23), -0.32),
-    (date(2013, 12, 25), -0.66),
-    (date(2013, 12, 27), -0.62),
-    (date(2014, 1, 1), -0.74),
+    (date(2013, 11, 1), -0.22),
+    (date(2013, 11, 4), 0.1),
+    (date(2013, 11, 9), 0.05),
+    (date(2013, 11, 24), 0.02),
+    (date(2013, 12, 3), -0.05),
+    (date(2013, 12, 14), -0.05),
+    (date(2013, 12, 20), -0.12),
+    (date(2013, 12, 22), -0.31),
+    (date(2013, 12, 25), -0.73),
+    (date(2013, 12, 27), -0.7),
+    (date(2014, 1, 1), -0.83),
     (date(2014, 1, 7), -0.25),
     (date(2014, 1, 13), -0.05),
     (date(2014, 2, 1), 0.0),
     (LAST_DAY, 0.03),
 )
-
 
 # A match fills the evening and empties fast; a fair fills three working days.
 MATCH: Final = Event(1 / 12, 1, 18, (0.15, 0.5, 1.0, 0.9, 0.75, 0.15), 0.8)

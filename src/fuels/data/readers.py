@@ -2,19 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from fuels.data.arrays import read_hdf5, read_npz
-from fuels.data.clock import Moment, Step
-from fuels.data.panel import How, Panel
+from fuels.data.clock import Moment, Step, parse_step
+from fuels.data.panel import Panel
 from fuels.data.tablefiles import read_csv, read_parquet
-from fuels.data.tables import coordinates_of, find_coordinate_columns, id_texts
+from fuels.data.tables import Columns, coordinates_of, find_coordinate_columns, id_texts
+from fuels.data.telecom import is_telecom, telecom_panels
+from fuels.data.telecom_file import Progress
 from fuels.errors import FuelsError
+
+_HDF5 = (".h5", ".hdf5", ".hdf")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is done to a panel after reading: clients, missing values, span, step, coordinates."""
+
+    ids: Sequence[str] | None = None
+    missing: str | float | None = None
+    start: Moment | None = None
+    end: Moment | None = None
+    resample: Step | None = None
+    how: str | None = None
+    coordinates: str | Path | None = None
+
+    def check(self) -> None:
+        """Refuse before reading, which may take long, what could only fail afterwards."""
+        if self.how is not None and self.how not in ("sum", "mean"):
+            raise FuelsError(f"--how '{self.how}' is not known: choose sum or mean")
+        if self.how is not None and self.resample is None:
+            raise FuelsError("--how says how to resample: give --resample too, e.g. --resample 1h")
+        if self.resample is not None:
+            parse_step(self.resample)
+
+    def apply(self, panel: Panel) -> Panel:
+        panel = panel.sorted() if self.ids is None else panel.select(self.ids).sorted()
+        panel = mark_missing(panel, self.missing)
+        if self.start is not None or self.end is not None:
+            panel = panel.between(self.start, self.end)
+        if self.resample is not None:
+            if self.how is None:
+                raise FuelsError("--resample needs --how sum (counts) or --how mean (levels)")
+            panel = panel.resample(self.resample, self.how)
+        return panel if self.coordinates is None else with_coordinates(panel, self.coordinates)
 
 
 def read_panel(
@@ -25,52 +63,83 @@ def read_panel(
     value: str | None = None,
     ids: Sequence[str] | None = None,
     resample: Step | None = None,
-    how: How | None = None,
+    how: str | None = None,
     start: Moment | None = None,
     end: Moment | None = None,
     timezone: str | None = None,
     missing: str | float | None = None,
     activity: str | None = None,
     coordinates: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> Panel:
-    """Read a panel and bring it into the wanted form: clients, missing values, span, step.
+    """Read a panel and bring it into the wanted form; clients come back sorted by id.
 
     `client`, `time`, `value` name the columns of a table; `missing` is the number that stands for
     a missing value ("none" for no such number); `activity` (net, sms or call) chooses from raw
-    Telecom Italia records. Clients come back sorted by id.
+    Telecom Italia records, whose reading calls `progress` with the bytes read.
     """
     file = Path(path)
+    shape = Shape(ids, missing, start, end, resample, how, coordinates)
+    shape.check()
+    if is_raw(file):
+        activities = (activity or "net",)
+        return next(p for _, p in read_activities(file, activities, timezone, shape, progress))
+    if activity is not None:
+        raise FuelsError(
+            f"{file.name}: --activity chooses from raw Telecom Italia records, not from others"
+        )
+    with _named(file):
+        panel = _read(file, Columns(client, time, value), timezone)
+    if missing is None and file.suffix.lower() in _HDF5:
+        shape = replace(shape, missing="0")  # METR-LA's convention; the notes say so
+    return shape.apply(replace(panel, name=Path(file.name.removesuffix(".gz")).stem))
+
+
+def is_raw(file: Path) -> bool:
+    """Whether the path holds raw records; a path that is not there is an error."""
     if not file.exists():
         raise FuelsError(f"{file}: no such file or folder")
-    panel = _read(file, client, time, value, timezone)
-    panel = replace(panel, name=Path(file.name.removesuffix(".gz")).stem).sorted()
-    if ids is not None:
-        panel = panel.select(ids).sorted()
-    panel = mark_missing(panel, missing)
-    if start is not None or end is not None:
-        panel = panel.between(start, end)
-    if resample is not None:
-        if how is None:
-            raise FuelsError("--resample needs --how sum (for counts) or --how mean (for levels)")
-        panel = panel.resample(resample, how)
-    elif how is not None:
-        raise FuelsError("--how says how to resample: give --resample too, such as --resample 1h")
-    return panel if coordinates is None else with_coordinates(panel, Path(coordinates))
+    with _named(file):
+        return file.is_dir() or is_telecom(file)
 
 
-def _read(
-    file: Path, client: str | None, time: str | None, value: str | None, timezone: str | None
-) -> Panel:
+def read_activities(
+    path: Path,
+    activities: Sequence[str],
+    timezone: str | None,
+    shape: Shape,
+    progress: Progress | None = None,
+) -> Iterator[tuple[str, Panel]]:
+    """Panels of several activities from one pass over raw records, in the wanted form."""
+    if shape.how == "mean":  # sums first, at the step of the records
+        step: Step = "10min"
+    else:  # summed to the wanted step while reading, which needs less memory
+        step, shape = shape.resample or "1h", replace(shape, resample=None, how=None)
+    with _named(path):
+        for activity, panel in telecom_panels(path, activities, step, timezone, progress):
+            yield activity, shape.apply(panel)
+
+
+@contextmanager
+def _named(file: Path) -> Iterator[None]:
+    """An error of the operating system becomes a sentence that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise FuelsError(f"{file}: could not be read ({error.strerror or error})") from None
+
+
+def _read(file: Path, columns: Columns, timezone: str | None) -> Panel:
     if file.stat().st_size == 0:
         raise FuelsError(f"{file.name}: the file is empty")
-    kind = file.name.lower().removesuffix(".gz").rsplit(".", 1)[-1]
-    if kind == "npz":
+    suffix = Path(file.name.lower().removesuffix(".gz")).suffix
+    if suffix == ".npz":
         return read_npz(file, timezone)
-    if kind == "csv":
-        return read_csv(file, client=client, time=time, value=value, timezone=timezone)
-    if kind in ("parquet", "pq"):
-        return read_parquet(file, client=client, time=time, value=value, timezone=timezone)
-    if kind in ("h5", "hdf5", "hdf"):
+    if suffix in (".csv", ".tsv"):
+        return read_csv(file, columns, timezone)
+    if suffix in (".parquet", ".pq"):
+        return read_parquet(file, columns, timezone)
+    if suffix in _HDF5:
         return read_hdf5(file, timezone)
     raise FuelsError(
         f"{file.name}: unknown format; known are .csv, .parquet, .npz, .h5 (METR-LA's layout) and"
@@ -91,8 +160,9 @@ def mark_missing(panel: Panel, missing: str | float | None) -> Panel:
     return replace(panel, values=np.where(hit, np.nan, panel.values), notes=(*panel.notes, note))
 
 
-def with_coordinates(panel: Panel, path: Path) -> Panel:
+def with_coordinates(panel: Panel, source: str | Path) -> Panel:
     """The panel with longitude and latitude from a CSV of client (or cell_id), lng, lat."""
+    path = Path(source)
     try:
         table = pl.read_csv(path, infer_schema=False, glob=False)
     except (OSError, pl.exceptions.PolarsError) as error:

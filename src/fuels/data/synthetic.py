@@ -7,8 +7,8 @@ and Net look at the same cells.
 
 A district is generated whole from (seed, district), and time runs forward in every random stream.
 So asking for fewer clients or days gives exactly the first columns or rows of the larger panel, and
-the same seed always gives the same bytes. Values are whole counts, which also hides differences in
-the last bit between processors.
+the same seed always gives the same bytes. Values are whole counts, which hides nearly all
+differences in the last bit between processors.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ START = np.datetime64("2013-10-31T23:00:00", "s")  # 1 November 2013 00:00 in Ro
 CENTRE = np.array([9.19, 45.464])  # longitude, latitude
 SPACING = np.array([0.0030, 0.0021])  # degrees between places, about 235 m
 
-# Random streams of a district; the city has its own generator.
-CELLS, LOCAL, DRIFT, OWN, EVENTS, SCATTER, COUNTS, SILENCE = range(8)
+# Names of the random streams: see _stream.
+CITY, CELLS, LOCAL, DRIFT, OWN, EVENTS, SCATTER, COUNTS, SILENCE = range(9)
 
 
 def synthesise(activity: str = "net", clients: int = 100, days: int = 62, seed: int = 0) -> Panel:
@@ -83,16 +83,22 @@ def kinds_of(clients: int = 100, seed: int = 0) -> tuple[str, ...]:
 def _check(activity: str, clients: int, days: int, seed: int) -> Service:
     if activity not in SERVICES:
         raise FuelsError(f"synthetic data: no activity {activity!r}; choose sms, call or net")
-    if not 1 <= clients <= MAX_CLIENTS:
-        raise FuelsError(f"synthetic data: clients must be 1 to {MAX_CLIENTS}, not {clients}")
-    if not 1 <= days <= MAX_DAYS:
-        raise FuelsError(
-            f"synthetic data: days must be 1 to {MAX_DAYS} (1 November 2013 to 29 March 2014),"
-            f" not {days}"
-        )
-    if seed < 0:
-        raise FuelsError(f"synthetic data: the seed must be 0 or more, not {seed}")
+    limits = (
+        ("clients", clients, 1, MAX_CLIENTS),
+        ("days", days, 1, MAX_DAYS),
+        ("seed", seed, 0, 2**32 - 1),
+    )
+    for name, value, low, high in limits:
+        if not isinstance(value, int | np.integer) or not low <= value <= high:
+            raise FuelsError(
+                f"synthetic data: {name} must be a whole number from {low} to {high}, not {value}"
+            )
     return SERVICES[activity]
+
+
+def _stream(seed: int, name: int, district: int = 0, service: int = 0) -> np.random.Generator:
+    """One random stream; always four numbers, because numpy takes [1] and [1, 0] for the same."""
+    return np.random.default_rng([seed, name, district, service])
 
 
 # -- where the cells are and what they are -----------------------------------------------------
@@ -116,18 +122,17 @@ class _Cells:
 
 
 def _draw_cells(seed: int, district: int) -> _Cells:
-    rng = np.random.default_rng([seed, district, CELLS])
+    rng = _stream(seed, CELLS, district)
     order = rng.permutation(len(KINDS))
     along_path = np.repeat(order, [KINDS[kind].places for kind in order])
     place = rng.permutation(PLACES)  # ids are spread over the district, so few cells show all kinds
     kind = along_path[place]
-    blend = rng.standard_gamma(0.2, (PLACES, len(KINDS)))
+    blend = rng.standard_gamma(0.15, (PLACES, len(KINDS)))
     blend[np.arange(PLACES), kind] += 1.6
-    # Activity adds up: any share of a busy kind would fill an empty cell, so those stay pure.
-    pure = np.array([kind.level < 10 for kind in KINDS])
+    pure = np.array([k.pure for k in KINDS])
     blend[:, pure] = 0.0
-    blend[pure[kind]] = pure
-    shifted = rng.random(PLACES) < 0.22
+    blend[pure[kind]] = pure  # the row of a pure kind holds nothing else
+    shifted = rng.random(PLACES) < 0.25
     return _Cells(
         place=place,
         kind=kind,
@@ -136,10 +141,10 @@ def _draw_cells(seed: int, district: int) -> _Cells:
         lag=np.clip(0.4 * rng.standard_normal(PLACES), -1.5, 1.5),
         level=np.array([k.level for k in KINDS])[kind] * np.exp(0.65 * rng.standard_normal(PLACES)),
         season=np.array([k.season for k in KINDS])[kind] + 0.22 * rng.standard_normal(PLACES),
-        capacity=2.2 / np.sqrt(np.sqrt(rng.uniform(0.01, 1.0, PLACES))),
-        noise=0.04 * np.exp(0.3 * rng.standard_normal(PLACES)),
-        shift_hour=rng.integers(24 * 3, 24 * 45, PLACES),
-        shift=np.where(shifted, 0.1 - 0.55 * rng.standard_exponential(PLACES), 0.0),
+        capacity=3.0 / np.sqrt(np.sqrt(rng.uniform(0.01, 1.0, PLACES))),
+        noise=0.045 * np.exp(0.4 * rng.standard_normal(PLACES)),
+        shift_hour=rng.integers(24 * 3, 24 * 35, PLACES),
+        shift=np.where(shifted, -0.1 - 0.7 * rng.standard_exponential(PLACES), 0.0),
     )
 
 
@@ -169,33 +174,36 @@ def _district(seed: int, district: int, cells: _Cells, service: Service, city: F
     """Counts of one district, [time, cell]."""
     hours = city.shape[0]
 
-    def stream(*name: int) -> np.random.Generator:
-        return np.random.default_rng([seed, district, *name])
+    def shared(name: int) -> np.random.Generator:  # what all services see
+        return _stream(seed, name, district)
+
+    def special(name: int) -> np.random.Generator:  # what only this service sees
+        return _stream(seed, name, district, service.code)
 
     shape = _usual_week(cells, service, hours)
     moved = city[:, None] + season(hours)[:, None] * cells.season
-    moved += _fading(0.018 * stream(LOCAL).standard_normal((hours, 1)), 0.85)
-    moved += _fading(0.007 * stream(DRIFT).standard_normal((hours, PLACES)), 0.99)
-    moved += _own_movement(stream(OWN, service.code), cells, shape)
+    moved += _fading(0.02 * shared(LOCAL).standard_normal((hours, 1)), 0.85)
+    moved += _fading(0.004 * shared(DRIFT).standard_normal((hours, PLACES)), 0.99)
+    moved += _own_movement(special(OWN), cells, shape)
     moved += np.where(np.arange(hours)[:, None] >= cells.shift_hour, cells.shift, 0.0)
-    demand = shape * np.exp(moved) + _crowds(stream(EVENTS), cells, hours)
+    demand = shape * np.exp(moved) + _crowds(shared(EVENTS), cells, hours)
     for hour, size in GREETINGS:
-        demand[hour : hour + 1] += size * service.greetings
+        demand[hour : hour + 1] += size * service.greetings  # a slice: the panel may end before
     fullness = (demand / cells.capacity) ** 2
     served = demand / np.sqrt(np.sqrt(1.0 + fullness * fullness))
     rate = served * cells.level * service.share
 
-    scatter = stream(SCATTER, service.code).standard_gamma(1.0 / service.scatter, rate.shape)
-    counts = stream(COUNTS, service.code).poisson(rate * scatter * service.scatter)
+    scatter = special(SCATTER).standard_gamma(1.0 / service.scatter, rate.shape)
+    counts = special(COUNTS).poisson(rate * scatter * service.scatter)
     silence = service.silence * np.exp(-rate / service.quiet)
-    heard = stream(SILENCE, service.code).random(rate.shape) >= silence
+    heard = special(SILENCE).random(rate.shape) >= silence
     return np.where(heard, counts, 0).astype(np.float64)
 
 
 def _usual_week(cells: _Cells, service: Service, hours: int) -> Floats:
     """What is usual in each cell at each hour, holidays included, one on average, [time, cell]."""
     tables = np.array([[k.workday, k.saturday, k.sunday] for k in KINDS]) * np.array(service.hours)
-    means = tables.mean(axis=2) @ (np.array([5, 1, 1]) / 7)
+    means = (tables.mean(axis=2) * np.array([5, 1, 1])).sum(axis=1) / 7
     blended = np.einsum("ck,kdh->dhc", cells.blend, tables / means[:, None, None])
     days = hours // 24 + 2  # a cell that runs early or late looks beyond either end
     usual = np.einsum("td,dhc->thc", day_types(days, before=1), blended).reshape(-1, PLACES)
@@ -210,10 +218,10 @@ def _usual_week(cells: _Cells, service: Service, hours: int) -> Floats:
 
 def _city_movement(seed: int, hours: int) -> Floats:
     """Small movements and rare shocks (a storm, a strike) that the whole city shares, [time]."""
-    rng = np.random.default_rng([seed])
+    rng = _stream(seed, CITY)
     normal, chance, size = rng.standard_normal((3, 24 * MAX_DAYS))[:, :hours]
     shock = np.where(chance > 2.6, -0.08 * np.abs(size), 0.0)  # about one in nine days
-    return _fading((0.015 * normal + shock)[:, None], 0.85)[:, 0]
+    return _fading((0.008 * normal + shock)[:, None], 0.85)[:, 0]
 
 
 def _fading(push: Floats, keep: float) -> Floats:
@@ -227,11 +235,11 @@ def _fading(push: Floats, keep: float) -> Floats:
 def _own_movement(rng: np.random.Generator, cells: _Cells, shape: Floats) -> Floats:
     """A cell's own heavy-tailed movement, [time, cell], remembered longer the busier the hour.
 
-    What lies above the usual decays faster than what lies below: crowds disperse, lulls last.
+    Surges are larger than lulls but decay faster the larger they are: crowds disperse.
     """
     tails = np.clip(rng.standard_t(3.0, shape.shape), -12.0, 12.0) / np.sqrt(3.0)
-    out: Floats = cells.noise * tails
-    memory = 0.6 + 0.4 * shape / (1.0 + shape)
+    out: Floats = cells.noise * np.where(tails > 0.0, 1.2, 0.8) * tails
+    memory = 0.55 + 0.35 * shape / (1.0 + shape)
     for t in range(1, len(out)):
         excess = np.maximum(out[t - 1], 0.0)
         out[t] += memory[t] * (out[t - 1] - excess * excess)
@@ -243,7 +251,7 @@ def _crowds(rng: np.random.Generator, cells: _Cells, hours: int) -> Floats:
     path = _path()
     stadium, ground = rng.integers(0, PLACES, 2)
     chance = rng.random((MAX_DAYS, 2))
-    size = np.minimum(0.35 / np.sqrt(rng.random((MAX_DAYS, 2))), 5.0)
+    size = np.minimum(0.9 / np.sqrt(rng.random((MAX_DAYS, 2))), 8.0)
     crowds = np.zeros((24 * (MAX_DAYS + 3), PLACES))
     for event, centre, column in ((MATCH, stadium, 0), (FAIR, ground, 1)):
         distance2 = ((path[cells.place] - path[centre]) ** 2).sum(axis=1)

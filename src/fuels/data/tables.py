@@ -34,6 +34,18 @@ MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "none", 
 
 
 @dataclass(frozen=True)
+class Columns:
+    """The names a user gave to the columns; None where the usual names are to be looked for."""
+
+    client: str | None = None
+    time: str | None = None
+    value: str | None = None
+
+
+AS_USUAL = Columns()
+
+
+@dataclass(frozen=True)
 class Layout:
     """Which column means what; `value` is None in a wide table, where `clients` are the columns."""
 
@@ -48,15 +60,9 @@ class Layout:
         return self.clients if self.value is None else (self.value,)
 
 
-def find_layout(
-    names: Sequence[str],
-    place: str,
-    client: str | None = None,
-    time: str | None = None,
-    value: str | None = None,
-) -> Layout:
+def find_layout(names: Sequence[str], place: str, given: Columns = AS_USUAL) -> Layout:
     """Tell long from wide by the column names; names given by the user come first."""
-    time_column = _find(names, time, _TIME, "time", place)
+    time_column = _find(names, given.time, _TIME, "time", place)
     if time_column is None and names and names[0].strip().lower() in _INDEX:
         time_column = names[0]
     if time_column is None:
@@ -64,16 +70,16 @@ def find_layout(
             f"{place}: no time column among {_listed(names)}: name it with --time-column"
         )
     others = [n for n in names if n != time_column and n not in ABOUT]
-    client_column = _find(others, client, _CLIENT, "client", place)
+    client_column = _find(others, given.client, _CLIENT, "client", place)
     if client_column is None:
-        if value is not None:  # a table of one series among other columns
-            _find(others, value, (), "value", place)
-            others = [value]
+        if given.value is not None:  # a table of one series among other columns
+            _find(others, given.value, (), "value", place)
+            others = [given.value]
         if not others:
             raise FuelsError(f"{place}: there is no column of values beside '{time_column}'")
         return Layout(time_column, None, None, tuple(others))
     others = [n for n in others if n != client_column]
-    value_column = _find(others, value, _VALUE, "value", place)
+    value_column = _find(others, given.value, _VALUE, "value", place)
     if value_column is None:
         plain = [n for n in others if n.lower() not in (*LONGITUDE, *LATITUDE)]
         if len(plain) != 1:
@@ -228,7 +234,7 @@ def panel_from_frame(
 ) -> Panel:
     """The panel of a pandas or polars frame, long or wide, with clients sorted by id."""
     table = _as_polars(frame, name)
-    layout = find_layout(table.columns, name, client, time, value)
+    layout = find_layout(table.columns, name, Columns(client, time, value))
     return panel_from_table(table, layout, timezone=timezone, place=name).sorted()
 
 

@@ -2,156 +2,184 @@
 
 Files are named sms-call-internet-{mi,tn}-DATE.txt, one a day, with several records (country
 codes) per cell and ten minutes. Activities are summed over country codes and over the step:
-sms = in + out, call = in + out, net. Files are read in pieces and added up as they pass, so memory
-holds the sums and a few pieces, never the records. (Barlacchi et al. 2015, Scientific Data 2.)
+sms = in + out, call = in + out, net. Memory holds the sums and a few pieces of text, never the
+records, however many files there are. (The format: Barlacchi et al. 2015, Scientific Data 2.)
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fuels.data.clock import Step, format_moment, format_step, parse_step, standard_offset
-from fuels.data.panel import Floats, Panel
-from fuels.data.telecom_kernel import ELSEWHERE, MALFORMED, sum_lines
+from fuels.data.clock import SECOND, Step, format_moment, format_step, parse_step, standard_offset
+from fuels.data.panel import Panel
+from fuels.data.telecom_file import ACTIVITIES, FileSums, Part, Progress, Spool
 from fuels.errors import FuelsError
 
-# Activity -> the fields of a record (counted after the country code) that it sums.
-ACTIVITIES = {"sms": (0, 1), "call": (2, 3), "net": (4,)}
 ZONE = "Europe/Rome"
 INTERVAL_MS = 600_000
-_PIECE = 1 << 23  # bytes read at once
-_MAX_CELL = 1 << 20
-_PLAUSIBLE_MS = (946_684_800_000, 4_102_444_800_000)  # the years 2000 to 2099
-
-Progress = Callable[[int], object]  # called with the number of bytes read since the last call
+_NAME = re.compile(r"sms-call-internet-(mi|tn)-.*\.txt")
+_RECORD = re.compile(rb"\d+\t\d+\t\d*(\t[0-9.eE+-]*){5}\r?\n?")
+_UNITS = {"sms": "SMS activity", "call": "call activity", "net": "Internet activity"}
 
 
-@dataclass
-class _Block:
-    """Sums of one file over consecutive bins: sums [activity, bin, cell], seen [bin, cell]."""
-
-    sums: Floats
-    seen: NDArray[np.uint8]
-
-
-@dataclass
-class _Part:
-    """What one file says about consecutive bins: sums [activity] of [bin, cell]."""
-
-    file: Path
-    first_bin: int
-    cells: NDArray[np.int64]
-    sums: list[Floats]
-    seen: NDArray[np.bool_]
-    span: tuple[int, int]  # first and last time of the file, ms
+def is_telecom(path: Path) -> bool:
+    """Whether a .txt or .tsv file starts with a record, or a folder holds such files."""
+    if path.is_dir():
+        return bool(_files(path))
+    if path.suffix.lower() not in (".txt", ".tsv"):
+        return False
+    with path.open("rb") as stream:
+        return _RECORD.fullmatch(stream.readline(4096)) is not None
 
 
-@dataclass
-class _FileSums:
-    """Adds up one file; memory grows with the file's span, not with its size."""
-
-    file: Path
-    step_ms: int
-    shift_ms: int
-    activities: Sequence[str]
-    capacity: int = 1 << 14  # cells are columns by id; zero pages that are never touched are free
-    blocks: dict[int, _Block] = field(default_factory=dict)
-    span: NDArray[np.int64] = field(default_factory=lambda: np.array([1 << 62, -1]))
-
-    def __post_init__(self) -> None:
-        self.bins = max(1, 86_400_000 // self.step_ms)  # bins of a block: a day
-        self.slots = np.full(5, -1, dtype=np.int64)
-        for slot, activity in enumerate(self.activities):
-            self.slots[list(ACTIVITIES[activity])] = slot
-
-    def read(self, progress: Progress | None) -> None:
-        text = np.empty(_PIECE + 1, dtype=np.uint8)  # one place for a last line feed
-        kept, lines = 0, 0
-        with self.file.open("rb", buffering=0) as stream:
-            while True:
-                got = stream.readinto(memoryview(text)[kept:_PIECE])
-                size = kept + got
-                if got == 0 and size and text[size - 1] != 10:
-                    text[size] = 10
-                    size += 1
-                end = size - int(np.argmax(text[:size][::-1] == 10)) if size else 0
-                if size and text[end - 1] != 10:
-                    raise self._malformed(lines, "is longer than any record")
-                lines = self._add(text, end, lines)
-                if progress is not None:
-                    progress(got)
-                if got == 0:
-                    return
-                kept = size - end
-                text[:kept] = text[end:size]
-
-    def _add(self, text: NDArray[np.uint8], end: int, lines: int) -> int:
-        at, key = 0, next(iter(self.blocks), 0)
-        while at < end:
-            block = self._block(key)
-            status, at, read, time_bin, cell = sum_lines(
-                text,
-                at,
-                end,
-                self.shift_ms,
-                self.step_ms,
-                key * self.bins,
-                self.slots,
-                block.sums,
-                block.seen,
-                self.span,
-            )
-            lines += read
-            if status == MALFORMED:
-                raise self._malformed(lines, "is no record of eight fields between tabs")
-            if status == ELSEWHERE:
-                time = time_bin * self.step_ms - self.shift_ms
-                if not _PLAUSIBLE_MS[0] <= time < _PLAUSIBLE_MS[1]:
-                    raise self._malformed(lines, "has a time that is not in ms since 1970")
-                if cell >= _MAX_CELL:
-                    raise self._malformed(lines, f"has the square id {cell}, which is too large")
-                while cell >= self.capacity:
-                    self._widen()
-                key = time_bin // self.bins
-        return lines
-
-    def _malformed(self, lines: int, what: str) -> FuelsError:
-        return FuelsError(f"{self.file.name}: line {lines + 1} {what}")
-
-    def _block(self, key: int) -> _Block:
-        if key not in self.blocks:
-            shape = (len(self.activities), self.bins, self.capacity)
-            self.blocks[key] = _Block(np.zeros(shape), np.zeros(shape[1:], dtype=np.uint8))
-        return self.blocks[key]
-
-    def _widen(self) -> None:
-        for block in self.blocks.values():
-            block.sums = np.concatenate((block.sums, np.zeros_like(block.sums)), axis=2)
-            block.seen = np.concatenate((block.seen, np.zeros_like(block.seen)), axis=1)
-        self.capacity *= 2
-
-    def parts(self) -> Iterator[_Part]:
-        """The sums without empty columns, limited to the file's span; blocks are given up."""
-        first, last = (int(t + self.shift_ms) // self.step_ms for t in self.span)
-        cells = np.flatnonzero(
-            np.any([block.seen.any(axis=0) for block in self.blocks.values()], axis=0)
+def _files(path: Path) -> list[Path]:
+    """The files to read, in the order of their names; names of the challenge come first."""
+    if path.is_file():
+        return [path]
+    files = sorted(file for file in path.iterdir() if file.is_file())
+    named = [file for file in files if _NAME.fullmatch(file.name)]
+    cities = sorted({match[1] for f in named if (match := _NAME.fullmatch(f.name))})
+    if len(cities) > 1:
+        raise FuelsError(
+            f"{path.name}: holds records of Milano (mi) and Trentino (tn), whose cells have the"
+            " same ids: keep them in two folders"
         )
-        for key in range(first // self.bins, last // self.bins + 1):
-            block = self._block(key)
-            rows = slice(max(first - key * self.bins, 0), min(last - key * self.bins, self.bins) + 1)
-            yield _Part(
-                file=self.file,
-                first_bin=key * self.bins + rows.start,
-                cells=cells,
-                sums=[block.sums[slot][rows][:, cells] for slot in range(len(self.activities))],
-                seen=block.seen[rows][:, cells].astype(bool),
-                span=(int(self.span[0]), int(self.span[1])),
+    return named or [file for file in files if is_telecom(file)]
+
+
+def read_telecom(
+    path: str | Path,
+    activity: str = "net",
+    step: Step = 3600,
+    *,
+    timezone: str | None = None,
+    progress: Progress | None = None,
+) -> Panel:
+    """The panel of one activity (net, sms or call) from one file or a folder of files."""
+    return next(panel for _, panel in telecom_panels(path, [activity], step, timezone, progress))
+
+
+def telecom_panels(
+    path: str | Path,
+    activities: Sequence[str] = tuple(ACTIVITIES),
+    step: Step = 3600,
+    timezone: str | None = None,
+    progress: Progress | None = None,
+) -> Iterator[tuple[str, Panel]]:
+    """Panels of several activities from one pass over the records, one after another."""
+    root, seconds = Path(path), parse_step(step)
+    for activity in activities:
+        if activity not in ACTIVITIES:
+            raise FuelsError(f"activity '{activity}' is not known: choose net, sms or call")
+    if seconds % np.timedelta64(600, "s"):
+        raise FuelsError(
+            f"{root.name}: records are ten minutes apart, so a step of {format_step(seconds)}"
+            " is not possible: give a multiple of 10min"
+        )
+    files = _files(root)
+    if not files:
+        raise FuelsError(
+            f"{root}: no files of raw records (sms-call-internet-*.txt) in this folder"
+        )
+    zone = timezone or ZONE
+    # Bins follow local standard time, so that a step of a day means the day of the place.
+    shift = int(standard_offset(zone, 2013) / SECOND) * 1000
+    parts = _add_up(files, int(seconds / SECOND) * 1000, shift, activities, progress)
+    if not parts:
+        raise FuelsError(f"{root.name}: there are no records")
+    for slot, activity in enumerate(activities):
+        yield activity, _join(parts, slot, seconds, shift, zone, _UNITS[activity], root)
+
+
+def _add_up(
+    files: Sequence[Path],
+    step_ms: int,
+    shift_ms: int,
+    activities: Sequence[str],
+    progress: Progress | None,
+) -> list[Part]:
+    spool = Spool()
+
+    def one(file: Path) -> list[Part]:
+        sums = FileSums(file, step_ms, shift_ms, activities)
+        sums.read(progress)
+        return list(sums.parts(spool))
+
+    # The compiled loop runs without the interpreter's lock, so threads use the cores.
+    workers = max(1, min(4, os.cpu_count() or 1, len(files)))
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            return [part for parts in pool.map(one, files) for part in parts]
+        finally:  # after an error, files not yet begun are not read at all
+            pool.shutdown(cancel_futures=True)
+
+
+def _join(
+    parts: Sequence[Part],
+    slot: int,
+    step: np.timedelta64,
+    shift_ms: int,
+    zone: str,
+    unit: str,
+    root: Path,
+) -> Panel:
+    """One panel from all parts; where a file has no record of a cell at all, values are missing."""
+    step_ms = int(step / SECOND) * 1000
+    spans = [part.span for part in parts]
+    start_ms, end_ms = min(s for s, _ in spans), max(e for _, e in spans) + INTERVAL_MS
+    # A bin that the records enter or leave in the middle would be a sum of a part: left out.
+    first = -(-(start_ms + shift_ms) // step_ms)
+    last = (end_ms + shift_ms) // step_ms
+    if first >= last:
+        raise FuelsError(
+            f"{root.name}: the records do not cover one complete step of {format_step(step)}"
+        )
+    dropped = (start_ms + shift_ms) % step_ms != 0, (end_ms + shift_ms) % step_ms != 0
+    cells = np.unique(np.concatenate([part.cells for part in parts]))
+    values = np.full((last - first, len(cells)), np.nan)
+    seen = np.zeros(values.shape, dtype=bool)
+    for part in parts:
+        low, high = max(part.first_bin, first), min(part.first_bin + part.bins, last)
+        if low >= high:
+            continue
+        inside = slice(low - part.first_bin, high - part.first_bin)
+        area = np.ix_(np.arange(low - first, high - first), np.searchsorted(cells, part.cells))
+        recorded = part.seen.get()[inside]
+        if (twice := seen[area] & recorded).any():
+            row, column = np.argwhere(twice)[0]
+            time = np.datetime64((low + int(row)) * step_ms - shift_ms, "ms")
+            raise FuelsError(
+                f"{part.file.name}: cell {part.cells[column]} at {format_moment(time, zone)} is"
+                " also in another file of the folder: remove the copy"
             )
-            del self.blocks[key]
+        seen[area] |= recorded
+        # Two files may share hours but not cells, or the other way round.
+        so_far = np.nan_to_num(values[area], nan=0.0)
+        values[area] = so_far + part.sums[slot].get()[inside]
+    return Panel(
+        values=values,
+        ids=tuple(str(cell) for cell in cells),
+        start=np.datetime64((first * step_ms - shift_ms) // 1000, "s"),
+        step=step,
+        timezone=zone,
+        name=root.stem,
+        unit=unit,
+        notes=_notes(step, any(dropped)),
+    )
+
+
+def _notes(step: np.timedelta64, dropped: bool) -> tuple[str, ...]:
+    notes = [
+        f"raw records summed over country codes to {format_step(step)}",
+        "no record of a cell in an interval counts as 0; a cell without any record in a file is"
+        " missing for the span of that file",
+    ]
+    if dropped:
+        notes.append("incomplete steps at the ends of the records were left out")
+    return tuple(notes)

@@ -31,7 +31,7 @@ def _sum_lines(
     sums: NDArray[np.float64],
     seen: NDArray[np.uint8],
     span: NDArray[np.int64],
-) -> tuple[int, int, int, int, int]:
+) -> tuple[int, int, int, Any, Any]:
     """Add the records in text[begin:end], which ends with a line feed, to a block.
 
     sums [slot, bin, cell] takes field f in slot slots[f], or leaves it out if that is negative;

@@ -1,53 +1,146 @@
-"""Every upload is checked before it is used: what was declared, by whom it belongs, and finite.
+"""Everything that arrives is checked before it is used, at the server and at a site.
 
 One NaN in one prototype would leave no client with a usable global prototype, and one array of the
-wrong shape could be broadcast over everybody's mean. A refused client changes nothing for the
-others: its reason is reported and the round goes on without it.
+wrong shape could be broadcast over everybody's mean. A refused client or site changes nothing for
+the others: its reason is reported and the round goes on without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fuels.messages import Upload
+from fuels.federation.codec import Envelope
+from fuels.messages import Download, Upload
 from fuels.methods.base import Sent
 
 SLACK = 1e-4  # rounding above a declared bound
+LARGEST = 1e6  # of an entry without a declared bound: far beyond any trained parameter
+OVERHEAD = 65536  # bytes of a message besides its arrays
+PER_CLIENT = 1024  # bytes per client besides its arrays: its name, sample count, error figures
 
 
 def refusals(
-    upload: Upload, declared: Mapping[str, Sent], expected: Collection[str], margin: float = 0.0
+    upload: Upload,
+    declared: Mapping[str, Sent],
+    expected: Collection[str],
+    margin: float = 0.0,
+    most_samples: int | None = None,
 ) -> tuple[dict[str, str], str]:
     """Reasons to refuse single clients, and a reason to refuse the whole upload ("" if none).
 
     `expected`: the clients that may answer. `margin` widens the bounds by declared noise.
+    `most_samples` caps the weight that a client can claim in an average.
     """
-    if set(upload.arrays) != set(declared):
-        missing = sorted(set(declared) - set(upload.arrays))
-        extra = sorted(set(upload.arrays) - set(declared))
-        return {}, f"missing arrays {missing}, undeclared arrays {extra}"
-    count = len(upload.clients)
-    if len(set(upload.clients)) != count:
+    whole = _misfit(upload.arrays, declared, len(upload.clients))
+    if whole:
+        return {}, whole
+    if len(set(upload.clients)) != len(upload.clients):
         return {}, "a client appears twice"
-    if upload.samples.shape != (count,) or (upload.samples < 1).any():
+    if upload.samples.shape != (len(upload.clients),) or upload.samples.dtype != np.int64:
         return {}, "sample counts do not fit the clients"
-    for name, sent in declared.items():
-        array = upload.arrays[name]
-        if array.dtype != np.float32:
-            return {}, f"{name} is {array.dtype}, declared float32"
-        if array.shape != (count, *sent.shape):
-            return {}, f"{name} has shape {array.shape}, declared {(count, *sent.shape)}"
     reasons: dict[str, str] = {}
     for row, client in enumerate(upload.clients):
+        samples = int(upload.samples[row])
         if client not in expected:
             reasons[client] = "not asked in this round"
-            continue
-        for name, sent in declared.items():
-            largest = np.abs(upload.arrays[name][row]).max(initial=0.0)
-            if not np.isfinite(largest):
-                reasons[client] = f"{name} is not finite"
-            elif sent.bound is not None and largest > sent.bound + margin + SLACK:
-                reasons[client] = f"{name} reaches {largest:.3g}, declared at most {sent.bound:g}"
+        elif samples < 1 or (most_samples is not None and samples > most_samples):
+            reasons[client] = f"claims {samples} samples"
+        else:
+            values = {name: array[row] for name, array in upload.arrays.items()}
+            reason = _out_of_bounds(values, declared, margin)
+            if reason:
+                reasons[client] = reason
     return reasons, ""
+
+
+def download_refusal(
+    download: Download, declared: Mapping[str, Sent], asked: Collection[str]
+) -> str:
+    """Why a site must not use what the server sent; "" if it may.
+
+    The server may leave arrays out (there is nothing to send yet), but send none undeclared.
+    """
+    if len(set(download.clients)) != len(download.clients):
+        return "a client appears twice"
+    strangers = sorted(set(download.clients) - set(asked))
+    if strangers:
+        return f"it speaks of client {strangers[0]!r}, which is not asked"
+    for arrays, count in ((download.shared, None), (download.personal, len(download.clients))):
+        undeclared = sorted(set(arrays) - set(declared))
+        if undeclared:
+            return f"undeclared array {undeclared[0]!r}"
+        present = {name: declared[name] for name in arrays}
+        reason = _misfit(arrays, present, count) or _out_of_bounds(arrays, present, 0.0)
+        if reason:
+            return reason
+    return ""
+
+
+def _misfit(
+    arrays: Mapping[str, NDArray[np.float32]], declared: Mapping[str, Sent], count: int | None
+) -> str:
+    """Arrays whose names, dtypes or shapes are not as declared, [count, ...] or for everyone."""
+    if set(arrays) != set(declared):
+        missing = sorted(set(declared) - set(arrays))
+        extra = sorted(set(arrays) - set(declared))
+        return f"missing arrays {missing}, undeclared arrays {extra}"
+    for name, sent in declared.items():
+        array = arrays[name]
+        shape = sent.shape if count is None else (count, *sent.shape)
+        if array.dtype != np.float32:
+            return f"{name} is {array.dtype}, declared float32"
+        if array.shape != shape:
+            return f"{name} has shape {array.shape}, declared {shape}"
+    return ""
+
+
+def _out_of_bounds(
+    arrays: Mapping[str, NDArray[np.float32]], declared: Mapping[str, Sent], margin: float
+) -> str:
+    for name, sent in declared.items():
+        largest = float(np.abs(arrays[name]).max(initial=0.0))
+        bound = LARGEST if sent.bound is None else sent.bound + margin
+        if not np.isfinite(largest):
+            return f"{name} is not finite"
+        if largest > bound + SLACK:
+            return f"{name} reaches {largest:.3g}, at most {bound:g} is accepted"
+    return ""
+
+
+def size_limit(clients: int, declared: Mapping[str, Sent]) -> int:
+    """Most bytes a message with these arrays of so many clients may have."""
+    row = 4 * sum(prod(sent.shape) for sent in declared.values())
+    return OVERHEAD + clients * (row + PER_CLIENT)
+
+
+@dataclass
+class Gate:
+    """Whether a message may be read at all: from whom, of which run and round, and only once."""
+
+    run: str
+    staleness: int = 1  # rounds that an upload may be late
+    used: dict[str, int] = field(default_factory=dict)  # site: newest round it was heard in
+
+    def refusal(self, envelope: Envelope, site: str, kind: str, number: int) -> str:
+        """Why a message that came from `site` in round `number` is refused; "" if it is not."""
+        if envelope.site != site:
+            return f"it claims to come from site {envelope.site!r}, which is not its key's name"
+        if envelope.kind != kind:
+            return f"it answers {envelope.kind!r}, asked was {kind!r}"
+        if envelope.run != self.run:
+            return f"it belongs to run {envelope.run!r}"
+        if envelope.round > number:
+            return f"it is of round {envelope.round}, which has not begun"
+        if envelope.round < number - self.staleness:
+            return f"stale: it is of round {envelope.round}, {self.staleness} late is accepted"
+        if kind == "train" and envelope.round <= self.used.get(site, 0):
+            return f"duplicate: an upload of round {self.used[site]} was already used"
+        return ""
+
+    def use(self, envelope: Envelope) -> None:
+        self.used[envelope.site] = max(envelope.round, self.used.get(envelope.site, 0))

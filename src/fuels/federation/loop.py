@@ -20,7 +20,7 @@ from fuels.errors import FuelsError
 from fuels.federation.checkpoint import prefixed, unprefixed
 from fuels.federation.guard import refusals
 from fuels.federation.site import Report
-from fuels.federation.transport import Failure, Transport
+from fuels.federation.transport import Failure, Reply, Transport
 from fuels.messages import Download, Upload, concatenate
 from fuels.methods.base import Method
 from fuels.randomness import LATE, SELECTION, generator
@@ -62,7 +62,9 @@ class Watcher(Protocol):
 class Saver(Protocol):
     """Makes the state of a finished round durable."""
 
-    def save(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None: ...
+    def save(
+        self, done: Round, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
+    ) -> None: ...
 
 
 class Loop:
@@ -72,7 +74,7 @@ class Loop:
         self, method: Method, transport: Transport, training: Training, seed: int
     ) -> None:
         self.method, self.transport = method, transport
-        self.training, self.seed = training, seed
+        self.training, self.seed = method.complete(training), seed
         self.clients = transport.clients
         self.server: Any = method.server(self.clients)
         self.round = 0
@@ -90,7 +92,7 @@ class Loop:
             done = self.step()
             if saver is not None:
                 with _timed(done, "save"):
-                    saver.save(*self.state())
+                    saver.save(done, *self.state())
             for watcher in watchers:
                 watcher.on_round(done)
 
@@ -105,6 +107,7 @@ class Loop:
         """One round."""
         number = self.round + 1
         done = Round(number, self.training.rounds)
+        self.admit(self.transport.clients)
         chosen = self.select(number)
         with _timed(done, "aggregate"):
             download = self.method.download(self.server, chosen)
@@ -113,12 +116,11 @@ class Loop:
         done.failures = failures
         uploads = []
         for reply in replies:
-            accepted, refused = self._accept(reply.site, reply.upload, chosen, number)
+            accepted, refused = self._accept(reply, number)
             done.failures += refused
             if accepted is not None:
                 uploads.append(accepted)
-            if reply.report is not None:
-                self._note(reply.report, done)
+        self._note([reply.report for reply in replies if reply.report is not None], done)
         if not uploads:
             reason = "; ".join(f"{f.site}: {f.reason}" for f in done.failures[:3])
             raise FuelsError(f"round {number}: no usable upload from any client ({reason})")
@@ -128,10 +130,23 @@ class Loop:
         if self.method.evaluated == "after aggregation":
             with _timed(done, "evaluate"):
                 judged = self.method.download(self.server, self.clients)
-                for report in self.transport.evaluate(number, judged):
-                    self._note(report, done)
+                self._note(self.transport.evaluate(number, judged), done)
         self._finish(done, upload, download)
         return done
+
+    def admit(self, clients: Sequence[str]) -> None:
+        """Take in clients that were not there before; what is known of the others stays."""
+        new = tuple(client for client in clients if client not in self.position)
+        if not new:
+            return
+        known = self.server.state()
+        self.clients += new
+        self.position = {client: i for i, client in enumerate(self.clients)}
+        self.server = self.method.server(self.clients)
+        self.server.load(known)
+        unjudged = np.full(len(new), np.nan)
+        self.val_mse = np.concatenate([self.val_mse, unjudged])
+        self.val_mae = np.concatenate([self.val_mae, unjudged])
 
     def select(self, number: int) -> tuple[str, ...]:
         """The clients of a round: all that are there in round 1, then a share alpha of them.
@@ -152,28 +167,34 @@ class Loop:
         chosen = set(drawn.tolist()) | (set(late.tolist()) if number == joining else set())
         return tuple(self.clients[i] for i in sorted(chosen))
 
-    def _accept(
-        self, site: str, upload: Upload, chosen: Sequence[str], number: int
-    ) -> tuple[Upload | None, list[Failure]]:
-        reasons, whole = refusals(upload, self.method.uploads(), set(chosen))
+    def _accept(self, reply: Reply, number: int) -> tuple[Upload | None, list[Failure]]:
+        facts, upload, site = self.method.facts, reply.upload, reply.site
+        most = facts.train_periods * facts.period
+        reasons, whole = refusals(
+            upload, self.method.uploads(number), set(reply.asked), most_samples=most
+        )
         if whole:
             return None, [Failure(site, f"upload of round {number} refused: {whole}")]
         refused = [Failure(site, f"client {c} refused: {why}") for c, why in reasons.items()]
         rows = [i for i, client in enumerate(upload.clients) if client not in reasons]
         return (upload.take(rows) if rows else None), refused
 
-    def _note(self, report: Report, done: Round) -> None:
-        rows = [self.position[client] for client in report.clients]
-        if not np.isnan(report.val_mse).all():
-            self.val_mse[rows], self.val_mae[rows] = report.val_mse, report.val_mae
-        for name, values in report.losses.items():
-            bad = np.flatnonzero(~np.isfinite(values))
-            if len(bad):
-                raise FuelsError(
-                    f"round {done.number}: the {name} loss of client {report.clients[bad[0]]} is not"
-                    " finite; training diverged, try a smaller training.learning_rate"
-                )
-            done.losses[name] = float(np.mean(values))
+    def _note(self, reports: Sequence[Report], done: Round) -> None:
+        """Keep the error figures of a round, from as many sites as give them."""
+        losses: dict[str, list[NDArray[np.float64]]] = {}
+        for report in reports:
+            rows = [self.position[client] for client in report.clients]
+            if not np.isnan(report.val_mse).all():
+                self.val_mse[rows], self.val_mae[rows] = report.val_mse, report.val_mae
+            for name, values in report.losses.items():
+                bad = np.flatnonzero(~np.isfinite(values))
+                if len(bad):
+                    raise FuelsError(
+                        f"round {done.number}: the {name} loss of client {report.clients[bad[0]]} is"
+                        " not finite; training diverged, try a smaller training.learning_rate"
+                    )
+                losses.setdefault(name, []).append(values)
+        done.losses |= {name: float(np.mean(np.concatenate(v))) for name, v in losses.items()}
 
     def _finish(self, done: Round, upload: Upload, download: Download) -> None:
         self.round = done.number

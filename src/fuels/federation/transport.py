@@ -23,6 +23,7 @@ class Reply:
     site: str
     upload: Upload
     report: Report | None  # error figures, where the site gives them
+    asked: tuple[str, ...]  # the clients this site was asked for
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ class Failure:
 
 class Transport(Protocol):
     @property
-    def clients(self) -> tuple[str, ...]: ...
+    def clients(self) -> tuple[str, ...]:
+        """All clients known so far; later ones are appended."""
+        ...
 
     def train(
         self, round_number: int, clients: Sequence[str], download: Download
@@ -62,7 +65,7 @@ class LocalTransport:
         self, round_number: int, clients: Sequence[str], download: Download
     ) -> tuple[list[Reply], list[Failure]]:
         upload, report = self.site.train(round_number, clients, download)
-        return [Reply("local", upload, report)], []
+        return [Reply("local", upload, report, tuple(clients))], []
 
     def evaluate(self, round_number: int, download: Download) -> list[Report]:
         return [self.site.evaluate(round_number, download)]

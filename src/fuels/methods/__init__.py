@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, get_type_hints
 
-from fuels.config import coerce, nearest
+from fuels.config import Settings, coerce, nearest
 from fuels.errors import FuelsError
 from fuels.methods.base import Facts, Method
 from fuels.methods.fedavg import FedAvg
+from fuels.methods.fedda import FedDA
+from fuels.methods.fedprox import FedProx
+from fuels.methods.fedrep import FedRep
 from fuels.methods.fuels import Fuels
+from fuels.methods.perfedavg import PerFedAvg
+from fuels.methods.pfedme import PFedMe
 from fuels.methods.solo import Solo
 
 METHODS: dict[str, type[Method]] = {
@@ -19,6 +24,11 @@ METHODS: dict[str, type[Method]] = {
         Fuels,
         Solo,
         FedAvg,
+        FedProx,
+        FedRep,
+        PerFedAvg,
+        PFedMe,
+        FedDA,
     )
 }
 
@@ -27,6 +37,12 @@ def find_method(name: str) -> type[Method]:
     if name not in METHODS:
         raise FuelsError(f"unknown method {name}{nearest(name, METHODS)}")
     return METHODS[name]
+
+
+def complete(settings: Settings) -> Settings:
+    """The settings with what they leave to the method filled in."""
+    kind = find_method(settings.method)
+    return replace(settings, training=kind.complete(settings.training))
 
 
 def method_options(name: str, options: Mapping[str, Any]) -> Any:

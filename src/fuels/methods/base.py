@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -21,10 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fuels.config import Training
+from fuels.data.windows import Branches
 from fuels.losses import prediction_loss
 from fuels.messages import Arrays, Download, Upload
 from fuels.model.network import Network, Parts
-from fuels.training import Batch, Group, Optimiser
+from fuels.training import Batch, Group, Optimiser, gradients, leaves
 
 MODEL = ("encoder", "decoder")
 
@@ -39,6 +41,7 @@ class Facts:
     """What a method may know of the federation it runs in."""
 
     network: Network
+    branches: Branches  # what a sample sees: lags in steps, oldest first
     period: int
     train_periods: int  # periods of the training part that have samples
     local_epochs: int
@@ -48,10 +51,15 @@ class Facts:
 
 @dataclass(frozen=True)
 class Sent:
-    """Declaration of one uploaded array: its shape per client and the bound its entries keep."""
+    """Declaration of one uploaded array: its shape per client and the bound its entries keep.
+
+    `raw` marks what is made from the data themselves and not by a model: a site sends it only with
+    its owner's consent.
+    """
 
     shape: tuple[int, ...]
     bound: float | None = None
+    raw: bool = False
 
 
 class Server(Protocol):
@@ -95,6 +103,9 @@ class Method(ABC):
     # The model that counts is the client's after training, or what aggregation gave it.
     evaluated: ClassVar[str] = "after training"
     one_model: ClassVar[bool] = False  # all clients are judged by the same model
+    # What `training` leaves open: the FUELS paper's optimiser and all clients in every round.
+    own_optimiser: ClassVar[Optimiser] = Optimiser("adam", 0.001)
+    own_selection: ClassVar[float] = 1.0
 
     def __init__(self, options: Any, facts: Facts) -> None:
         self.options = options
@@ -104,6 +115,19 @@ class Method(ABC):
     def check(self) -> None:
         """Refuse options that cannot work."""
         return
+
+    @classmethod
+    def complete(cls, training: Training) -> Training:
+        """The training settings with what they leave open taken from the method's own."""
+        own = cls.own_optimiser
+        if not training.optimiser:
+            momentum = training.momentum or own.momentum
+            training = replace(training, optimiser=own.kind, momentum=momentum)
+        return replace(
+            training,
+            learning_rate=training.learning_rate or own.learning_rate,
+            selection=training.selection or cls.own_selection,
+        )
 
     # -- client --------------------------------------------------------------------------------
 
@@ -122,13 +146,19 @@ class Method(ABC):
 
     def model(self, group: Group, download: Download) -> Parts:
         """The model each client is judged by, [client, size] per part."""
+        if self.evaluated == "after aggregation":
+            group.install(download.shared)
         return {name: group.parts[name] for name in MODEL}
 
     # -- what travels --------------------------------------------------------------------------
 
     @abstractmethod
-    def uploads(self) -> dict[str, Sent]:
+    def uploads(self, round_number: int) -> dict[str, Sent]:
         """Declaration of all that a client uploads in a round. Nothing else may leave a site."""
+
+    def downloads(self) -> dict[str, Sent]:
+        """Declaration of all that a client may get. A site accepts nothing else from a server."""
+        return {}
 
     # -- server --------------------------------------------------------------------------------
 
@@ -149,29 +179,41 @@ class Method(ABC):
     def fit(self, group: Group, names: Sequence[str] = MODEL, epochs: int | None = None) -> None:
         """Local epochs on the prediction loss alone, moving the named parts."""
         for batch in group.batches(epochs or self.facts.local_epochs):
-            leaves = group.leaves(names)
-            loss = self.prediction(group, batch, leaves)
-            group.record(prediction=loss)
-            group.update(loss + self.penalty(group, leaves), names, leaves, batch.active)
+            moving = group.leaves(names)
+            loss = self.prediction(group, batch, moving)
+            group.record(batch, prediction=loss)
+            group.update(loss + self.penalty(group, moving), names, moving, batch.active)
 
     def prediction(self, group: Group, batch: Batch, parts: Parts) -> Tensor:
         """L_pred of one batch, [client]."""
         return prediction_loss(batch.y, group.network.predict(parts, batch.x), batch.weight)
 
-    def penalty(self, group: Group, leaves: Parts) -> Tensor | float:
+    def gradient(self, group: Group, batch: Batch, parts: Parts) -> tuple[Tensor, Parts]:
+        """L_pred of one batch [client] and its gradient, at any parts and not only the group's."""
+        moving = leaves(parts, MODEL)
+        loss = self.prediction(group, batch, moving)
+        return loss.detach(), gradients(loss, MODEL, moving)
+
+    def penalty(self, group: Group, parts: Parts) -> Tensor | float:
         """What a method adds to the prediction loss, [client]."""
         return 0.0
 
 
-def stacked_parts(group: Group, names: Sequence[str]) -> Arrays:
-    """The group's parts as arrays for an upload."""
-    return {name: group.parts[name].detach().cpu().numpy().copy() for name in names}
+def stacked(parts: Parts, names: Sequence[str]) -> Arrays:
+    """Parts [client, size] as arrays for an upload."""
+    return {name: parts[name].detach().cpu().numpy().copy() for name in names}
+
+
+def moved(parts: Parts, direction: Parts, distance: float) -> Parts:
+    """The parts after a plain step along `direction`."""
+    return {name: parts[name] + distance * direction[name] for name in direction}
 
 
 def weighted_mean(rows: NDArray[np.float32], weights: NDArray[np.int64]) -> NDArray[np.float32]:
     """Mean of rows [client, size] by weights [client], summed in double precision."""
     share = weights / weights.sum()
-    return (share @ rows.astype(np.float64)).astype(np.float32)
+    mean: NDArray[np.float32] = (share @ rows.astype(np.float64)).astype(np.float32)
+    return mean
 
 
 def tensor(array: NDArray[np.float32], device: torch.device) -> Tensor:

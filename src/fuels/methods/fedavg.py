@@ -10,18 +10,17 @@ Travels: the whole model, up and down. Stays: nothing. Judged by: the global mod
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fuels.messages import Arrays, Download, Upload
-from fuels.methods.base import MODEL, GlobalModel, Method, Sent, stacked_parts, weighted_mean
-from fuels.model.network import Parts
+from fuels.methods.base import MODEL, GlobalModel, Method, Sent, stacked, weighted_mean
 from fuels.training import Group
 
 
 class FedAvg(Method):
     name = "fedavg"
     title = "FedAvg"
-    stays = ()
+    stays: ClassVar[tuple[str, ...]] = ()
     evaluated = "after aggregation"
     one_model = True
     shares: ClassVar[tuple[str, ...]] = MODEL  # the parts that travel
@@ -29,23 +28,22 @@ class FedAvg(Method):
     def local(self, group: Group, download: Download) -> Arrays:
         group.install(download.shared)
         self.fit(group)
-        return stacked_parts(group, self.shares)
+        return stacked(group.parts, self.shares)
 
-    def model(self, group: Group, download: Download) -> Parts:
-        group.install(download.shared)
-        return super().model(group, download)
+    def uploads(self, round_number: int) -> dict[str, Sent]:
+        return self.downloads()
 
-    def uploads(self) -> dict[str, Sent]:
+    def downloads(self) -> dict[str, Sent]:
         return {name: Sent((self.facts.network.sizes[name],)) for name in self.shares}
 
     def server(self, clients: Sequence[str]) -> GlobalModel:
         start = self.facts.network.initial(self.facts.seed)
         return GlobalModel({name: start[name] for name in self.shares})
 
-    def aggregate(self, server: GlobalModel, upload: Upload) -> None:
+    def aggregate(self, server: Any, upload: Upload) -> None:
         server.parts = {
             name: weighted_mean(rows, upload.samples) for name, rows in upload.arrays.items()
         }
 
-    def download(self, server: GlobalModel, clients: Sequence[str]) -> Download:
+    def download(self, server: Any, clients: Sequence[str]) -> Download:
         return Download(shared=dict(server.parts))

@@ -15,6 +15,7 @@ client joins, and where nobody is unlike it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,7 @@ class Fuels(Method):
     Options = FuelsOptions
     stays = (*MODEL, "filter")
     options: FuelsOptions
+    warned = False  # one warning is enough, it would come every round
 
     def check(self) -> None:
         options = self.options
@@ -88,17 +90,17 @@ class Fuels(Method):
             encoded = group.network.encode(leaves, torch.cat([batch.x, *augmented], dim=1))
             r = encoded[:, :B]
             loss = prediction_loss(batch.y, group.network.decode(leaves, r), batch.weight)
-            group.record(prediction=loss)
+            group.record(batch, prediction=loss)
             u = unit(encoded)
             if options.intra:
                 W = leaves["filter"].view(-1, B, B) if options.filter else None
                 u_augmented = u[:, B:].detach() if options.detach else u[:, B:]
                 intra = intra_loss(u[:, :B], u_augmented, W, options.tau, batch.row_weight)
-                group.record(intra=intra)
+                group.record(batch, intra=intra)
                 loss = loss + intra
             if alignment is not None:
                 inter = alignment.loss(u[:, :B], batch, options.tau)
-                group.record(inter=inter)
+                group.record(batch, inter=inter)
                 loss = loss + options.rho * inter
             group.update(loss, names, leaves, batch.active)
             if batch.last_epoch:
@@ -110,7 +112,7 @@ class Fuels(Method):
         if self.options.periodic:
             return PeriodicPrototype(clients, self.facts.period, width, group.device)
         periods = self.facts.train_periods
-        complete = group.data.complete.sum(1).tolist()
+        complete = group.data.complete.sum(0).tolist()
         for client, found in zip(group.ids, complete, strict=True):
             if found != periods or len(group.data.periods) != periods:
                 raise FuelsError(
@@ -121,15 +123,19 @@ class Fuels(Method):
 
     # -- what travels --------------------------------------------------------------------------
 
-    def uploads(self) -> dict[str, Sent]:
+    def uploads(self, round_number: int) -> dict[str, Sent]:
         periods = 1 if self.options.periodic else self.facts.train_periods
         bound = 1.0 if self.facts.network.encoder.bounded else None
         return {"prototype": Sent((periods * self.facts.period, self.facts.network.width), bound)}
 
+    def downloads(self) -> dict[str, Sent]:
+        prototype = self.uploads(1)["prototype"]
+        return {"positive": prototype, "negative": prototype}
+
     # -- server --------------------------------------------------------------------------------
 
     def server(self, clients: Sequence[str]) -> SimilarityTable:
-        return SimilarityTable(clients, self.uploads()["prototype"].shape)
+        return SimilarityTable(clients, self.uploads(1)["prototype"].shape)
 
     def aggregate(self, server: SimilarityTable, upload: Upload) -> None:
         server.update(upload.clients, upload.arrays["prototype"])
@@ -138,6 +144,14 @@ class Fuels(Method):
         if not self.options.inter:
             return Download()
         having, positive, negative = server.prototypes_for(clients, self.options.beta)
+        alone = server.known_among(clients) - len(having)
+        if alone and not self.warned:
+            self.warned = True
+            warnings.warn(
+                f"nothing to share for {alone} of {len(clients)} clients: none is unlike them, so"
+                " they train without the inter-client term",
+                stacklevel=2,
+            )
         if not having:
             return Download()
         return Download(personal={"positive": positive, "negative": negative}, clients=having)

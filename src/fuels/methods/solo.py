@@ -18,5 +18,5 @@ class Solo(Method):
         self.fit(group)
         return {}
 
-    def uploads(self) -> dict[str, Sent]:
+    def uploads(self, round_number: int) -> dict[str, Sent]:
         return {}

@@ -10,18 +10,24 @@ bias_hh [3H], with the gates in the order r, z, n and the equations of torch.nn.
     h' = n + z * (h - n)
 
 The plain path says this in batched torch operators and runs on any device and precision. The
-fused path (kernels.py) does the same in two compiled functions, forward and backward.
+fused path (fused.py, kernels.py) does the same in two compiled functions, forward and backward.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from fuels.errors import FuelsError
+from fuels.model.backend import kernels
+
+_KERNELS = "fuels.model.fused"
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,36 @@ def encode(params: Tensor, inputs: Sequence[Tensor], shape: GruShape) -> Tensor:
     flows into them.
     """
     _check(params, inputs, shape)
-    return plain_encode(params, inputs, shape)
+    compiled = kernels(_KERNELS, params, *inputs)
+    if compiled is None:
+        return plain_encode(params, inputs, shape)
+    if torch.is_grad_enabled() and params.requires_grad:
+        return cast(Tensor, cast(Any, _FusedEncode).apply(params, shape, compiled, *inputs))
+    return cast(Tensor, compiled.encode_forward(params, inputs, shape, None))
+
+
+class _FusedEncode(torch.autograd.Function):
+    """The compiled forward with its compiled backward, joined by a tape that serves once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, params: Tensor, shape: GruShape, compiled: ModuleType, *inputs: Tensor
+    ) -> Tensor:
+        ctx.shape, ctx.compiled, ctx.inputs = shape, compiled, inputs
+        ctx.tape = compiled.take_tape(inputs, shape)
+        ctx.save_for_backward(params)
+        return cast(Tensor, compiled.encode_forward(params, inputs, shape, ctx.tape))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.tape is None:
+            raise FuelsError("encoder: a second backward pass needs a second forward pass")
+        (params,) = ctx.saved_tensors
+        grad = ctx.compiled.encode_backward(params, ctx.inputs, ctx.shape, ctx.tape, grad_out)
+        ctx.compiled.give_tape(ctx.tape)  # the next forward pass finds it still in the cache
+        ctx.tape = None
+        return grad, None, None, *(None for _ in ctx.inputs)
 
 
 def plain_encode(params: Tensor, inputs: Sequence[Tensor], shape: GruShape) -> Tensor:

@@ -20,6 +20,7 @@ from fuels.config import nearest
 from fuels.data.windows import Branches
 from fuels.errors import FuelsError
 from fuels.model.gru import GruShape, branch_weights, encode, encoder_size
+from fuels.randomness import WEIGHTS, generator
 
 Parts = dict[str, Tensor]  # part: [client, size]
 
@@ -116,7 +117,7 @@ class Network:
 
     def initial(self, seed: int) -> dict[str, NDArray[np.float32]]:
         """The one model every client starts from, [size] per part, drawn from the seed."""
-        rng = np.random.default_rng([seed, 0])
+        rng = generator(seed, WEIGHTS)
         bound = 1 / np.sqrt(self.encoder.width)
         return {
             "encoder": self.encoder.initial(rng),

@@ -1,0 +1,51 @@
+# Two commands do everything on a fresh machine: `make run` and `make test`.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check install -c constraints.txt
+
+.PHONY: run test check test-federation bench format clean help
+
+help:
+	@echo "make run              set up what the main job needs, then train on embedded data"
+	@echo "make test             set up everything, then run all tests"
+	@echo "make check            ruff, mypy (strict) and the import rules"
+	@echo "make test-federation  failure tests with real server and site processes"
+	@echo "make format           let ruff format the code"
+
+run: $(VENV)/.ready-run
+	$(BIN)/fuels run
+
+test: $(VENV)/.ready-test
+	$(BIN)/python -m pytest -m "not federation"
+
+test-federation: $(VENV)/.ready-test
+	$(BIN)/python -m pytest -m federation
+
+check: $(VENV)/.ready-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.ready-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Python 3.11 to 3.13 is needed; the check says so before pip can fail in a longer way.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else f"fuels needs Python 3.11 to 3.13, {sys.executable} is {v[0]}.{v[1]}; give another with: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ready-run: $(BIN)/python pyproject.toml constraints.txt
+	@echo "Setting up (PyTorch is large, this takes a minute) ..."
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.ready-test: $(VENV)/.ready-run
+	@echo "Setting up what the tests need ..."
+	$(PIP) -e ".[dev,flower]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

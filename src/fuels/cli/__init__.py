@@ -1,0 +1,70 @@
+"""The command line. Commands are thin: they read options, call the library and print.
+
+Heavy imports (torch, matplotlib) happen inside the commands, so that help and completion answer at
+once.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import typer
+
+from fuels.cli.data import data_app
+from fuels.cli.forecast import forecast_command
+from fuels.cli.run import run_command
+from fuels.errors import FuelsError
+from fuels.version import __version__
+
+app = typer.Typer(
+    name="fuels",
+    help=(
+        "Learn accurate personal forecasters for many traffic series together, without any owner"
+        " showing its data.\n\nStart with [bold]fuels run[/bold]: it trains on an embedded synthetic"
+        " federation and takes about a minute."
+    ),
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run_command)
+app.command("forecast")(forecast_command)
+app.add_typer(data_app, name="data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fuels {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
+    ),
+) -> None:
+    """Options that stand before a command."""
+
+
+def main() -> None:
+    """Entry point: an error that is not a bug becomes one line and a non-zero exit."""
+    warnings.showwarning = _show_warning
+    try:
+        app()
+    except FuelsError as error:
+        typer.echo(f"fuels: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        typer.echo("fuels: interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output is gone (for instance `| head`): nobody is left to tell.
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _show_warning(message: object, *_: object, **__: object) -> None:
+    typer.echo(f"note: {message}", err=True)

@@ -1,0 +1,238 @@
+"""`fuels data`: look at data, convert them, make synthetic ones."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fuels.cli import options as opt
+from fuels.errors import FuelsError
+
+if TYPE_CHECKING:
+    from fuels.data.panel import Panel
+
+data_app = typer.Typer(
+    help="Look at data, convert them, make synthetic ones.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+Source = Annotated[Path, typer.Argument(show_default=False)]
+KINDS = (
+    "PATH is a CSV, Parquet, npz or HDF5 (METR-LA) file, or raw Telecom Italia records: one file"
+    " sms-call-internet-*.txt or a folder of them."
+)
+Out = Annotated[
+    Path,
+    typer.Option(help="File to write: .parquet, .csv or .npz.", show_default=False),
+]
+LayoutOption = Annotated[
+    str,
+    typer.Option(
+        metavar="long|wide",
+        help="One row per client and time, or one row per time and a column per client.",
+    ),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the output file if it exists.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+@data_app.command(
+    "describe",
+    help="Show what is in a file: clients, span, step, missing values, dead clients, the period."
+    f"\n\n{KINDS}\n\n"
+    "Example: fuels data describe traffic.csv --resample 1h --how sum",
+)
+def describe_command(
+    path: Source,
+    ids: opt.Ids = None,
+    resample: opt.Resample = None,
+    how: opt.How = None,
+    start: opt.From = None,
+    end: opt.To = None,
+    client_column: opt.ClientColumn = None,
+    time_column: opt.TimeColumn = None,
+    value_column: opt.ValueColumn = None,
+    timezone: opt.Timezone = None,
+    missing: opt.Missing = None,
+    activity: opt.Activity = None,
+    coordinates: opt.Coordinates = None,
+    json_: Json = False,
+) -> None:
+    from rich.console import Console
+
+    from fuels.data.describe import describe
+
+    options = opt.ReadOptions(
+        client_column=client_column,
+        time_column=time_column,
+        value_column=value_column,
+        ids=ids,
+        resample=resample,
+        how=how,
+        start=start,
+        end=end,
+        timezone=timezone,
+        missing=missing,
+        activity=activity,
+        coordinates=coordinates,
+    )
+    found = describe(options.read(path))
+    if json_:
+        typer.echo(json.dumps(found.to_dict(), indent=2))
+    else:
+        Console().print(found.render())
+
+
+@data_app.command(
+    "convert",
+    help="Turn any known format into a panel file that every command reads quickly."
+    f"\n\n{KINDS} Raw records are summed to the hour (or --resample) while they are read, in"
+    " bounded memory however many files there are.\n\n"
+    "Example: fuels data convert records/ --out milan.parquet --coordinates cells.csv",
+)
+def convert_command(
+    path: Source,
+    out: Out,
+    layout: LayoutOption = "long",
+    overwrite: Overwrite = False,
+    ids: opt.Ids = None,
+    resample: opt.Resample = None,
+    how: opt.How = None,
+    start: opt.From = None,
+    end: opt.To = None,
+    client_column: opt.ClientColumn = None,
+    time_column: opt.TimeColumn = None,
+    value_column: opt.ValueColumn = None,
+    timezone: opt.Timezone = None,
+    missing: opt.Missing = None,
+    activity: Annotated[
+        str | None,
+        typer.Option(
+            metavar="net|sms|call|all",
+            help="Activity to take from raw Telecom Italia records; all writes three files, with"
+            " _net, _sms and _call in their names. Without it: net.",
+            rich_help_panel=opt.DATA,
+        ),
+    ] = None,
+    coordinates: opt.Coordinates = None,
+    json_: Json = False,
+) -> None:
+    from fuels.data.readers import is_raw, read_activities
+    from fuels.data.telecom_file import ACTIVITIES
+    from fuels.data.writers import check_target
+
+    options = opt.ReadOptions(
+        client_column=client_column,
+        time_column=time_column,
+        value_column=value_column,
+        ids=ids,
+        resample=resample,
+        how=how,
+        start=start,
+        end=end,
+        timezone=timezone,
+        missing=missing,
+        activity=activity,
+        coordinates=coordinates,
+    )
+    if activity != "all":
+        check_target(out, overwrite)
+        with _progress(path) as progress:
+            panel = options.read(path, progress)
+        _tell(_write(panel, out, layout, overwrite, json_))
+        return
+    if not is_raw(path):
+        raise FuelsError(f"{path.name}: --activity all is for raw Telecom Italia records only")
+    targets = {name: out.with_stem(f"{out.stem}_{name}") for name in ACTIVITIES}
+    for target in targets.values():
+        check_target(target, overwrite)
+    with _progress(path) as progress:
+        found = read_activities(path, tuple(ACTIVITIES), timezone, options.shape(), progress)
+        notes = [
+            note
+            for name, panel in found
+            for note in _write(panel, targets[name], layout, overwrite, json_)
+        ]
+    _tell(notes)
+
+
+@data_app.command("synth")
+def synth_command(
+    out: Out,
+    activity: Annotated[
+        str, typer.Option(metavar="net|sms|call", help="Activity to generate.")
+    ] = "net",
+    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 100,
+    days: Annotated[int, typer.Option(min=1, help="Number of days, in hourly steps.")] = 62,
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same bytes.")] = 0,
+    layout: LayoutOption = "long",
+    overwrite: Overwrite = False,
+    json_: Json = False,
+) -> None:
+    """Write a synthetic federation: mobile traffic that looks like the real thing and is not.
+
+    Example: fuels data synth --out toy.csv --clients 20 --days 30
+    """
+    from fuels.data.synthetic import synthesise
+    from fuels.data.writers import check_target
+
+    check_target(out, overwrite)
+    panel = synthesise(activity, clients=clients, days=days, seed=seed)
+    _tell(_write(panel, out, layout, overwrite, json_))
+
+
+def _write(panel: Panel, out: Path, layout: str, overwrite: bool, json_: bool) -> Sequence[str]:
+    """Write and say what was written; returns notes still to be told."""
+    from fuels.data.clock import format_step
+    from fuels.data.writers import write_panel
+
+    notes = (*panel.notes, *write_panel(panel, out, layout=layout, overwrite=overwrite))
+    about = {
+        "out": str(out),
+        "clients": len(panel.ids),
+        "steps": panel.length,
+        "step": format_step(panel.step),
+        "timezone": panel.timezone,
+        "unit": panel.unit,
+        "synthetic": panel.synthetic,
+        "notes": notes,
+    }
+    if json_:
+        typer.echo(json.dumps(about))
+        return ()
+    kind = "synthetic clients" if panel.synthetic else "clients"
+    typer.echo(
+        f"{out}: {about['clients']} {kind}, {about['steps']} steps of {about['step']} {panel.span}"
+    )
+    return notes
+
+
+def _tell(notes: Sequence[str]) -> None:
+    for note in dict.fromkeys(notes):
+        typer.echo(f"note: {note}", err=True)
+
+
+@contextmanager
+def _progress(path: Path) -> Iterator[Callable[[int], None] | None]:
+    """A bar over the bytes of large raw files, where someone is there to see it."""
+    if not sys.stderr.isatty() or not path.exists():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+    files = path.rglob("*") if path.is_dir() else [path]
+    total = sum(file.stat().st_size for file in files if file.is_file())
+    columns = ("reading", BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=total)
+        yield lambda size: bar.advance(task, size)

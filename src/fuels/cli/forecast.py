@@ -1,0 +1,87 @@
+"""`fuels forecast`: the next values of every client from the newest data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fuels.cli import options as opt
+from fuels.errors import FuelsError
+
+
+def forecast_command(
+    run: Annotated[Path, typer.Argument(help="Run folder, or its models.safetensors.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="File with the newest values. Without it: the data of the run."),
+    ] = None,
+    horizon: Annotated[
+        int,
+        typer.Option(help="Steps ahead; beyond the first, forecasts feed on forecasts.", min=1),
+    ] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Write .parquet or .csv here instead of printing.")
+    ] = None,
+    ids: opt.Ids = None,
+    resample: opt.Resample = None,
+    how: opt.How = None,
+    client_column: opt.ClientColumn = None,
+    time_column: opt.TimeColumn = None,
+    value_column: opt.ValueColumn = None,
+    timezone: opt.Timezone = None,
+    missing: opt.Missing = None,
+    activity: opt.Activity = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the output file if it exists.")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Forecast the next value, or several, for every client that has a model.
+
+    Works where the models are, alone: no server and no other site is needed.
+    """
+    from dataclasses import replace
+
+    from fuels.build import load_panel
+    from fuels.config import Settings, read_config
+    from fuels.forecast import forecast
+    from fuels.forecast_table import forecast_table, write_table
+    from fuels.models import load_models
+
+    if out is not None and out.exists() and not overwrite:
+        raise FuelsError(f"{out} exists; choose another name or give --overwrite")
+    if out is not None and out.suffix not in (".parquet", ".csv"):
+        raise FuelsError(f"{out}: forecasts are written as .parquet or .csv")
+    models = load_models(run / "models.safetensors" if run.is_dir() else run)
+    config = (run if run.is_dir() else run.parent) / "config.toml"
+    settings = read_config(config)[0] if config.is_file() else Settings()
+    given = {
+        "source": None if data is None else str(data),
+        "ids": opt.parse_ids(ids),
+        "resample": resample,
+        "how": how,
+        "client_column": client_column,
+        "time_column": time_column,
+        "value_column": value_column,
+        "timezone": timezone,
+        "missing": missing,
+        "activity": activity,
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    # New data come as they are: the span and the clients of the run do not restrict them.
+    panel = load_panel(
+        replace(settings, data=replace(settings.data, start="", end="", **changes))
+        if data is not None
+        else replace(settings, data=replace(settings.data, **changes))
+    )
+    table = forecast_table(forecast(models, panel, horizon))
+    if out is not None:
+        write_table(table, out)
+        typer.echo(f"{len(table)} forecasts in {out}", err=True)
+    elif json_:
+        typer.echo(json.dumps(table.to_dicts(), default=str, indent=2))
+    else:
+        typer.echo(table.write_csv(), nl=False)

@@ -1,0 +1,205 @@
+"""Options that several commands share: how a panel is read.
+
+A command takes the annotated types below as parameters and hands them to `ReadOptions`, so that an
+option has one name and one help text wherever it appears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fuels.errors import FuelsError
+
+if TYPE_CHECKING:
+    from fuels.data.panel import Panel
+    from fuels.data.readers import Shape
+    from fuels.data.telecom_file import Progress
+
+DATA = "Data"
+
+Clients = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Draw this many clients at random, by the seed. Without it: all of them.",
+        rich_help_panel=DATA,
+    ),
+]
+Ids = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,...|@FILE",
+        help="Keep only these clients: ids between commas, or @FILE with one id a line.",
+        rich_help_panel=DATA,
+    ),
+]
+Resample = Annotated[
+    str | None,
+    typer.Option(
+        metavar="STEP",
+        help="Bring the data to a coarser step, such as 15min, 1h or 1d; needs --how.",
+        rich_help_panel=DATA,
+    ),
+]
+How = Annotated[
+    str | None,
+    typer.Option(
+        metavar="sum|mean",
+        help="Resample by sum (counts, volumes) or by mean (speeds, levels).",
+        rich_help_panel=DATA,
+    ),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="TIME",
+        help="Start here: a date, or a local time such as 2013-11-01T06:00.",
+        rich_help_panel=DATA,
+    ),
+]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="TIME",
+        help="Stop here: a date is included as a whole, a time of day is not.",
+        rich_help_panel=DATA,
+    ),
+]
+ClientColumn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Column with the client's id. Usual names (client, unique_id, cell_id, ...) are found"
+        " without it.",
+        rich_help_panel=DATA,
+    ),
+]
+TimeColumn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Column with the time. Usual names (time, ds, timestamp, ...) are found without it.",
+        rich_help_panel=DATA,
+    ),
+]
+ValueColumn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Column with the value. Usual names (value, y) are found without it.",
+        rich_help_panel=DATA,
+    ),
+]
+Timezone = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ZONE",
+        help="Zone of times that do not say theirs, such as Europe/Rome; changes of daylight saving"
+        " are then resolved.",
+        rich_help_panel=DATA,
+    ),
+]
+Missing = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NUMBER",
+        help="Number that stands for a missing value, such as 0 in METR-LA; none for no such"
+        " number.",
+        rich_help_panel=DATA,
+    ),
+]
+Activity = Annotated[
+    str | None,
+    typer.Option(
+        metavar="net|sms|call",
+        help="Activity to take from raw Telecom Italia records. Without it: net.",
+        rich_help_panel=DATA,
+    ),
+]
+Coordinates = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="CSV",
+        help="File with columns client (or cell_id), lng and lat.",
+        rich_help_panel=DATA,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How to read a panel, as given on the command line."""
+
+    client_column: str | None = None
+    time_column: str | None = None
+    value_column: str | None = None
+    ids: str | None = None
+    resample: str | None = None
+    how: str | None = None
+    start: str | None = None
+    end: str | None = None
+    timezone: str | None = None
+    missing: str | None = None
+    activity: str | None = None
+    coordinates: Path | None = None
+
+    def read(self, path: Path, progress: Progress | None = None) -> Panel:
+        """The panel at `path`, as the options want it."""
+        from fuels.data.readers import read_panel
+
+        return read_panel(
+            path,
+            client=self.client_column,
+            time=self.time_column,
+            value=self.value_column,
+            ids=parse_ids(self.ids),
+            resample=self.resample,
+            how=self.how,
+            start=self.start,
+            end=self.end,
+            timezone=self.timezone,
+            missing=self.missing,
+            activity=self.activity,
+            coordinates=self.coordinates,
+            progress=progress,
+        )
+
+    def shape(self) -> Shape:
+        """The part of the options that applies to a panel once it is read."""
+        from fuels.data.readers import Shape
+
+        shape = Shape(
+            ids=parse_ids(self.ids),
+            missing=self.missing,
+            start=self.start,
+            end=self.end,
+            resample=self.resample,
+            how=self.how,
+            coordinates=self.coordinates,
+        )
+        shape.check()
+        return shape
+
+
+def parse_ids(text: str | None) -> Sequence[str] | None:
+    """Ids from `a,b,c` or from `@FILE`, one a line or between commas."""
+    if text is None:
+        return None
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not a text file"
+            raise FuelsError(f"--ids {text}: could not be read ({reason})") from None
+    ids = [word.strip() for line in text.splitlines() for word in line.split(",")]
+    named = list(dict.fromkeys(word for word in ids if word))
+    if not named:
+        raise FuelsError("--ids names no client")
+    return named

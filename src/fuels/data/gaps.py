@@ -1,0 +1,66 @@
+"""Filling short gaps from the same phase of neighbouring periods.
+
+A gap is a run of missing values between two observed values of a client; what lies before its
+first or after its last value is absence, not a gap. A filled value feeds windows and is never a
+target. Nothing flows back into training: a fill inside the training part looks at observed values
+of the training part only, a fill outside it at earlier observed values only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.data.panel import Floats
+
+
+def fill_gaps(
+    values: Floats, period: int, train_end: int, *, max_gap: int | None = None
+) -> tuple[Floats, int]:
+    """Fill gaps of at most `max_gap` steps (one period by default) in values [time, client].
+
+    Inside training (step < train_end): the mean of the nearest earlier and the nearest later value
+    at the same phase, or the one there is. Outside: the nearest earlier one. Returns the filled
+    values and how many were filled; what cannot be filled stays NaN.
+    """
+    length = values.shape[0]
+    fillable = _in_short_gap(~np.isnan(values), period if max_gap is None else max_gap)
+    if not fillable.any():
+        return values.copy(), 0
+    by_phase = _stack_periods(values, period)  # [period number, phase, client]
+    earlier = _carry_forward(by_phase).reshape(-1, values.shape[1])[:length]
+    training = values.copy()
+    training[train_end:] = np.nan
+    later = _carry_forward(_stack_periods(training, period)[::-1])[::-1]
+    later = later.reshape(-1, values.shape[1])[:length]  # NaN from train_end on, by construction
+    fill = np.where(
+        np.isnan(later), earlier, np.where(np.isnan(earlier), later, 0.5 * (earlier + later))
+    )
+    fill[train_end:] = earlier[train_end:]
+    filled = np.where(fillable, fill, values)
+    return filled, int(np.count_nonzero(fillable & ~np.isnan(filled)))
+
+
+def _in_short_gap(observed: NDArray[np.bool_], max_gap: int) -> NDArray[np.bool_]:
+    """Where a run of at most max_gap missing values stands between observed ones."""
+    length = observed.shape[0]
+    step = np.arange(length, dtype=np.int32)[:, None]
+    before = np.maximum.accumulate(np.where(observed, step, np.int32(-1)), axis=0)
+    after = np.minimum.accumulate(np.where(observed, step, np.int32(length))[::-1], axis=0)[::-1]
+    short: NDArray[np.bool_] = after - before - 1 <= max_gap
+    inside: NDArray[np.bool_] = ~observed & (before >= 0) & (after < length)
+    return short & inside
+
+
+def _stack_periods(values: Floats, period: int) -> Floats:
+    padding = np.full((-values.shape[0] % period, values.shape[1]), np.nan)
+    return np.concatenate((values, padding)).reshape(-1, period, values.shape[1])
+
+
+def _carry_forward(stacked: Floats) -> Floats:
+    """The last observed value up to each period, along the first axis."""
+    carried = stacked.copy()
+    for row in range(1, len(carried)):
+        empty = np.isnan(carried[row])
+        carried[row][empty] = carried[row - 1][empty]
+    return carried

@@ -1,0 +1,95 @@
+"""Which clients cannot take part, and why: dead, constant or too short.
+
+The rules look at the training part only. The movement of a period is the mean size of its changes
+from step to step; it is zero for a silent client as for one whose meter is stuck. Still means less
+than 1 % of what the client moves in a lively period (its 90th percentile). A client is dead when
+its training part ends in a stretch that is still on average: at least 3 periods, at least a fifth
+of the training part, and more than twice the longest still run before. The last condition spares
+clients that are merely sparse, such as near-empty cells with many days without an SMS.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.data.panel import Floats
+
+_STILL = 0.01  # of the lively movement
+_LIVELY = 90  # percentile of the client's movement over periods
+_LEAST_PERIODS = 3
+_LEAST_SHARE = 0.2
+_UNUSUAL = 2  # times the longest earlier still run
+
+
+def leave_out(
+    values: Floats,
+    train_start: int,
+    train_end: int,
+    period: int,
+    periods_needed: int,
+    part: str = "training",
+) -> dict[int, str]:
+    """Position of every client in values [time, client] that cannot take part, and the reason.
+
+    `part` is what the reasons call the steps looked at.
+    """
+    training = values[train_start:train_end]
+    observed = ~np.isnan(training)
+    periods = -(-len(training) // period)
+    has_values = _by_period(observed.astype(np.float64), period, periods).sum(axis=1) > 0
+    enough = has_values.sum(axis=0)
+    lowest = np.min(np.where(observed, training, np.inf), axis=0, initial=np.inf)
+    highest = np.max(np.where(observed, training, -np.inf), axis=0, initial=-np.inf)
+    movement = _movement(training, period, periods)
+
+    reasons: dict[int, str] = {}
+    for client in range(values.shape[1]):
+        if enough[client] < periods_needed:
+            reasons[client] = (
+                f"too short: values in {enough[client]} periods of {part},"
+                f" {periods_needed} are needed"
+            )
+        elif lowest[client] == highest[client]:
+            reasons[client] = f"constant: always {lowest[client]:g} in {part}"
+        elif still := _still_at_end(movement[:, client]):
+            reasons[client] = (
+                f"dead: next to no activity in the last {still} of {periods} periods of {part}"
+            )
+    return reasons
+
+
+def _by_period(values: Floats, period: int, periods: int) -> Floats:
+    """[time, client] as [period number, phase, client], padded with zeros at the end."""
+    padding = np.zeros((periods * period - len(values), values.shape[1]))
+    return np.concatenate((values, padding)).reshape(periods, period, values.shape[1])
+
+
+def _movement(values: Floats, period: int, periods: int) -> Floats:
+    """Mean absolute change per period [period number, client]; NaN where none is known."""
+    change = np.abs(np.diff(values, axis=0, prepend=np.nan))
+    known = ~np.isnan(change)
+    count = _by_period(known.astype(np.float64), period, periods).sum(axis=1)
+    total = _by_period(np.where(known, change, 0.0), period, periods).sum(axis=1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _still_at_end(movement: NDArray[np.float64]) -> int:
+    """Number of still periods at the end, if they mean that the client is dead; else 0."""
+    known = movement[~np.isnan(movement)]
+    if len(known) == 0:
+        return 0
+    threshold = _STILL * np.percentile(known, _LIVELY)
+    still = known <= threshold
+    # Mean movement of the last k periods, for every k: a stray blip does not revive a dead client.
+    length = np.arange(1, len(known) + 1)
+    quiet = (np.cumsum(known[::-1]) / length <= threshold) & still[::-1]
+    if not quiet.any():
+        return 0
+    at_end = int(length[quiet][-1])
+    moving = np.flatnonzero(~still[: len(known) - at_end])
+    if len(moving) == 0:
+        return 0
+    longest_before = int(np.max(np.diff(moving, prepend=-1))) - 1
+    needed = max(_LEAST_PERIODS, _LEAST_SHARE * len(known), _UNUSUAL * longest_before + 1)
+    return at_end if at_end >= needed else 0

@@ -1,0 +1,193 @@
+"""Adding up one file of raw Telecom Italia records in bounded memory.
+
+A file is read in pieces. Sums are kept in blocks of a day, one column per square id, so memory
+grows with the span of the file and not with its size, and records may come in any order. When a
+file is done its sums go to a temporary file, so memory does not grow with the number of files.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.data.panel import Floats
+from fuels.data.telecom_kernel import ELSEWHERE, MALFORMED, sum_lines
+from fuels.errors import FuelsError
+
+# Activity -> the fields of a record, counted after the country code, that it sums.
+ACTIVITIES = {"sms": (0, 1), "call": (2, 3), "net": (4,)}
+_PIECE = 1 << 20  # bytes read at once
+_MAX_CELL = 1 << 20
+_PLAUSIBLE_MS = (946_684_800_000, 4_102_444_800_000)  # the years 2000 to 2099
+
+Progress = Callable[[int], object]  # called with the number of bytes read since the last call
+
+
+@dataclass
+class _Block:
+    """Sums of one file over consecutive bins: sums [activity, bin, cell], seen [bin, cell]."""
+
+    sums: Floats
+    seen: NDArray[np.uint8]
+
+
+class Spool:
+    """A temporary file for arrays that are done with for now; it is gone when the process ends."""
+
+    def __init__(self) -> None:
+        self.stream = tempfile.TemporaryFile()
+        self.lock = threading.Lock()
+
+    def put(self, array: NDArray[Any]) -> Stored:
+        with self.lock:
+            offset = self.stream.seek(0, os.SEEK_END)
+            self.stream.write(np.ascontiguousarray(array).data)
+        return Stored(self, offset, array.shape, array.dtype)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where an array lies in a spool."""
+
+    spool: Spool
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def get(self) -> NDArray[Any]:
+        array = np.empty(self.shape, self.dtype)
+        with self.spool.lock:
+            self.spool.stream.seek(self.offset)
+            self.spool.stream.readinto(array.data)
+        return array
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one file says about consecutive bins: per activity sums [bin, cell], and seen."""
+
+    file: Path
+    first_bin: int
+    bins: int
+    cells: NDArray[np.int64]
+    sums: list[Stored]
+    seen: Stored  # [bin, cell], bool
+    span: tuple[int, int]  # first and last time of the file, ms
+
+
+@dataclass
+class FileSums:
+    """Adds up one file; memory grows with the file's span, not with its size."""
+
+    file: Path
+    step_ms: int
+    shift_ms: int
+    activities: Sequence[str]
+    capacity: int = 1 << 14  # cells are columns by id; zero pages that are never touched are free
+    blocks: dict[int, _Block] = field(default_factory=dict)
+    span: NDArray[np.int64] = field(default_factory=lambda: np.array([1 << 62, -1]))
+
+    def __post_init__(self) -> None:
+        self.bins = max(1, 86_400_000 // self.step_ms)  # bins of a block: a day
+        self.block = _Block(np.zeros((len(self.activities), 0, 0)), np.zeros((0, 0), np.uint8))
+        self.key = 0
+        self.slots = np.full(5, -1, dtype=np.int64)
+        for slot, activity in enumerate(self.activities):
+            self.slots[list(ACTIVITIES[activity])] = slot
+
+    def read(self, progress: Progress | None) -> None:
+        piece = bytearray(_PIECE + 1)  # one place for a last line feed
+        text = np.frombuffer(piece, dtype=np.uint8)
+        kept, lines = 0, 0
+        with self.file.open("rb", buffering=0) as stream:
+            while True:
+                got = stream.readinto(memoryview(piece)[kept:_PIECE])
+                size = kept + got
+                if got == 0 and size:
+                    piece[size] = ord("\n")
+                    size += 1
+                end = piece.rfind(b"\n", 0, size) + 1
+                if end == 0 and size == _PIECE:
+                    raise self._malformed(lines, "is longer than any record")
+                lines = self._add(text, end, lines)
+                if progress is not None:
+                    progress(got)
+                if got == 0:
+                    return
+                kept = size - end
+                piece[:kept] = piece[end:size]
+
+    def _add(self, text: NDArray[np.uint8], end: int, lines: int) -> int:
+        at = 0
+        while at < end:
+            status, at, read, time_bin, cell = sum_lines(
+                text,
+                at,
+                end,
+                self.shift_ms,
+                self.step_ms,
+                self.key * self.bins,
+                self.slots,
+                self.block.sums,
+                self.block.seen,
+                self.span,
+            )
+            lines += read
+            if status == MALFORMED:
+                raise self._malformed(lines, "is no record of eight fields between tabs")
+            if status == ELSEWHERE:
+                time = time_bin * self.step_ms - self.shift_ms
+                if not _PLAUSIBLE_MS[0] <= time < _PLAUSIBLE_MS[1]:
+                    raise self._malformed(lines, "has a time that is not in ms since 1970")
+                if cell >= _MAX_CELL:
+                    raise self._malformed(lines, f"has the square id {cell}, which is too large")
+                while cell >= self.capacity:
+                    self._widen()
+                self.key = time_bin // self.bins
+                self.block = self._block_of(self.key)
+        return lines
+
+    def _malformed(self, lines: int, what: str) -> FuelsError:
+        return FuelsError(f"{self.file.name}: line {lines + 1} {what}")
+
+    def _block_of(self, key: int) -> _Block:
+        if key not in self.blocks:
+            shape = (len(self.activities), self.bins, self.capacity)
+            self.blocks[key] = _Block(np.zeros(shape), np.zeros(shape[1:], dtype=np.uint8))
+        return self.blocks[key]
+
+    def _widen(self) -> None:
+        for block in self.blocks.values():
+            block.sums = np.concatenate((block.sums, np.zeros_like(block.sums)), axis=2)
+            block.seen = np.concatenate((block.seen, np.zeros_like(block.seen)), axis=1)
+        self.capacity *= 2
+
+    def parts(self, spool: Spool) -> Iterator[Part]:
+        """The sums without empty columns, limited to the file's span; blocks are given up."""
+        first, last = (int(t + self.shift_ms) // self.step_ms for t in self.span)
+        cells = np.flatnonzero(
+            np.any([block.seen.any(axis=0) for block in self.blocks.values()], axis=0)
+        )
+        for key in range(first // self.bins, last // self.bins + 1):
+            block = self._block_of(key)
+            rows = slice(
+                max(first - key * self.bins, 0), min(last - key * self.bins, self.bins) + 1
+            )
+            yield Part(
+                file=self.file,
+                first_bin=key * self.bins + rows.start,
+                cells=cells,
+                bins=rows.stop - rows.start,
+                sums=[spool.put(sums[rows][:, cells]) for sums in block.sums],
+                seen=spool.put(block.seen[rows][:, cells].astype(bool)),
+                span=(int(self.span[0]), int(self.span[1])),
+            )
+            del self.blocks[key]

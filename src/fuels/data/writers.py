@@ -1,0 +1,137 @@
+"""Writing a panel to CSV, Parquet or npz so that `read_panel` gives the same panel back.
+
+Parquet keeps unit and coordinates in the file's metadata under the key `fuels` and the zone in the
+type of the time column. A CSV has no such place: what is known about the panel stands in extra
+columns (timezone, unit, synthetic, lng, lat), which the reader knows. A file appears under its
+name only when it is complete, and long tables are written in batches, so memory stays small.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from polars.io.plugins import register_io_source
+
+from fuels.data.arrays import npz_arrays
+from fuels.data.panel import Panel
+from fuels.data.tables import find_layout
+from fuels.errors import FuelsError
+
+METADATA_KEY = "fuels"
+FORMATS = (".parquet", ".csv", ".npz")
+_BATCH_ROWS = 1 << 19
+
+
+def write_panel(
+    panel: Panel, path: str | Path, *, layout: str = "long", overwrite: bool = False
+) -> tuple[str, ...]:
+    """Write a panel by the ending of `path`; returns notes on what the format could not keep."""
+    target = Path(path)
+    check_target(target, overwrite)
+    if layout not in ("long", "wide"):
+        raise FuelsError(f"layout '{layout}' is not known: choose long or wide")
+    if layout == "wide" and target.suffix != ".npz":
+        _refuse_confusion(panel)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        _write(panel, partial, target.suffix, layout)
+        partial.replace(target)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise FuelsError(f"{target}: could not be written ({reason.splitlines()[0]})") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    if panel.coordinates is not None and layout == "wide" and target.suffix == ".csv":
+        return ("a wide CSV has no place for coordinates: they were left out",)
+    return ()
+
+
+def check_target(target: Path, overwrite: bool) -> None:
+    """Refuse, before any work is done, a file that cannot or should not be written."""
+    if target.suffix not in FORMATS:
+        raise FuelsError(f"{target}: can write {', '.join(FORMATS)} files only")
+    if not target.parent.is_dir():
+        raise FuelsError(f"{target}: there is no folder {target.parent}")
+    if target.is_dir():
+        raise FuelsError(f"{target}: is a folder")
+    if target.exists() and not overwrite:
+        raise FuelsError(f"{target}: exists already; give --overwrite to replace it")
+
+
+def _write(panel: Panel, path: Path, suffix: str, layout: str) -> None:
+    if suffix == ".npz":
+        with path.open("wb") as stream:
+            np.savez_compressed(stream, **npz_arrays(panel))  # type: ignore[arg-type]
+    elif suffix == ".csv":
+        form = "%Y-%m-%dT%H:%M:%S" + ("%:z" if panel.timezone else "")
+        with path.open("wb") as stream:
+            for number, batch in enumerate(_batches(panel, layout)):
+                table = _with_about(batch, panel, layout)
+                table.write_csv(stream, datetime_format=form, include_header=number == 0)
+    else:
+        about: dict[str, Any] = {"unit": panel.unit, "synthetic": panel.synthetic}
+        if panel.coordinates is not None:
+            about["coordinates"] = dict(zip(panel.ids, panel.coordinates.tolist(), strict=True))
+
+        def source(*_: Any) -> Iterator[pl.DataFrame]:
+            return _batches(panel, layout)
+
+        schema = next(_batches(panel, layout, rows=1)).schema
+        register_io_source(source, schema=schema).sink_parquet(
+            path, metadata={METADATA_KEY: json.dumps(about)}, row_group_size=_BATCH_ROWS
+        )
+
+
+def _batches(panel: Panel, layout: str, rows: int = _BATCH_ROWS) -> Iterator[pl.DataFrame]:
+    """The panel as tables of about `rows` rows; missing values are null, times in its zone."""
+    time = pl.Series("time", panel.times.astype("datetime64[ms]"))
+    if panel.timezone is not None:
+        time = time.dt.replace_time_zone("UTC").dt.convert_time_zone(panel.timezone)
+    if layout == "wide":
+        table = pl.DataFrame(panel.values, schema=list(panel.ids)).fill_nan(None)
+        yield table.insert_column(0, time)
+        return
+    clients = max(1, rows // max(1, panel.length))
+    for first in range(0, len(panel.ids), clients):
+        ids = panel.ids[first : first + clients]
+        values = panel.values[:, first : first + clients].T.ravel()
+        index = pl.Series(np.repeat(np.arange(len(ids), dtype=np.uint32), panel.length))
+        yield pl.DataFrame(
+            {
+                "client": pl.Series(ids, dtype=pl.String).gather(index),
+                "time": pl.concat([time] * len(ids), rechunk=True),
+                "value": pl.Series(values).fill_nan(None),
+            }
+        )
+
+
+def _with_about(table: pl.DataFrame, panel: Panel, layout: str) -> pl.DataFrame:
+    said = {"timezone": panel.timezone, "unit": panel.unit if panel.unit != "value" else None}
+    said["synthetic"] = "true" if panel.synthetic else None
+    table = table.with_columns(**{k: pl.lit(v) for k, v in said.items() if v is not None})
+    if panel.coordinates is None or layout == "wide":
+        return table
+    place = dict(zip(panel.ids, panel.coordinates.tolist(), strict=True))
+    pairs = [place[client] for client in table["client"]]
+    return table.with_columns(
+        lng=pl.Series([lng for lng, _ in pairs]), lat=pl.Series([lat for _, lat in pairs])
+    )
+
+
+def _refuse_confusion(panel: Panel) -> None:
+    """A wide table whose client is called, say, `id` or `date` would not read back."""
+    try:
+        clear = find_layout(["time", *panel.ids], panel.name).clients == panel.ids
+    except FuelsError:
+        clear = False
+    if not clear:
+        raise FuelsError(
+            f"{panel.name}: a client has the name of a column with another meaning:"
+            " write it with --layout long"
+        )

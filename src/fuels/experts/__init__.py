@@ -1,0 +1,1 @@
+"""Local experts, their online mixture and its intervals: nothing here travels."""

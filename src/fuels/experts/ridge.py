@@ -1,0 +1,61 @@
+"""Ridge regression of many clients at once, the penalty of each chosen on its own samples.
+
+One eigendecomposition per client gives the fit for every penalty; the one with the least
+generalised cross-validation error is kept. A constant is always fitted and never penalised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+PENALTIES = 10.0 ** np.arange(-3, 5)  # candidates, in units of one squared z-score
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """One linear forecast per client."""
+
+    weights: Floats  # [client, feature]
+    constant: Floats  # [client]
+    penalty: Floats  # [client]
+
+    def predict(self, x: Floats) -> Floats:
+        """Forecasts [client, step] from features [client, step, feature]; NaN in, NaN out."""
+        result: Floats = (x @ self.weights[:, :, None])[:, :, 0] + self.constant[:, None]
+        return result
+
+
+def fit_ridge(x: Floats, y: Floats, used: NDArray[np.bool_]) -> Ridge:
+    """Fit y [client, step] on x [client, step, feature] over the steps that are used.
+
+    A client without a usable step gets the forecast 0, the mean of its training part.
+    """
+    mask = used.astype(np.float64)
+    count = np.maximum(mask.sum(axis=1), 1.0)
+    x = np.where(used[:, :, None], x, 0.0)
+    y = np.where(used, y, 0.0)
+    x_mean = x.sum(axis=1) / count[:, None]
+    y_mean = y.sum(axis=1) / count
+    x_centred = (x - x_mean[:, None, :]) * mask[:, :, None]
+    y_centred = (y - y_mean[:, None]) * mask
+    gram = x_centred.transpose(0, 2, 1) @ x_centred
+    moment = (y_centred[:, None, :] @ x_centred)[:, 0]
+    values, vectors = np.linalg.eigh(gram)  # gram = V diag(values) V'
+    values = np.maximum(values, 0.0)
+    rotated = (moment[:, None, :] @ vectors)[:, 0]
+    total = (y_centred**2).sum(axis=1)
+
+    scores = []
+    for candidate in PENALTIES:
+        shrunk = rotated / (values + candidate)
+        residual = total - 2 * (shrunk * rotated).sum(axis=1) + (shrunk**2 * values).sum(axis=1)
+        freedom = 1 + (values / (values + candidate)).sum(axis=1)
+        scores.append(residual / np.maximum(count - freedom, 1.0) ** 2)
+    penalty = PENALTIES[np.argmin(np.stack(scores), axis=0)]
+    weights = (vectors @ (rotated / (values + penalty[:, None]))[:, :, None])[:, :, 0]
+    constant = y_mean - (weights * x_mean).sum(axis=1)
+    return Ridge(weights=weights, constant=constant, penalty=penalty)

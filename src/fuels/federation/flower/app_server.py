@@ -1,0 +1,99 @@
+"""The ServerApp: the round loop, with Flower's Grid as its post.
+
+Flower gives out what a site sends together with the id of the node it came from; the node's public
+key, which the SuperLink has verified, says which site that is. An error that Flower itself reports
+carries the SuperLink's id instead, so answers are told apart by the message they reply to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.serverapp import Grid, ServerApp
+
+from fuels.errors import FuelsError
+from fuels.federation.flower.keys import public_line
+from fuels.federation.flower.parties import ServerFolder
+from fuels.federation.flower.records import pack, unpack
+from fuels.federation.flower.serving import log, serve, set_up_log, settings_of
+from fuels.federation.flower.transport import Answer
+
+class GridPost:
+    """Flower's Grid as a post between this server and its sites."""
+
+    def __init__(self, grid: Grid, sites: Mapping[str, str]) -> None:
+        self.grid = grid
+        self.names = {_key(line): name for name, line in sites.items()}
+        self.nodes: dict[str, int] = {}
+        self.strangers: set[int] = set()
+
+    def connected(self) -> set[str]:
+        self.nodes = {}
+        for node in self.grid.get_nodes():
+            name = self.names.get(_key(public_line(bytes(node.public_key))))
+            if name is not None:
+                self.nodes[name] = node.node_id
+            elif node.node_id not in self.strangers:
+                self.strangers.add(node.node_id)
+                log.warning("a node whose key is not in server.toml is connected and not asked")
+        return set(self.nodes)
+
+    def send(self, letters: Mapping[str, bytes], kind: str, number: int, ttl: float) -> list[str]:
+        types = {"hello": "query", "finish": "query", "train": "train", "evaluate": "evaluate"}
+        messages = [
+            Message(
+                pack(content),
+                dst_node_id=self.nodes[site],
+                message_type=types[kind],
+                group_id=str(number),
+                ttl=ttl,
+            )
+            for site, content in letters.items()
+        ]
+        return [str(ticket) for ticket in self.grid.push_messages(messages)]
+
+    def collect(self, tickets: Sequence[str]) -> list[Answer]:
+        answers = []
+        for message in self.grid.pull_messages(list(tickets)):
+            ticket = message.metadata.reply_to_message_id
+            if message.has_error():
+                answers.append(Answer(ticket, None, _reason(str(message.error.reason))))
+                continue
+            try:
+                answers.append(Answer(ticket, unpack(message.content)))
+            except FuelsError as error:
+                answers.append(Answer(ticket, None, f"refused: {error}"))
+        return answers
+
+
+def _key(line: str) -> str:
+    """A public key's type and value, without the comment that may follow."""
+    return " ".join(line.split()[:2])
+
+
+def _reason(text: str) -> str:
+    """What a site's process said, in one short line."""
+    inner = text.partition(":<'")[2].removesuffix("'>") or text
+    return " ".join(inner.split())[:300] or "its process failed without a reason"
+
+
+app = ServerApp()
+
+
+@app.main()  # type: ignore[untyped-decorator, unused-ignore]
+def main(grid: Grid, context: Context) -> None:
+    where = os.environ.get("FUELS_SERVER", "")
+    if not where:
+        raise FuelsError("FUELS_SERVER is not set: it names the server's folder (see flower-app.md)")
+    folder = ServerFolder(Path(where))
+    set_up_log(folder.state / "server.log")
+    run = str(context.run_config.get("run", "")) or f"flower-{context.run_id}"
+    try:
+        settings = settings_of(context.run_config)
+        serve(GridPost(grid, folder.config.sites), folder, run, settings)
+    except FuelsError as error:
+        log.error("%s", error)
+        raise

@@ -1,0 +1,159 @@
+"""Flower's own commands, as this package calls them and as `--show` prints them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fuels.config import Settings, to_dict
+from fuels.errors import FuelsError
+from fuels.federation.flower.parties import ServerFolder, SiteFolder
+
+CONNECTION = "fuels"  # the name of the server in Flower's config.toml
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+HASTE = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}  # seconds; Flower's default is one
+
+
+def program(name: str) -> str:
+    """Flower's commands stand beside the Python that runs this."""
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise FuelsError(f"{name} is not installed; install Flower with pip install 'fuels[flower]'")
+    return str(path)
+
+
+def server_environment(folder: ServerFolder) -> dict[str, str]:
+    return {**QUIET, **HASTE, "FLWR_HOME": str(folder.home), "FUELS_SERVER": str(folder.path)}
+
+
+def site_environment(folder: SiteFolder) -> dict[str, str]:
+    return {**QUIET, **HASTE, "FLWR_HOME": str(folder.home)}
+
+
+def superlink(folder: ServerFolder) -> list[str]:
+    config = folder.config
+    return [
+        program("flower-superlink"),
+        "--host", config.host,
+        "--port", str(config.port),
+        "--ssl-ca-certfile", str(folder.ca),
+        "--ssl-certfile", str(folder.certificate),
+        "--ssl-keyfile", str(folder.key),
+        "--database", str(folder.database),
+        "--enable-supernode-auth",
+        "--disable-runtime-dependency-installation",
+    ]  # fmt: skip
+
+
+def supernode(folder: SiteFolder, data: str, port: int) -> list[str]:
+    values = {"folder": str(folder.path)} | ({"data": data} if data else {})
+    for value in values.values():
+        if '"' in value or "\\" in value:
+            raise FuelsError(f"{value}: a path with a quote or backslash cannot be passed to Flower")
+    return [
+        program("flower-supernode"),
+        "--superlink", folder.config.server,
+        "--root-certificates", str(folder.ca),
+        "--auth-supernode-private-key", str(folder.key),
+        "--node-config", " ".join(f'{key}="{value}"' for key, value in values.items()),
+        "--host", "127.0.0.1",
+        "--port", str(port),
+    ]  # fmt: skip
+
+
+def start_run(folder: ServerFolder, config: Path) -> list[str]:
+    return [
+        program("flwr"), "run", str(folder.app), CONNECTION,
+        "--run-config", str(config), "--format", "json",
+    ]  # fmt: skip
+
+
+def stop_run(run_id: str) -> list[str]:
+    return [program("flwr"), "stop", run_id, CONNECTION, "--format", "json"]
+
+
+def list_nodes() -> list[str]:
+    return [program("flwr"), "supernode", "list", CONNECTION, "--format", "json"]
+
+
+def register(key: Path, name: str) -> list[str]:
+    return [
+        program("flwr"), "supernode", "register", str(key), CONNECTION,
+        "--name", name, "--format", "json",
+    ]  # fmt: skip
+
+
+def unregister(node_id: str) -> list[str]:
+    return [program("flwr"), "supernode", "unregister", node_id, CONNECTION, "--format", "json"]
+
+
+def run_config(run: str, settings: Settings) -> dict[str, Any]:
+    """The settings as a Flower run config; `serving.settings_of` reads it back."""
+    values = to_dict(settings)
+    del values["data"]
+    return {**values, "options": json.dumps(dict(settings.options)), "run": run}
+
+
+def write_run_config(path: Path, run: str, settings: Settings) -> None:
+    path.write_text(tomli_w.dumps(run_config(run, settings)), encoding="utf-8")
+
+
+def write_connection(folder: ServerFolder) -> None:
+    """Flower's config.toml, which tells its commands where the server is."""
+    folder.home.mkdir(parents=True, exist_ok=True)
+    config = folder.config
+    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
+    content = {
+        "superlink": {
+            "default": CONNECTION,
+            CONNECTION: {
+                "address": f"{host}:{config.port}",
+                "root-certificates": str(folder.ca),
+            },
+        }
+    }
+    (folder.home / "config.toml").write_text(tomli_w.dumps(content), encoding="utf-8")
+
+
+def environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment with Flower's programs on the path: they call each other."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, **extra, "PATH": path}
+
+
+def shown(command: Sequence[str], extra: Mapping[str, str]) -> str:
+    """A command with its environment, ready to be pasted into a shell or a unit file."""
+    return shlex.join(["env", *(f"{key}={value}" for key, value in extra.items()), *command])
+
+
+def call(command: Sequence[str], extra: Mapping[str, str], timeout: float = 60) -> dict[str, Any]:
+    """Run one of Flower's commands that answer in JSON; {"success": false, ...} if it failed."""
+    try:
+        done = subprocess.run(
+            command, env=environment(extra), capture_output=True, text=True, timeout=timeout
+        )
+    except subprocess.TimeoutExpired:
+        return {"success": False, "error-message": f"no answer within {timeout:g} s"}
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        text = " ".join((done.stderr or done.stdout).split())[-300:]
+        return {"success": False, "error-message": text}
+    return answer if isinstance(answer, dict) else {"success": False}
+
+
+def free_port() -> int:
+    """A port of this machine that nobody uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,191 @@
+"""A site's side of the federation: read a request, check it, train, answer.
+
+Every message is handled by a new process, so all that matters lies in the site's folder: models,
+optimiser memory, W_n, the round, and the answer given to it, in one file that is replaced as a
+whole. A request for a round that was trained already gets the same answer again, and nothing is
+trained twice. One process at a time works on a run: others wait for its lock, which the system
+releases even if the process is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.build import Job, build, fingerprint, train_periods
+from fuels.config import Settings, to_dict
+from fuels.errors import FuelsError
+from fuels.federation.checkpoint import load_state, prefixed, save_state, unprefixed
+from fuels.federation.codec import Envelope, decode, encode
+from fuels.federation.flower.letters import read_request, reply
+from fuels.federation.flower.parties import Consent, SiteConfig, SiteFolder
+from fuels.federation.guard import download_refusal, refusals
+from fuels.federation.site import Report
+from fuels.messages import Download, Upload
+from fuels.methods.base import Method
+
+log = logging.getLogger("fuels")
+RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+
+class Refusal(FuelsError):
+    """A reason that may be told to the server: it says nothing about the data."""
+
+
+class Desk:
+    """Answers requests of one run at one site."""
+
+    def __init__(self, folder: SiteFolder, settings: Settings, data: str = "") -> None:
+        self.folder, self.config = folder, folder.config_for(data)
+        self.settings = replace(settings, data=self.config.data)
+
+    def answer(self, request: bytes) -> bytes:
+        """The reply to a request; FuelsError says why there is none."""
+        envelope = decode(request, self.config.consent.largest_message_mb * 2**20)
+        if envelope.site != self.config.name:
+            raise Refusal(f"the message is for site {envelope.site!r}, this is another")
+        if not RUN.fullmatch(envelope.run):
+            raise Refusal("the run has no acceptable name")
+        check_consent(self.settings.method, self.config)
+        run = self.folder.runs / envelope.run
+        run.mkdir(parents=True, exist_ok=True)
+        with exclusive(run / "lock"):
+            return self._handle(envelope, Progress(run / "state.safetensors"))
+
+    def _handle(self, envelope: Envelope, progress: Progress) -> bytes:
+        if envelope.kind == "train" and progress.round == envelope.round:
+            log.info("round %d was trained already: same answer again", envelope.round)
+            return progress.answer
+        job = build(self.settings, self.config.engine)
+        check_declaration(job.method, self.config.consent)
+        progress.restore(job)
+        asked, download = read_request(envelope)
+        everyone = job.dataset.ids
+        expected = asked if envelope.kind == "train" else everyone
+        reason = download_refusal(download, job.method.downloads(), expected)
+        if reason:
+            raise Refusal(f"what the server sent in round {envelope.round} is refused: {reason}")
+        if envelope.kind == "hello":
+            facts = {"clients": list(everyone), "train_periods": train_periods(job.dataset)}
+            return encode(replace(reply(envelope, None, None), facts=facts))
+        if envelope.kind == "train":
+            return self._train(job, envelope, asked, download, progress)
+        if envelope.kind == "evaluate":
+            return self._evaluate(job, envelope, download, progress)
+        from fuels.federation.flower.results import write_results
+
+        write_results(job, progress.path.parent, download, envelope.round, self.config.engine)
+        return encode(reply(envelope, None, None))
+
+    def _train(
+        self,
+        job: Job,
+        envelope: Envelope,
+        asked: tuple[str, ...],
+        download: Download,
+        progress: Progress,
+    ) -> bytes:
+        if not asked:
+            raise Refusal(f"round {envelope.round}: the server asked for no client")
+        if progress.round > envelope.round:
+            log.warning(
+                "the server asks for round %d, this site is at %d: it goes on from its models",
+                envelope.round, progress.round,
+            )  # fmt: skip
+        upload, report = job.site.train(envelope.round, asked, download)
+        check_upload(job.method, upload, asked)
+        answer = encode(reply(envelope, upload, self._allowed(report)))
+        progress.save(job, envelope.round, answer)
+        return answer
+
+    def _evaluate(
+        self, job: Job, envelope: Envelope, download: Download, progress: Progress
+    ) -> bytes:
+        report = job.site.evaluate(envelope.round, download)
+        if job.site.best:  # the best models seen so far are kept here
+            progress.save(job, progress.round, progress.answer)
+        return encode(reply(envelope, None, self._allowed(report)))
+
+    def _allowed(self, report: Report) -> Report | None:
+        return report if self.config.consent.metrics else None
+
+
+class Progress:
+    """How far a site is in a run, on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.arrays: dict[str, NDArray[Any]] = {}
+        self.facts: dict[str, Any] = {}
+        self.round, self.answer = 0, b""
+        if path.exists():
+            self.arrays, self.facts = load_state(path)
+            self.round = int(self.facts["round"])
+            self.answer = self.arrays["answer"].tobytes()
+
+    def restore(self, job: Job) -> None:
+        """Bring the job to where the site left off; refuses other data or other settings."""
+        if not self.facts:
+            return
+        for what, value in _identity(job).items():
+            if self.facts[what] != value:
+                raise Refusal(
+                    f"the {what} of this site differ from those this run began with"
+                )
+        job.site.load(unprefixed("site", self.arrays))
+
+    def save(self, job: Job, number: int, answer: bytes) -> None:
+        arrays = prefixed("site", job.site.state())
+        arrays["answer"] = np.frombuffer(answer, dtype=np.uint8)
+        save_state(self.path, arrays, {"round": number, **_identity(job)})
+
+
+def _identity(job: Job) -> dict[str, str]:
+    settings: Mapping[str, Any] = to_dict(job.settings)
+    return {
+        "data": fingerprint(job.dataset),
+        "settings": json.dumps({k: v for k, v in settings.items() if k != "data"}, sort_keys=True),
+    }
+
+
+def check_consent(method: str, config: SiteConfig) -> None:
+    """Whether this site takes part in runs of the method at all."""
+    if method not in config.consent.methods:
+        allowed = ", ".join(config.consent.methods)
+        raise Refusal(f"site {config.name} does not consent to {method} (only {allowed})")
+
+
+def check_declaration(method: Method, consent: Consent) -> None:
+    """Whether this site consents to all that the method declares to upload."""
+    for name, sent in method.uploads().items():
+        if sent.raw and not consent.raw_derived:
+            raise Refusal(
+                f"{method.title} sends {name}, which is computed from raw values; this site does not"
+                " consent to it (consent.raw_derived in its site.toml)"
+            )
+
+
+def check_upload(method: Method, upload: Upload, asked: tuple[str, ...]) -> None:
+    """The last look before anything leaves: only what the method declares, of the clients asked."""
+    reasons, whole = refusals(upload, method.uploads(), asked)
+    if whole or reasons:
+        why = whole or "; ".join(f"client {c}: {reason}" for c, reason in reasons.items())
+        raise Refusal(f"nothing is sent: {why}")
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Wait for, then hold, a lock that ends with this process."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,168 @@
+"""Founding a federation: one folder for each party, ready to be handed over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import tomli_w
+
+from fuels.config import Settings
+from fuels.errors import FuelsError
+from fuels.federation.flower.commands import run_config, write_connection
+from fuels.federation.flower.keys import make_authority, make_server_certificate, make_site_key
+from fuels.federation.flower.parties import (
+    Consent,
+    Rules,
+    ServerConfig,
+    ServerFolder,
+    SiteConfig,
+    check_name,
+)
+from fuels.version import __version__
+
+
+def found(
+    path: Path,
+    name: str,
+    sites: Sequence[str],
+    server: str,
+    port: int,
+    *,
+    listen: str = "",
+    methods: Sequence[str] = ("fuels",),
+    rules: Rules | None = None,
+) -> None:
+    """Make the folders of a new federation in `path`, which must not exist yet."""
+    check_name(name, "--name")
+    for site in sites:
+        check_name(site, "site")
+    if not sites or len(set(sites)) != len(sites):
+        raise FuelsError("--sites needs at least one name, and none twice")
+    if path.exists():
+        raise FuelsError(f"{path} exists; choose another folder with --out")
+    try:
+        authority, folder = path / "authority", path / "server"
+        for directory in (authority, folder / "keys", folder / "state"):
+            directory.mkdir(parents=True)
+        authority.chmod(0o700)
+        make_authority(authority, name)
+        make_server_certificate(authority, folder, [server, "localhost", "127.0.0.1"])
+        keys = {site: add_site(path, name, site, f"{server}:{port}", methods) for site in sites}
+        config = ServerConfig(
+            federation=name,
+            host=listen or ("127.0.0.1" if server in ("127.0.0.1", "localhost") else "0.0.0.0"),
+            port=port,
+            address=f"{server}:{port}",
+            rules=rules or Rules(),
+            sites=keys,
+        )
+        _write(folder / "server.toml", SERVER_HEADER, asdict(config))
+        write_app(folder / "app")
+        write_connection(ServerFolder(folder))
+        (path / "README.md").write_text(_page(name, sites, path.name), encoding="utf-8")
+    except OSError as error:
+        raise FuelsError(f"{path}: cannot be created ({error.strerror})") from None
+
+
+def add_site(path: Path, federation: str, site: str, server: str, methods: Sequence[str]) -> str:
+    """A site's folder with its key; returns the public key, which the server must know."""
+    folder = path / "sites" / site
+    folder.mkdir(parents=True)
+    folder.chmod(0o700)
+    line = make_site_key(folder)
+    (folder / "ca.pem").write_bytes((path / "authority" / "ca.pem").read_bytes())
+    (path / "server" / "keys" / f"{site}.pub").write_text(line + "\n", encoding="ascii")
+    config = asdict(
+        SiteConfig(
+            federation=federation, name=site, server=server, consent=Consent(methods=tuple(methods))
+        )
+    )
+    config["consent"]["methods"] = list(methods)
+    del config["data"]["ids"]
+    config["data"] = {key: value for key, value in config["data"].items() if key == "source"}
+    _write(folder / "site.toml", SITE_HEADER, config)
+    return line
+
+
+def write_app(folder: Path) -> None:
+    """The Flower app: two lines of code that name this package, and the settings of a run."""
+    package = folder / "fuels_app"
+    package.mkdir(parents=True)
+    package.joinpath("__init__.py").write_text('"""FUELS as a Flower app."""\n')
+    for side in ("server", "client"):
+        package.joinpath(f"{side}.py").write_text(
+            f'"""The {side} side."""\n\n'
+            f"from fuels.federation.flower.app_{side} import app as app\n"
+        )
+    project = {
+        "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
+        "project": {
+            "name": "fuels-app",
+            "version": "1.0.0",
+            "description": "Personal traffic forecasters, learned together on prototypes",
+            "license": "Apache-2.0",
+            "dependencies": [f"fuels[flower]=={__version__}"],
+        },
+        "tool": {
+            "hatch": {"build": {"targets": {"wheel": {"packages": ["."]}}}},
+            "flwr": {
+                "app": {
+                    "publisher": "fuels",
+                    "components": {
+                        "serverapp": "fuels_app.server:app",
+                        "clientapp": "fuels_app.client:app",
+                    },
+                    "config": run_config("", Settings()),
+                }
+            },
+        },
+    }
+    (folder / "pyproject.toml").write_text(tomli_w.dumps(project), encoding="utf-8")
+
+
+def _write(path: Path, header: str, content: dict[str, object]) -> None:
+    path.write_text(header + tomli_w.dumps(content), encoding="utf-8")
+
+
+SERVER_HEADER = """\
+# The server of a federation. `rules` says when a round closes: after all answers, or after
+# `deadline` seconds; with fewer than `quorum` of the asked sites it is asked again. `sites` lists
+# who may take part: a name and its public key. Take a line out to exclude a site.
+"""
+SITE_HEADER = """\
+# A site of a federation. `consent` says what may leave it: which methods it takes part in (fuels
+# sends prototypes, others send model parameters), whether error figures may be sent, and whether
+# arrays computed from raw values may. `data.source` is the file to train on, unless --data is given.
+"""
+
+
+def _page(name: str, sites: Sequence[str], folder: str) -> str:
+    rows = "\n".join(f"| `sites/{site}/` | the owner of site {site}, nobody else |" for site in sites)
+    return f"""\
+# Federation {name}: who gets which folder
+
+| folder | goes to |
+|---|---|
+| `authority/` | nobody: keep it offline, it can sign a false server |
+| `server/` | whoever runs the server |
+{rows}
+
+Hand a folder over on a way that only its receiver can read, then delete your copy.
+
+Never send, to anyone:
+
+- `authority/ca.key`, `server/server.key`, `sites/*/site.key`: private keys (mode 0600)
+- a site's data file, and what a site has in `state/` and `runs/`: models and forecasts are its own
+
+May be known to anyone: `ca.pem`, `server.pem`, `site.pub`.
+
+## Starting
+
+    fuels server start {folder}/server
+    fuels site start {folder}/sites/{sites[0]} --data FILE     # at each site, with its own folder
+    fuels federation run {folder}/server --rounds 200
+
+`--show` prints the commands of Flower behind each of these, for systemd, Compose or Kubernetes.
+"""

@@ -1,0 +1,101 @@
+"""Downloads, uploads and reports as envelopes, and back.
+
+Reading checks that an envelope has the form of what it claims to be; whether its numbers may be
+used is the guard's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.errors import FuelsError
+from fuels.federation.checkpoint import prefixed, unprefixed
+from fuels.federation.codec import Envelope, text_list
+from fuels.federation.site import Report
+from fuels.messages import Download, Upload
+
+FIGURES = ("val_mse", "val_mae")
+
+
+def request(
+    kind: str, run: str, number: int, site: str, asked: Sequence[str], download: Download
+) -> Envelope:
+    """What the server asks of a site."""
+    return Envelope(
+        kind=kind,
+        run=run,
+        round=number,
+        site=site,
+        facts={"asked": list(asked), "having": list(download.clients)},
+        arrays=prefixed("shared", download.shared) | prefixed("personal", download.personal),
+    )
+
+
+def read_request(envelope: Envelope) -> tuple[tuple[str, ...], Download]:
+    """The clients asked for and what they get."""
+    asked = text_list(envelope.facts.get("asked"), "the list of clients asked for")
+    download = Download(
+        shared=unprefixed("shared", envelope.arrays),
+        personal=unprefixed("personal", envelope.arrays),
+        clients=text_list(envelope.facts.get("having"), "the list of clients that get something"),
+    )
+    _only(envelope.arrays, ("shared/", "personal/"), ())
+    return asked, download
+
+
+def reply(envelope: Envelope, upload: Upload | None, report: Report | None) -> Envelope:
+    """A site's answer to a request; `report` is None where the site keeps its error figures."""
+    clients = upload.clients if upload is not None else report.clients if report is not None else ()
+    arrays: dict[str, NDArray[Any]] = {}
+    if upload is not None:
+        arrays |= prefixed("upload", upload.arrays) | {"samples": upload.samples}
+    if report is not None:
+        arrays |= prefixed("loss", report.losses)
+        arrays |= {"val_mse": report.val_mse, "val_mae": report.val_mae}
+    return Envelope(
+        kind=envelope.kind,
+        run=envelope.run,
+        round=envelope.round,
+        site=envelope.site,
+        facts={"clients": list(clients)},
+        arrays=arrays,
+    )
+
+
+def read_upload(envelope: Envelope) -> Upload:
+    """The upload in a site's answer."""
+    _only(envelope.arrays, ("upload/", "loss/"), ("samples", *FIGURES))
+    if "samples" not in envelope.arrays:
+        raise FuelsError("sample counts are missing")
+    return Upload(
+        clients=text_list(envelope.facts.get("clients"), "the list of clients"),
+        arrays=unprefixed("upload", envelope.arrays),
+        samples=envelope.arrays["samples"],
+    )
+
+
+def read_report(envelope: Envelope) -> Report | None:
+    """The error figures in a site's answer, if it gives any."""
+    clients = text_list(envelope.facts.get("clients"), "the list of clients")
+    if not any(name in envelope.arrays for name in FIGURES):
+        return None
+    losses = unprefixed("loss", envelope.arrays)
+    figures = [envelope.arrays.get(name, np.empty(0)) for name in FIGURES]
+    for values in (*losses.values(), *figures):
+        if values.shape != (len(clients),) or values.dtype != np.float64:
+            raise FuelsError("error figures do not fit the clients")
+    if not all(np.isfinite(values).all() for values in losses.values()):
+        raise FuelsError("a training loss is not finite, its training diverged")
+    if any(np.isinf(values).any() for values in figures):
+        raise FuelsError("a validation error is not finite")
+    return Report(clients, losses, *figures)
+
+
+def _only(arrays: Mapping[str, Any], prefixes: tuple[str, ...], names: tuple[str, ...]) -> None:
+    for name in arrays:
+        if not name.startswith(prefixes) and name not in names:
+            raise FuelsError(f"undeclared array {name!r}")

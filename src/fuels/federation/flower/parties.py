@@ -1,0 +1,139 @@
+"""What each party of a federation has on disk: a folder with a config file, keys and state.
+
+server/   server.toml  ca.pem  server.pem  server.key  app/  state/  runs/RUN/
+site/     site.toml    ca.pem  site.key    site.pub          state/  runs/RUN/
+
+A site's raw data stay where they are; its folder only says where. A server's folder never holds
+anything a site did not send.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from fuels.config import Data, Engine, Settings, merge, read_toml
+from fuels.errors import FuelsError
+
+T = TypeVar("T")
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When a round closes and what counts in it."""
+
+    deadline: float = 600.0  # seconds a round waits for its sites
+    quorum: float = 0.5  # share of the asked sites without which a round does not count
+    attempts: int = 10  # times a round is asked again before the run gives up
+    staleness: int = 1  # rounds that an upload may be late
+    join: float = 120.0  # seconds the first round waits for sites to join
+    evaluate_every: int = 1  # rounds between evaluations of methods judged after aggregation
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """server.toml."""
+
+    federation: str = ""
+    host: str = "127.0.0.1"  # the interface the server listens on
+    port: int = 9092
+    address: str = ""  # HOST:PORT as the sites reach it
+    rules: Rules = field(default_factory=Rules)
+    sites: Mapping[str, str] = field(default_factory=dict)  # name: public key
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What may leave a site, and how large a message it reads."""
+
+    methods: tuple[str, ...] = ("fuels",)
+    metrics: bool = True  # error figures of training and validation
+    raw_derived: bool = False  # arrays that a method computes from raw values, as FedDA does
+    largest_message_mb: int = 256
+
+
+@dataclass(frozen=True)
+class SiteConfig:
+    """site.toml."""
+
+    federation: str = ""
+    name: str = ""
+    server: str = ""  # HOST:PORT
+    consent: Consent = field(default_factory=Consent)
+    data: Data = field(default_factory=lambda: Data(source=""))
+    engine: Engine = field(default_factory=Engine)
+
+
+class ServerFolder:
+    """The server's folder."""
+
+    def __init__(self, path: Path) -> None:
+        inner = path / "server"
+        self.path = (inner if (inner / "server.toml").is_file() else path).resolve()
+        self.config_file = self.path / "server.toml"
+        self.ca, self.certificate = self.path / "ca.pem", self.path / "server.pem"
+        self.key = self.path / "server.key"
+        self.app, self.keys = self.path / "app", self.path / "keys"
+        self.state, self.runs = self.path / "state", self.path / "runs"
+        self.database = self.state / "flower.db"
+        self.home = self.state / "flower"
+        self.current = self.state / "current.json"
+        self.busy = self.state / "busy.lock"  # held by the process that runs the rounds
+
+    @property
+    def config(self) -> ServerConfig:
+        config = _read(ServerConfig(), self.config_file, "server")
+        if not 0 < config.rules.quorum <= 1:
+            raise FuelsError(f"{self.config_file}: rules.quorum is a share, more than 0, at most 1")
+        for name in config.sites:
+            check_name(name, f"{self.config_file}: site")
+        return config
+
+
+class SiteFolder:
+    """A site's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.config_file = self.path / "site.toml"
+        self.ca, self.key = self.path / "ca.pem", self.path / "site.key"
+        self.public_key = self.path / "site.pub"
+        self.state, self.runs = self.path / "state", self.path / "runs"
+        self.home = self.state / "flower"
+
+    @property
+    def config(self) -> SiteConfig:
+        config = _read(SiteConfig(), self.config_file, "site")
+        check_name(config.name, f"{self.config_file}: name")
+        return config
+
+    def config_for(self, data: str) -> SiteConfig:
+        """The config, with `data` as the source where one is given."""
+        config = self.config
+        source = data or config.data.source
+        if not source:
+            raise FuelsError(f"{self.config_file}: data.source is empty; give --data FILE")
+        if not source.startswith("synthetic:"):
+            source = str((self.path / source).resolve())  # a relative path is the folder's
+        return replace(config, data=replace(config.data, source=source))
+
+
+def check_name(name: str, place: str) -> str:
+    """Names become folders and parts of commands, so they are plain."""
+    if not NAME.fullmatch(name):
+        raise FuelsError(
+            f"{place} {name!r} must be lower-case letters, digits and dashes, at most 31"
+        )
+    return name
+
+
+def _read(default: T, path: Path, what: str) -> T:
+    if not path.is_file():
+        raise FuelsError(f"{path.parent}: not a {what} folder, {path.name} is missing")
+    changes: dict[str, Any] = read_toml(path)
+    # `merge` works on any dataclass of settings; only its signature is about Settings.
+    return cast(T, merge(cast(Settings, default), changes, str(path)))

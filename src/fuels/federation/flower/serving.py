@@ -1,0 +1,153 @@
+"""The server's side: open the run's folder, let the sites join, run the rounds.
+
+A run that was interrupted goes on after its last finished round: the checkpoint holds what the
+method keeps at the server (for FUELS the prototypes and their divergences), who the members are and
+what was counted. Random numbers derive from (seed, round, client), so no generator needs saving.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fuels.build import method_for
+from fuels.config import Engine, Settings, check, merge
+from fuels.errors import FuelsError
+from fuels.federation.checkpoint import save_state, unprefixed
+from fuels.federation.flower.parties import ServerFolder
+from fuels.federation.flower.transport import FlowerTransport, Post
+from fuels.federation.loop import Loop, Round
+from fuels.methods import complete
+from fuels.report.folder import RunFolder, writing
+from fuels.version import __version__
+
+log = logging.getLogger("fuels")
+
+
+def settings_of(run_config: Mapping[str, Any]) -> Settings:
+    """The settings in a Flower run config: `section.key` as in config.toml, options as JSON."""
+    nested: dict[str, Any] = {}
+    for key, value in run_config.items():
+        if key == "run":
+            continue
+        if key == "options":
+            value = _options(str(value))
+        section, dot, inner = key.partition(".")
+        if dot:
+            nested.setdefault(section, {})[inner] = value
+        else:
+            nested[key] = value
+    if "data" in nested:
+        raise FuelsError("run config: data are named by each site, not by the run")
+    settings = merge(Settings(), nested, "run config")
+    check(settings)
+    return complete(settings)
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        options = json.loads(text or "{}")
+    except ValueError:
+        options = None
+    if not isinstance(options, dict):
+        raise FuelsError('run config: options is a JSON object, e.g. {"rho": 5}')
+    return options
+
+
+class Current:
+    """Which run the server is at, for people and for the steward that takes it up again."""
+
+    def __init__(self, folder: ServerFolder) -> None:
+        self.path = folder.current
+
+    def read(self) -> dict[str, Any]:
+        if not self.path.exists():
+            return {}
+        found: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
+        return found
+
+    def write(self, **changes: Any) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(self.path) as temporary:
+            temporary.write_text(json.dumps({**self.read(), **changes}, indent=2) + "\n")
+
+
+def serve(post: Post, folder: ServerFolder, run: str, settings: Settings) -> None:
+    """Run, or take up again, the run of this name until its last round."""
+    folder.state.mkdir(parents=True, exist_ok=True)
+    current = Current(folder)
+    with folder.busy.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FuelsError(f"{folder.path}: another run is in progress") from None
+        current.write(run=run, state="running", reason="")
+        try:
+            _serve(post, folder, run, settings)
+        except FuelsError as error:
+            current.write(state="failed", reason=str(error))
+            raise
+        current.write(state="finished")
+
+
+def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings) -> None:
+    config = folder.config
+    path = folder.runs / run
+    store = RunFolder(path) if path.exists() else RunFolder.create(path, settings, Engine())
+    restored = store.restore()
+    transport = FlowerTransport(post, run, config.rules, settings.training.rounds)
+    if restored is None:
+        transport.join(set(config.sites))
+    else:
+        transport.load(unprefixed("transport", restored[0]))
+        log.info("run %s goes on after round %d", run, restored[1]["round"])
+    method = method_for(settings, transport.train_periods)
+    transport.method = method
+    loop = Loop(method, transport, settings.training, settings.seed)
+    if restored is not None:
+        loop.load(*restored)
+    loop.run([store, _Log()], saver=store)
+    done = transport.finish(loop.round, loop.final_download())
+    save_state(store.server, loop.server.state(), {"clients": list(loop.clients)})
+    # The checkpoint stays until every member has its models: a resumed run asks the rest again.
+    if done >= set(transport.members):
+        store.finish(_summary(loop, transport, settings))
+
+
+def _summary(loop: Loop, transport: FlowerTransport, settings: Settings) -> dict[str, Any]:
+    return {
+        "method": settings.method,
+        "version": __version__,
+        "rounds": loop.round,
+        "best_round": loop.best_round,
+        "best_val_mse": loop.best_score if loop.best_round else None,
+        "sites": {site: len(clients) for site, clients in sorted(transport.members.items())},
+        "counters": transport.counters,
+        "totals": loop.totals,
+    }
+
+
+class _Log:
+    """One line a round, and one for each failure."""
+
+    def on_round(self, done: Round) -> None:
+        log.info("round %d of %d: %d clients", done.number, done.of, done.clients)
+        for failure in done.failures:
+            log.warning("round %d: %s: %s", done.number, failure.site, failure.reason)
+
+
+def set_up_log(path: Path | None = None) -> None:
+    """Log lines to stderr and, where a path is given, to a file."""
+    handlers: list[logging.Handler] = [logging.StreamHandler()]
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(path))
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.handlers = handlers
+    log.setLevel(logging.INFO)
+    log.propagate = False

@@ -1,0 +1,291 @@
+"""FedDA: clustered clients, a warm-up model, and attention instead of an average.
+
+Zhang et al., "Dual Attention-Based Federated Learning for Wireless Traffic Prediction", INFOCOM
+2021, with its authors' published settings.
+
+Round 1 prepares: every client sends its augmented set, the mean of its training values by week and
+phase, standardised, and its place, and trains nothing. The server cuts windows from the sets and
+trains the warm-up model w_Q on them; it is the start of everything. It also groups the clients:
+k-means on the places where all are known, then k-means on the sets, started at the mean sets of the
+first grouping.
+
+From round 2 a share of the clients trains the global model w as in FedAvg, and the server moves
+models by attention, each layer l on its own:
+
+    A(w, {w_k}) = w - epsilon (sum_k a_k (w - w_k) + rho b (w - w_Q))
+    a_k(l) = softmax over k of ||w(l) - w_k(l)||,   b(l) = softmax over l of ||w(l) - w_Q(l)||
+
+first inside each cluster c, w_c <- A(w_c, {w_n : n in c}), then across, w <- A(w, {w_c}) over the
+clusters that took part. Weeks are counted from the first training sample on. A client that was not
+there in round 1 has no set: such clients are a cluster of their own.
+
+Travels up: once 144 + 3 numbers for 37 training periods of 24 (the set; longitude, latitude, and
+whether they are known), made from raw data; later the whole model. Travels down: the whole model,
+from round 2 on. Stays: nothing. Judged by: the global model. The optimiser, SGD 0.01 with momentum
+0.9, and the share of clients, 10 %, are its own where the settings leave them open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fuels.errors import FuelsError
+from fuels.losses import prediction_loss
+from fuels.messages import Arrays, Download, Upload
+from fuels.methods.base import MODEL, GlobalModel, Options, Sent
+from fuels.methods.fedavg import FedAvg
+from fuels.training import Group, Optimiser, gradients, leaves
+
+Floats = NDArray[np.float64]
+UNKNOWN = -1  # label of a client without an augmented set: the last cluster
+
+
+@dataclass(frozen=True)
+class FedDAOptions(Options):
+    """Defaults are those of the published code of Zhang et al.; the FUELS paper takes them over."""
+
+    clusters: int = 16
+    rho: float = 0.2  # weight of the warm-up model
+    epsilon: float = 1.0  # step of the server
+    week: int = 7  # periods averaged into one of the augmented set
+    warm_epochs: int = 150
+    warm_rate: float = 0.1  # a tenth of it from half-way on, a hundredth in the last quarter
+    warm_batch: int = 64
+
+
+class FedDA(FedAvg):
+    name = "fedda"
+    title = "FedDA"
+    Options = FedDAOptions
+    options: FedDAOptions
+    own_optimiser = Optimiser("sgd", 0.01, 0.9)
+    own_selection = 0.1
+
+    def check(self) -> None:
+        options = self.options
+        for key in ("clusters", "week", "warm_epochs", "warm_batch"):
+            if getattr(options, key) < 1:
+                raise FuelsError(f"options.{key} must be at least 1, it is {getattr(options, key)}")
+        for key in ("epsilon", "warm_rate"):
+            if not getattr(options, key) > 0:
+                raise FuelsError(f"options.{key} must be positive, it is {getattr(options, key)}")
+        if self.weeks <= self.reach:
+            raise FuelsError(
+                f"fedda: {self.facts.train_periods} training periods make an augmented set of"
+                f" {self.weeks}, too short for windows that reach back {self.reach}; take a smaller"
+                f" options.week (now {options.week})"
+            )
+
+    @property
+    def weeks(self) -> int:
+        return -(-self.facts.train_periods // self.options.week)
+
+    @property
+    def lags(self) -> NDArray[np.int64]:
+        return np.array([lag for branch in self.facts.branches for lag in branch], dtype=np.int64)
+
+    @property
+    def reach(self) -> int:
+        """Periods that only feed the windows."""
+        return -(-int(self.lags.max()) // self.facts.period)
+
+    # -- what travels --------------------------------------------------------------------------
+
+    def uploads(self, round_number: int) -> dict[str, Sent]:
+        if round_number > 1:
+            return super().uploads(round_number)
+        size = self.weeks * self.facts.period
+        return {"augmented": Sent((size,), raw=True), "place": Sent((3,), raw=True)}
+
+    # -- client --------------------------------------------------------------------------------
+
+    def local(self, group: Group, download: Download) -> Arrays:
+        if group.round > 1:
+            return super().local(group, download)
+        return {"augmented": self.augmented_set(group), "place": places(group)}
+
+    def augmented_set(self, group: Group) -> NDArray[np.float32]:
+        """Means by week and phase of what was observed, standardised, [client, week x phase]."""
+        shape = (len(group.ids), self.weeks, self.facts.period)
+        total, count = np.zeros(shape), np.zeros(shape)
+        for period in group.data.periods.tolist():
+            observed = group.data.weight[period].cpu().numpy() > 0
+            values = group.data.y[:, group.data.rows(period)].cpu().numpy()
+            week = (period - self.reach) // self.options.week
+            total[:, week] += np.where(observed, values, 0.0)
+            count[:, week] += observed
+        means = np.where(count > 0, total / np.maximum(count, 1), 0.0).reshape(len(group.ids), -1)
+        centred = means - means.mean(axis=1, keepdims=True)
+        spread = centred.std(axis=1, keepdims=True)
+        standard: NDArray[np.float32] = (centred / np.where(spread > 0, spread, 1.0)).astype(
+            np.float32
+        )
+        return standard
+
+    # -- server --------------------------------------------------------------------------------
+
+    def server(self, clients: Sequence[str]) -> Clusters:
+        return Clusters(super().server(clients).parts, clients)
+
+    def aggregate(self, server: Any, upload: Upload) -> None:
+        if "augmented" in upload.arrays:
+            self.prepare(server, upload)
+        else:
+            self.attend(server, upload)
+
+    def download(self, server: Any, clients: Sequence[str]) -> Download:
+        return super().download(server, clients) if server.ready else Download()
+
+    def prepare(self, server: Clusters, upload: Upload) -> None:
+        """Clusters and warm-up model from the augmented sets of round 1."""
+        sets, place = upload.arrays["augmented"], upload.arrays["place"].astype(np.float64)
+        patterns, count = sets.astype(np.float64), min(self.options.clusters, len(sets))
+        start = spread_out(patterns, count)
+        if (place[:, 2] == 1).all():
+            near = k_means(place[:, :2], spread_out(place[:, :2], count))
+            start = np.stack([patterns[near == label].mean(axis=0) for label in np.unique(near)])
+        server.labels[server.rows(upload.clients)] = k_means(patterns, start)
+        server.parts = self.warm_up(sets, server.parts)
+        server.warm = joined(server.parts)
+        server.models = np.tile(server.warm, (count + 1, 1))
+
+    def warm_up(self, sets: NDArray[np.float32], start: Arrays) -> Arrays:
+        """A model trained on the windows of the augmented sets, client after client."""
+        options, network = self.options, self.facts.network
+        steps = np.arange(self.reach * self.facts.period, sets.shape[1])
+        x = torch.from_numpy(sets[:, steps[:, None] - self.lags].reshape(1, -1, len(self.lags)))
+        y = torch.from_numpy(sets[:, steps].reshape(1, -1))
+        parts = {name: torch.from_numpy(start[name])[None].clone() for name in MODEL}
+        slots = {name: self.own_optimiser.fresh(part) for name, part in parts.items()}
+        on = torch.ones(1, dtype=torch.bool)
+        for epoch in range(options.warm_epochs):
+            decades = (2 * epoch >= options.warm_epochs) + (4 * epoch >= 3 * options.warm_epochs)
+            rate = options.warm_rate * 0.1**decades
+            optimiser = Optimiser("sgd", rate, self.own_optimiser.momentum)
+            for first in range(0, y.shape[1], options.warm_batch):
+                rows = slice(first, first + options.warm_batch)
+                moving = leaves(parts, MODEL)
+                weight = torch.full_like(y[:, rows], 1 / y[:, rows].shape[1])
+                loss = prediction_loss(y[:, rows], network.predict(moving, x[:, rows]), weight)
+                for name, gradient in gradients(loss, MODEL, moving).items():
+                    optimiser.step(parts[name], gradient, slots[name], on)
+        if not all(bool(part.isfinite().all()) for part in parts.values()):
+            raise FuelsError(
+                "round 1: the warm-up model of fedda diverged; take a smaller options.warm_rate"
+            )
+        return {name: part[0].numpy() for name, part in parts.items()}
+
+    def attend(self, server: Clusters, upload: Upload) -> None:
+        """Attention inside the clusters of this round's clients, then across these clusters."""
+        models = np.concatenate([upload.arrays[n] for n in MODEL], axis=1).astype(np.float64)
+        labels = server.labels[server.rows(upload.clients)]
+        taking_part = np.unique(labels)
+        for label in taking_part:
+            inside = models[labels == label]
+            server.models[label] = self.attention(server.models[label], inside, server.warm)
+        new = self.attention(joined(server.parts), server.models[taking_part], server.warm)
+        sizes = [self.facts.network.sizes[n] for n in MODEL]
+        pieces = np.split(new.astype(np.float32), np.cumsum(sizes)[:-1])
+        server.parts = dict(zip(MODEL, pieces, strict=True))
+
+    def attention(self, w: Floats, models: Floats, warm: Floats) -> Floats:
+        """A(w, models) of the docstring; w and warm [size], models [model, size]."""
+        layers, moved = self.layers(), w.copy()
+        to_warm = softmax(np.array([np.linalg.norm(w[layer] - warm[layer]) for layer in layers]))
+        for layer, b in zip(layers, to_warm, strict=True):
+            apart = w[layer] - models[:, layer]
+            pull = softmax(np.linalg.norm(apart, axis=1)) @ apart
+            pull += self.options.rho * b * (w[layer] - warm[layer])
+            moved[layer] -= self.options.epsilon * pull
+        return moved
+
+    def layers(self) -> list[NDArray[np.int64]]:
+        """For each tensor of the model, where its numbers stand in the joined parts."""
+        numbers, first = {}, 0
+        for name in MODEL:
+            size = self.facts.network.sizes[name]
+            numbers[name] = torch.arange(first, first + size).unsqueeze(0)
+            first += size
+        tensors = self.facts.network.tensors(numbers, 0).values()
+        return [tensor.flatten().numpy() for tensor in tensors]
+
+
+class Clusters(GlobalModel):
+    """The global model, the warm-up model, one model per cluster, and who belongs where."""
+
+    def __init__(self, parts: Arrays, clients: Sequence[str]) -> None:
+        super().__init__(parts)
+        self.position = {client: i for i, client in enumerate(clients)}
+        self.labels = np.full(len(clients), UNKNOWN, dtype=np.int64)
+        self.warm: Floats = np.zeros(0)  # [size], empty before round 1 is over
+        self.models: Floats = np.zeros((0, 0))  # [cluster, size], the last for UNKNOWN
+
+    @property
+    def ready(self) -> bool:
+        return self.warm.size > 0
+
+    def rows(self, clients: Sequence[str]) -> list[int]:
+        return [self.position[client] for client in clients]
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        own = {"warm": self.warm, "models": self.models, "labels": self.labels}
+        return super().state() | own
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        super().load({name: state[name] for name in MODEL})
+        self.warm, self.models = np.array(state["warm"]), np.array(state["models"])
+        self.labels[: len(state["labels"])] = state["labels"]  # more clients may have come since
+
+
+def places(group: Group) -> NDArray[np.float32]:
+    """Longitude, latitude and 1 for each client, or zeros where they are not known, [client, 3]."""
+    found = np.zeros((len(group.ids), 3), dtype=np.float32)
+    if group.data.coordinates is not None:
+        known = np.isfinite(group.data.coordinates).all(axis=1)
+        found[known, :2], found[known, 2] = group.data.coordinates[known], 1.0
+    return found
+
+
+def spread_out(points: Floats, count: int) -> Floats:
+    """`count` of the points [point, width] far from each other: where k-means starts.
+
+    The first is the one nearest to the mean, each further one the farthest from those before it.
+    """
+    distance = ((points - points.mean(axis=0)) ** 2).sum(axis=1)
+    chosen = [int(distance.argmin())]
+    nearest = np.full(len(points), np.inf)
+    while len(chosen) < count:
+        nearest = np.minimum(nearest, ((points - points[chosen[-1]]) ** 2).sum(axis=1))
+        chosen.append(int(nearest.argmax()))
+    return points[chosen]
+
+
+def k_means(points: Floats, centres: Floats) -> NDArray[np.int64]:
+    """Lloyd's k-means from the given centres until nothing changes; the label of every point."""
+    labels = np.full(len(points), -1, dtype=np.int64)
+    while True:
+        distance = ((points[:, None] - centres[None]) ** 2).sum(axis=2)
+        new = distance.argmin(axis=1)
+        if (new == labels).all():
+            return labels
+        labels = new
+        # A centre that lost its last point stays where it is.
+        for label in np.unique(labels):
+            centres[label] = points[labels == label].mean(axis=0)
+
+
+def softmax(values: Floats) -> Floats:
+    weights = np.exp(values - values.max())
+    shares: Floats = weights / weights.sum()
+    return shares
+
+
+def joined(parts: Arrays) -> Floats:
+    """All numbers of a model in one row, in double precision."""
+    return np.concatenate([parts[name] for name in MODEL]).astype(np.float64)

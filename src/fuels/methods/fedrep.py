@@ -1,0 +1,53 @@
+"""FedRep: one representation for all, a head for each.
+
+Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021
+(Algorithm 1). The encoder delta is shared, the decoder phi_n is personal. In a round a client first
+trains phi_n with delta as received (the head phase), then delta with the new phi_n (the body
+phase), both on L_pred; the server averages the encoders. The average is by sample counts, as in
+FedAvg, which is the plain mean of the paper where clients have equally many. With nothing personal
+there is no head phase, and FedRep is FedAvg exactly.
+
+Travels: the encoder, up and down. Stays: the decoder. Judged by: the averaged encoder under the
+client's own decoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuels.errors import FuelsError
+from fuels.messages import Arrays, Download
+from fuels.methods.base import Options, stacked
+from fuels.methods.fedavg import FedAvg
+from fuels.training import Group
+
+
+@dataclass(frozen=True)
+class FedRepOptions(Options):
+    """The FUELS paper gives all methods one local epoch and counts one pass for FedRep (its
+    complexity table), so the head phase is one epoch; Collins et al. use ten."""
+
+    head_epochs: int = 1
+
+
+class FedRep(FedAvg):
+    name = "fedrep"
+    title = "FedRep"
+    Options = FedRepOptions
+    options: FedRepOptions
+    stays = ("decoder",)
+    shares = ("encoder",)
+    one_model = False
+
+    def check(self) -> None:
+        if self.options.head_epochs < 1:
+            raise FuelsError(
+                f"options.head_epochs must be at least 1, it is {self.options.head_epochs}"
+            )
+
+    def local(self, group: Group, download: Download) -> Arrays:
+        group.install(download.shared)
+        if self.stays:
+            self.fit(group, self.stays, self.options.head_epochs)
+        self.fit(group, self.shares)
+        return stacked(group.parts, self.shares)

@@ -1,0 +1,66 @@
+"""Which implementation runs: compiled kernels, or plain torch operators.
+
+`auto` (the default) takes the kernels for float32 tensors on the CPU where Numba can compile them,
+and the plain path otherwise, saying so once. `fused` insists on the kernels, `plain` does without.
+The environment variable FUELS_KERNELS gives the choice at start, `use_kernels` changes it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import threading
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from fuels.errors import FuelsError
+
+CHOICES = ("auto", "fused", "plain")
+
+_log = logging.getLogger(__name__)
+_lock = threading.Lock()
+_choice: str | None = None
+_loaded: dict[str, ModuleType | Exception] = {}
+
+
+def use_kernels(choice: str) -> None:
+    """Choose "auto", "fused" or "plain" for the whole process."""
+    global _choice
+    if choice not in CHOICES:
+        raise FuelsError(
+            f"kernels: {choice!r} is not a choice for FUELS_KERNELS; take one of {CHOICES}"
+        )
+    _choice = choice
+
+
+def kernels(name: str, *tensors: Tensor) -> ModuleType | None:
+    """The module of compiled kernels to use on these tensors, or None for the plain path."""
+    if _choice is None:
+        use_kernels(os.environ.get("FUELS_KERNELS", "auto"))
+    if _choice == "plain":
+        return None
+    fitting = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
+    if not fitting:
+        if _choice == "fused":
+            raise FuelsError("kernels: the fused kernels need float32 on the CPU; choose auto")
+        return None
+    module = _loaded.get(name) or _load(name)
+    if isinstance(module, ModuleType):
+        return module
+    if _choice == "fused":
+        raise FuelsError(f"kernels: the fused kernels are not available ({module}); choose auto")
+    return None
+
+
+def _load(name: str) -> ModuleType | Exception:
+    with _lock:
+        if name not in _loaded:
+            try:
+                _loaded[name] = importlib.import_module(name)
+            except Exception as problem:  # whatever stops the compiler, the plain path still works
+                _log.warning("compiled kernels are not available (%s): plain torch runs", problem)
+                _loaded[name] = problem
+        return _loaded[name]

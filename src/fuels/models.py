@@ -1,0 +1,120 @@
+"""Personal models on disk: one safetensors file that is all a site needs to forecast.
+
+It holds every client's parameters stacked, the scale of its series, and, in the header, what the
+windows look like. No pickle, and nothing of the training data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fuels.data.windows import Branches, Dataset
+from fuels.errors import FuelsError
+from fuels.federation.checkpoint import load_state, prefixed, save_state, unprefixed
+from fuels.model.network import Network, Parts, build_network
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class PersonalModels:
+    """Trained models of some clients, ready to forecast."""
+
+    ids: tuple[str, ...]
+    parts: Parts  # [client, size]
+    own: dict[str, NDArray[np.float32]]  # what else a method keeps per client, e.g. W_n
+    mean: NDArray[np.float64]  # [client]
+    std: NDArray[np.float64]
+    period: int
+    branches: Branches
+    encoder: str
+    hidden: int
+    method: str
+    step_seconds: int
+    timezone: str | None
+    unit: str
+
+    @property
+    def network(self) -> Network:
+        return build_network(self.encoder, self.hidden, self.branches)
+
+    def tensors(self, client: str) -> dict[str, torch.Tensor]:
+        """One client's model under the names torch.nn.GRU and Linear use."""
+        if client not in self.ids:
+            raise FuelsError(f"there is no model of client {client}")
+        return self.network.tensors(self.parts, self.ids.index(client))
+
+
+def personal_models(
+    dataset: Dataset,
+    parts: Parts,
+    own: Mapping[str, NDArray[np.float32]],
+    *,
+    encoder: str,
+    hidden: int,
+    method: str,
+) -> PersonalModels:
+    panel = dataset.panel
+    return PersonalModels(
+        ids=dataset.ids,
+        parts=parts,
+        own=dict(own),
+        mean=dataset.mean,
+        std=dataset.std,
+        period=dataset.period,
+        branches=dataset.branches,
+        encoder=encoder,
+        hidden=hidden,
+        method=method,
+        step_seconds=panel.step_seconds,
+        timezone=panel.timezone,
+        unit=panel.unit,
+    )
+
+
+def save_models(path: Path, models: PersonalModels) -> None:
+    arrays: dict[str, NDArray[Any]] = {"mean": models.mean, "std": models.std}
+    arrays |= prefixed("model", {n: p.cpu().numpy() for n, p in models.parts.items()})
+    arrays |= prefixed("own", models.own)
+    facts = {
+        "format": FORMAT,
+        "ids": list(models.ids),
+        "period": models.period,
+        "branches": [list(branch) for branch in models.branches],
+        "encoder": models.encoder,
+        "hidden": models.hidden,
+        "method": models.method,
+        "step_seconds": models.step_seconds,
+        "timezone": models.timezone,
+        "unit": models.unit,
+    }
+    save_state(path, arrays, facts)
+
+
+def load_models(path: Path) -> PersonalModels:
+    arrays, facts = load_state(path)
+    if facts.get("format") != FORMAT:
+        raise FuelsError(f"{path}: models of format {facts.get('format')}, this is for {FORMAT}")
+    parts = {n: torch.from_numpy(np.array(a)) for n, a in unprefixed("model", arrays).items()}
+    return PersonalModels(
+        ids=tuple(facts["ids"]),
+        parts=parts,
+        own=unprefixed("own", arrays),
+        mean=np.array(arrays["mean"]),
+        std=np.array(arrays["std"]),
+        period=facts["period"],
+        branches=tuple(tuple(branch) for branch in facts["branches"]),
+        encoder=facts["encoder"],
+        hidden=facts["hidden"],
+        method=facts["method"],
+        step_seconds=facts["step_seconds"],
+        timezone=facts["timezone"],
+        unit=facts["unit"],
+    )

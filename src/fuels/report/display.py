@@ -1,0 +1,230 @@
+"""Progress while a federation trains: a live panel on a terminal, plain lines anywhere else.
+
+Both are watchers of the round loop and write to stderr, so that stdout carries results alone:
+
+    with progress(training.rounds, loop.round) as watcher:
+        loop.run([watcher])
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fuels.report.style import duration, number
+
+if TYPE_CHECKING:
+    from fuels.federation.loop import Round
+
+Clock = Callable[[], float]
+
+RECENT = 10  # rounds whose mean duration foretells the rest; the first, with its set-up, drops out
+LINE_EVERY = 2.0  # seconds between plain lines
+LINE_SHARE = 0.1  # or this share of all rounds
+WIDTH = 88  # columns of the live panel at most
+
+
+def progress(
+    total_rounds: int,
+    start_round: int = 0,
+    console: Console | None = None,
+    *,
+    title: str = "training",
+    best_score: float = math.inf,
+    best_round: int = 0,
+) -> Progress:
+    """The display that fits the console (stderr if none is given).
+
+    `start_round` is the number of rounds already done: 0, or `loop.round` when a run is resumed.
+    `best_score` and `best_round` are then the loop's as well.
+    """
+    console = console or Console(stderr=True)
+    kind = LiveProgress if console.is_terminal and not console.is_dumb_terminal else PlainProgress
+    display = kind(total_rounds, start_round, console, title)
+    display.best_score, display.best_round = best_score, best_round
+    return display
+
+
+class Progress:
+    """Where a training stands; the two displays differ in how they show it."""
+
+    def __init__(
+        self,
+        total_rounds: int,
+        start_round: int,
+        console: Console,
+        title: str = "training",
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.total, self.round = total_rounds, start_round
+        self.console, self.title, self.clock = console, title, clock
+        self.last: Round | None = None
+        self.best_score, self.best_round = math.inf, 0
+        self.failures = 0
+        self.over = False
+        self.durations: deque[float] = deque(maxlen=RECENT)
+        self.started = self.changed = clock()
+
+    def __enter__(self) -> Self:
+        self.started = self.changed = self.clock()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """The training is over, finished or not; an interruption passes through."""
+        self.over = True
+
+    def on_round(self, done: Round) -> None:
+        now = self.clock()
+        self.durations.append(now - self.changed)
+        self.changed = now
+        self.round = done.number
+        self.failures += len(done.failures)
+        if done.val_mse < self.best_score:
+            self.best_score, self.best_round = done.val_mse, done.number
+        self.last = done
+
+    def seconds_left(self) -> float | None:
+        """By the mean of the latest rounds; None before the first one is done."""
+        if not self.durations:
+            return None
+        each = sum(self.durations) / len(self.durations)
+        return max(0.0, (self.total - self.round) * each - (self.clock() - self.changed))
+
+    def time(self) -> str:
+        """`0:42 left`, and in the end how long it took."""
+        spent, left = duration(self.clock() - self.started), self.seconds_left()
+        if self.round >= self.total:
+            return f"done in {spent}"
+        if self.over:
+            return f"stopped after {spent}"
+        return f"{spent} so far" if left is None else f"{duration(left)} left"
+
+    def losses(self) -> str:
+        """`prediction 0.0712, intra 1.203`, in the order the method recorded them."""
+        found = self.last.losses if self.last is not None else {}
+        return ", ".join(f"{name} {number(value)}" for name, value in found.items())
+
+    def validation(self) -> str:
+        """Latest and best validation error; empty where there is no validation part."""
+        if self.last is None or math.isnan(self.last.val_mse):
+            return ""
+        best = f"best {number(self.best_score)}, round {self.best_round}"
+        return f"MSE {number(self.last.val_mse)} ({best})"
+
+    def trouble(self) -> str:
+        """How many uploads were missing or refused so far, with the newest reason."""
+        if not self.failures:
+            return ""
+        newest = self.last.failures if self.last is not None else []
+        reason = f", now {newest[-1].site}: {newest[-1].reason}" if newest else ""
+        return f"{self.failures} so far{reason}"
+
+
+class PlainProgress(Progress):
+    """Lines for logs and pipes: the first round, a few on the way, and the last."""
+
+    shown = 0  # the newest round that has a line
+    shown_at = -math.inf
+
+    def on_round(self, done: Round) -> None:
+        super().on_round(done)
+        first = self.shown == 0
+        late = self.clock() - self.shown_at >= LINE_EVERY
+        far = done.number - self.shown >= LINE_SHARE * self.total
+        if first or late or far or done.number == self.total:
+            self._show()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        # A training that was interrupted or stopped early still shows where it ended.
+        if self.last is not None and self.round < self.total:
+            self._show()
+
+    def _show(self) -> None:
+        self.shown, self.shown_at = self.round, self.clock()
+        parts = [f"round {self.round:>{len(str(self.total))}} of {self.total}", self.losses()]
+        if validation := self.validation():
+            parts.append(f"validation {validation}")
+        if trouble := self.trouble():
+            parts.append(f"failures {trouble}")
+        line = " | ".join(part for part in [*parts, self.time()] if part)
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class LiveProgress(Progress):
+    """A panel that is redrawn in place, also within a round, so that the clock keeps moving."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        # Nothing prints results while training runs, and stdout may be a pipe: leave it alone.
+        self.live = Live(
+            get_renderable=self.render,
+            console=self.console,
+            refresh_per_second=4,
+            redirect_stdout=False,
+        )
+        self.live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        try:
+            self.live.stop()
+        finally:
+            self.console.show_cursor(True)  # also when a second Ctrl-C arrives right here
+
+    def on_round(self, done: Round) -> None:
+        super().on_round(done)
+        self.live.refresh()
+
+    def render(self) -> Panel:
+        rows = Table.grid(padding=(0, 2, 0, 0))
+        rows.add_column(style="dim", no_wrap=True)
+        rows.add_column(overflow="fold")
+        rows.add_row("training loss", self.losses() or "the first round is under way")
+        if validation := self.validation():
+            rows.add_row("validation", validation)
+        if trouble := self.trouble():
+            rows.add_row("failures", Text(trouble, style="yellow"))
+        return Panel(
+            Group(self._bar(), rows),
+            title=Text(f"{self.title}: round {self.round} of {self.total}", "bold not dim"),
+            title_align="left",
+            border_style="dim",
+            width=min(WIDTH, self.console.width),
+        )
+
+    def _bar(self) -> Table:
+        bar = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        bar.add_column(ratio=1)
+        bar.add_column(justify="right", no_wrap=True)
+        bar.add_column(justify="right", no_wrap=True)
+        line = ProgressBar(self.total, self.round, complete_style="cyan", finished_style="green")
+        bar.add_row(line, f"{self.round / self.total:.0%}", self.time())
+        return bar

@@ -1,0 +1,160 @@
+"""The run folder: everything a run leaves behind, and what it needs to go on.
+
+config.toml       reproduces the run
+metrics.jsonl     one line a round, nothing in it depends on the clock
+timings.jsonl     seconds of each round by stage
+checkpoint.safetensors   while the run is unfinished
+models.safetensors, server.safetensors, forecasts.parquet, plots/, summary.json   when it is done
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from fuels.config import Engine, Settings, read_config, write_toml
+from fuels.errors import FuelsError
+from fuels.federation.checkpoint import load_state, save_state
+from fuels.federation.loop import Round
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """A temporary path that takes the place of `path` when the block ends without an error."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise FuelsError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+class RunFolder:
+    """One run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.toml"
+        self.metrics = path / "metrics.jsonl"
+        self.timings = path / "timings.jsonl"
+        self.checkpoint = path / "checkpoint.safetensors"
+        self.models = path / "models.safetensors"
+        self.server = path / "server.safetensors"
+        self.forecasts = path / "forecasts.parquet"
+        self.summary = path / "summary.json"
+        self.plots = path / "plots"
+
+    @classmethod
+    def create(cls, path: Path, settings: Settings, engine: Engine) -> RunFolder:
+        """A new run; a folder that holds anything is refused."""
+        try:
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise FuelsError(
+                    f"{path} is not empty; choose another folder with --out, or continue the run in"
+                    f" it with --resume {path}"
+                )
+            path.mkdir(parents=True, exist_ok=True)
+            folder = cls(path)
+            with writing(folder.config) as temporary:
+                write_toml(temporary, settings, engine)
+        except OSError as error:
+            raise FuelsError(f"{path}: cannot be created ({error.strerror})") from None
+        return folder
+
+    @classmethod
+    def reopen(cls, path: Path) -> tuple[RunFolder, Settings, Engine]:
+        """An interrupted run and what it was to do."""
+        folder = cls(path)
+        if not folder.config.is_file():
+            raise FuelsError(f"{path}: no run to continue here, config.toml is missing")
+        settings, engine = read_config(folder.config)
+        return folder, settings, engine
+
+    @property
+    def finished(self) -> bool:
+        return self.summary.is_file()
+
+    # -- during a run --------------------------------------------------------------------------
+
+    def restore(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
+        """The last checkpoint, if a round was finished; logs are cut back to it."""
+        restored = load_state(self.checkpoint) if self.checkpoint.exists() else None
+        rounds = restored[1]["round"] if restored else 0
+        for log in (self.metrics, self.timings):
+            lines = [line for line in read_lines(log) if line["round"] <= rounds]
+            with writing(log) as temporary:
+                temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return restored
+
+    def save(
+        self, done: Round, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
+    ) -> None:
+        """Log a round, then make its state durable.
+
+        In this order a kill in between leaves a line too many, which `restore` cuts off; the other
+        way round a line would be lost.
+        """
+        self._append(self.metrics, done.line())
+        save_state(self.checkpoint, arrays, facts)
+
+    def on_round(self, done: Round) -> None:
+        """Log how long a finished round took."""
+        stages = {name: round(seconds, 6) for name, seconds in done.stages.items()}
+        self._append(self.timings, {"round": done.number, **stages})
+
+    def _append(self, log: Path, line: Mapping[str, Any]) -> None:
+        try:
+            with log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise FuelsError(f"{log}: cannot be written ({error.strerror})") from None
+
+    # -- afterwards ----------------------------------------------------------------------------
+
+    def history(self) -> list[dict[str, Any]]:
+        return read_lines(self.metrics)
+
+    def seconds(self) -> dict[str, float]:
+        """Time spent in each stage over all rounds."""
+        total: dict[str, float] = {}
+        for line in read_lines(self.timings):
+            for stage, seconds in line.items():
+                if stage != "round":
+                    total[stage] = total.get(stage, 0.0) + seconds
+        return total
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """The last act of a run: with the summary written it counts as finished."""
+        with writing(self.summary) as temporary:
+            temporary.write_text(json.dumps(summary, indent=2) + "\n")
+        self.checkpoint.unlink(missing_ok=True)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a log; one cut off by a kill is dropped."""
+    if not path.exists():
+        return []
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        if text.endswith("\n"):
+            try:
+                lines.append(json.loads(text))
+            except json.JSONDecodeError:
+                raise FuelsError(f"{path}: a line is not JSON: {text[:60]!r}") from None
+    return lines
+
+
+def free_folder(parent: Path, name: str) -> Path:
+    """`parent/name-001`, or the next number that is free."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+    number = 1
+    while (parent / f"{stem}-{number:03d}").exists():
+        number += 1
+    return parent / f"{stem}-{number:03d}"

@@ -1,0 +1,380 @@
+"""The pictures of a run: forecasts against truth, errors by client and by hour, and learning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, tzinfo
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.data.clock import format_step, zone_info
+from fuels.errors import FuelsError
+from fuels.report.outcome import Outcome, best_reference
+from fuels.report.style import (
+    INK,
+    METHOD,
+    QUIET,
+    TRUTH,
+    Look,
+    figure,
+    legend,
+    log_scale,
+    looks,
+    number,
+    save,
+    short,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+
+DAYS_SHOWN = 5  # of the test part, in forecasts.png
+STEPS_SHOWN = (48, 576)  # at least, where steps are long, and at most, where they are short
+POINTS = 48  # at most, in hours.png: more times of the period than this are taken together
+ERRORS = ("loss_prediction", "val_mse")  # of a round: both are mean squared errors
+WIDE_RANGE = 25  # largest over smallest value from which an axis is logarithmic
+
+
+def write_plots(outcome: Outcome, folder: Path) -> list[Path]:
+    """Every picture the run has data for, as PNG files in `folder`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FuelsError(f"{folder}: cannot be created ({error.strerror})") from None
+    written = []
+    if outcome.scores:
+        written += [
+            save(draw(outcome), folder / f"{name}.png")
+            for name, draw in {
+                "forecasts": draw_forecasts,
+                "cdf": draw_cdf,
+                "hours": draw_hours,
+            }.items()
+        ]
+    if outcome.history:
+        written.append(save(draw_learning(outcome), folder / "learning.png"))
+    return written
+
+
+# -- forecasts against truth -------------------------------------------------------------------
+
+
+def draw_forecasts(outcome: Outcome) -> Figure:
+    """A few days of the clients that tell most."""
+    chosen, rival = telling_clients(outcome), best_reference(outcome)
+    names = [outcome.title] if rival is None else [outcome.title, rival]
+    picture, axes = figure(
+        len(chosen),
+        1,
+        ["observed", *names],
+        title=f"{outcome.title}: one-step forecasts against what was observed",
+        subtitle="Part of the test part for a few telling clients. MSE: z-scored, over the whole"
+        " test part." + (f" Gain: over {rival}, the best reference." if rival else ""),
+        footer=source(outcome),
+        height=1.75,
+        gap=0.3,
+    )
+    for (client, role), (axis,) in zip(chosen.items(), axes, strict=True):
+        _draw_client(outcome, client, role, names, axis)
+    zone = outcome.dataset.panel.timezone
+    axes[-1][0].set_xlabel(f"local time ({zone})" if zone else "time")
+    picture.align_ylabels()
+    legend(picture, axes[0][0])
+    return picture
+
+
+def telling_clients(outcome: Outcome) -> dict[int, str]:
+    """Best, median and worst client by MSE, and where the method gains most, with their roles."""
+    mse = outcome.scores[outcome.title].mse
+    order = np.argsort(mse, kind="stable")[: int((~np.isnan(mse)).sum())]
+    picks = [("best", order[0]), ("median", order[(len(order) - 1) // 2]), ("worst", order[-1])]
+    rival = best_reference(outcome)
+    if rival is not None:
+        gain = outcome.scores[rival].mse - mse
+        if np.nanmax(gain) > 0:
+            picks.append(("largest gain", np.nanargmax(gain)))
+    roles: dict[int, str] = {}
+    for role, client in picks:
+        known = roles.get(int(client))
+        roles[int(client)] = f"{known}, {role}" if known else role
+    return roles if len(order) > 1 else {int(order[0]): "the only client with a score"}
+
+
+def _draw_client(
+    outcome: Outcome, client: int, role: str, names: Sequence[str], axis: Axes
+) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    dataset, scores = outcome.dataset, outcome.scores
+    actual = dataset.values("test")[client]
+    first, last = shown_steps(dataset.panel.step_seconds, dataset.period, ~np.isnan(actual))
+    times = dataset.times("test")[first:last]
+    start = dataset.split.part("test")[0]
+    known = dataset.window[client, start + first : start + last]
+    _line(axis, times, actual[first:last], "observed", {"color": TRUTH, "linewidth": 3.2})
+    for name, look in _looks(outcome, names).items():
+        unit = outcome.forecasts[name][client] * dataset.std[client] + dataset.mean[client]
+        # A forecast from a window that is not known means nothing.
+        shown = np.where(known, unit[first:last], np.nan)
+        _line(axis, times, shown, name, {**look, "linewidth": 0.7 * look["linewidth"]})
+    errors = ", ".join(f"{name} {number(float(scores[name].mse[client]), 3)}" for name in names)
+    axis.set_title(
+        f"{role[0].upper()}{role[1:]}: client {short(dataset.ids[client])} · MSE {errors}",
+        loc="left",
+        size=9.5,
+        color=INK,
+        pad=6,
+    )
+    axis.set_ylabel(short(dataset.panel.unit, 20))
+    axis.yaxis.set_major_locator(MaxNLocator(4))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    _time_axis(axis, dataset.panel.timezone, times)
+
+
+def shown_steps(step_seconds: int, period: int, observed: NDArray[np.bool_]) -> tuple[int, int]:
+    """The first few days of a series, or later ones if those have fewer gaps: [first, last)."""
+    length = min(len(observed), int(np.clip(DAYS_SHOWN * 86400 // step_seconds, *STEPS_SHOWN)))
+    starts = np.arange(0, len(observed) - length + 1, period)
+    counts = [int(observed[start : start + length].sum()) for start in starts]
+    first = int(starts[int(np.argmax(counts))])
+    return first, first + length
+
+
+def _line(axis: Axes, x: NDArray[Any], y: Floats, label: str, look: Look) -> None:
+    """A line that breaks at missing values; a value alone between two gaps is a dot."""
+    axis.plot(x, y, label=label, **look)
+    there = np.concatenate([[False], ~np.isnan(y), [False]])
+    alone = there[1:-1] & ~there[:-2] & ~there[2:]
+    if alone.any():
+        axis.plot(x[alone], y[alone], ".", color=look["color"], markersize=4)
+
+
+def _time_axis(axis: Axes, timezone: str | None, times: NDArray[np.datetime64]) -> None:
+    """The local clock: up to ten days are named at noon between their midnights."""
+    from matplotlib import dates as matplotlib_dates
+    from matplotlib.ticker import NullFormatter
+
+    dates: Any = matplotlib_dates  # carries no types
+
+    zone: tzinfo = zone_info(timezone) if timezone else UTC
+    days = (times[-1] - times[0]) / np.timedelta64(1, "D")
+    line = axis.xaxis
+    if 1.5 <= days <= 10:
+        line.set_major_locator(dates.DayLocator(tz=zone))
+        line.set_major_formatter(NullFormatter())
+        line.set_minor_locator(dates.HourLocator(12, tz=zone))
+        line.set_minor_formatter(dates.DateFormatter("%a %d %b", tz=zone))
+        axis.tick_params(axis="x", which="minor", length=0)
+    else:
+        line.set_major_locator(dates.AutoDateLocator(tz=zone, maxticks=8))
+        line.set_major_formatter(
+            dates.DateFormatter("%d %b %H:%M" if days < 1.5 else "%d %b", tz=zone)
+        )
+    axis.set_xlim(times[0], times[-1] + (times[-1] - times[0]) / 100)
+
+
+# -- errors ------------------------------------------------------------------------------------
+
+
+def draw_cdf(outcome: Outcome) -> Figure:
+    """How the error is spread over clients."""
+    picture, [[axis]] = figure(
+        1,
+        1,
+        list(outcome.scores),
+        title="How the error is spread over the clients",
+        subtitle="Share of the clients whose MSE is at most the value on the axis;"
+        " further left is better.",
+        footer=source(outcome),
+    )
+    values = {name: np.sort(s.mse[~np.isnan(s.mse)]) for name, s in outcome.scores.items()}
+    everything = np.concatenate(list(values.values()))
+    for name, look in _looks(outcome, list(outcome.scores)).items():
+        mse = values[name]
+        share = 100 * np.arange(len(mse) + 1) / len(mse)  # from 0 below the smallest to 100
+        axis.step(np.concatenate([mse[:1], mse]), share, where="post", label=name, **look)
+    log = log_scale(axis, "x", everything.tolist(), WIDE_RANGE)
+    axis.set_xlabel(f"MSE of a client (z-scored{', log scale' if log else ''})")
+    axis.set_ylabel("share of the clients (%)")
+    axis.set_ylim(0, 101.5)
+    axis.margins(x=0.02)
+    if not log:
+        axis.set_xlim(left=0)
+    legend(picture, axis)
+    return picture
+
+
+def draw_hours(outcome: Outcome) -> Figure:
+    """When of the period the error arises."""
+    from matplotlib.ticker import FuncFormatter
+
+    dataset = outcome.dataset
+    seconds = dataset.panel.step_seconds
+    a_day = dataset.period * seconds == 86400
+    width = -(-dataset.period // POINTS)
+    together = f" Each point takes {format_step(width * seconds)} together." if width > 1 else ""
+    picture, [[axis]] = figure(
+        1,
+        1,
+        list(outcome.scores),
+        title=f"Error by {'hour of the day' if a_day else 'time of the period'}",
+        subtitle=f"MSE of each time of the {'day' if a_day else 'period'}, mean over the clients;"
+        f" lower is better.{together}",
+        footer=source(outcome),
+    )
+    curves = {name: error_by_phase(outcome, name, width) for name in outcome.scores}
+    x = np.arange(0, dataset.period, width) * (seconds / 3600 if a_day else 1)
+    for name, look in _looks(outcome, list(outcome.scores)).items():
+        marker: Look = {"marker": "o", "markersize": 3.5} if look["zorder"] > 3 else {}
+        axis.plot(x, curves[name], label=name, **look, **marker)
+    log = log_scale(axis, "y", np.concatenate(list(curves.values())).tolist(), WIDE_RANGE)
+    axis.set_ylabel(f"MSE (z-scored{', log scale' if log else ''})")
+    axis.margins(x=0.02)
+    if not log:
+        axis.set_ylim(bottom=0)
+    if a_day:
+        axis.set_xticks(np.arange(0, 24, 3))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda hour, _: f"{hour:02.0f}:00"))
+        zone = dataset.panel.timezone
+        axis.set_xlabel(f"hour of the day (standard time of {zone})" if zone else "hour of the day")
+    else:
+        axis.set_xlabel(f"steps since the start of the period ({format_step(seconds)} each)")
+    legend(picture, axis)
+    return picture
+
+
+def error_by_phase(outcome: Outcome, name: str, width: int = 1) -> Floats:
+    """MSE of a forecast at each phase of the period, `width` phases taken together, [phase].
+
+    Every client counts alike; a phase without data is NaN.
+    """
+    dataset = outcome.dataset
+    first, last = dataset.split.part("test")
+    target = dataset.target[:, first:last]
+    error = np.where(target, dataset.series[:, first:last] - outcome.forecasts[name], 0.0) ** 2
+    phase = np.arange(first, last) % dataset.period // width
+    phases = np.arange(-(-dataset.period // width))
+    member = (phase[:, None] == phases).astype(np.float64)  # [step, phase]
+    total, count = error @ member, target @ member  # [client, phase]
+    having = (count > 0).sum(axis=0)
+    with np.errstate(invalid="ignore"):
+        mean: Floats = (total / np.maximum(count, 1)).sum(axis=0) / having
+    return mean
+
+
+# -- learning ----------------------------------------------------------------------------------
+
+
+def draw_learning(outcome: Outcome) -> Figure:
+    """Losses and validation error over the rounds, and over what they cost in numbers sent."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    history = outcome.history
+    keys = dict.fromkeys(key for line in history for key in line)
+    curves = {key: column(history, key) for key in keys if key in ERRORS or key.startswith("loss_")}
+    curves = {key: y for key, y in curves.items() if np.isfinite(y).any()}
+    errors = [key for key in ERRORS if key in curves]
+    terms = [key for key in curves if key not in ERRORS]
+    rows = [group for group in (errors, terms) if group]
+    styles = _curve_looks(terms)
+    best = int(np.nanargmin(curves["val_mse"])) if "val_mse" in curves else None
+    against = {"round": column(history, "round")}
+    sent = numbers_sent(outcome)
+    if sent[-1] > 0:
+        against["numbers sent per client, up and down"] = sent
+    picture, axes = figure(
+        len(rows),
+        len(against),
+        [styles[key]["label"] for group in rows for key in group],
+        title=f"How {outcome.title} learned",
+        subtitle=_reading(history, best, float(sent[-1])),
+        footer=source(outcome),
+        height=3.2 if len(rows) == 1 else 2.4,
+    )
+    for group, line in zip(rows, axes, strict=True):
+        for (label, x), axis in zip(against.items(), line, strict=True):
+            for key in group:
+                _curve(axis, x, curves[key], styles[key], best if key == "val_mse" else None)
+            if label == "round":
+                axis.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10], integer=True))
+            else:
+                axis.xaxis.set_major_formatter(EngFormatter(sep=" "))
+            axis.set_xlabel(label if line is axes[-1] else "")
+            axis.set_xlim(0, 1.02 * x[-1])
+        span = np.concatenate([curves[key] for key in group])
+        log = log_scale(line[0], "y", span[np.isfinite(span)].tolist(), WIDE_RANGE / 3)
+        kind = "further losses" if group is terms else "MSE (z-scored)"
+        line[0].set_ylabel(f"{kind}{', log scale' if log else ''}")
+    picture.align_ylabels()
+    legend(picture, *(line[0] for line in axes))
+    return picture
+
+
+def column(history: Sequence[dict[str, Any]], key: str) -> Floats:
+    """A figure of every round, [round]; NaN where it is absent."""
+    return np.array([np.nan if line.get(key) is None else line[key] for line in history], float)
+
+
+def numbers_sent(outcome: Outcome) -> Floats:
+    """Numbers that travelled up and down until the end of each round, mean over all clients."""
+    history = outcome.history
+    each = column(history, "numbers_up") + column(history, "numbers_down")
+    return np.cumsum(each * column(history, "clients")) / len(outcome.dataset.ids)
+
+
+def _curve(axis: Axes, x: Floats, y: Floats, look: Look, best: int | None) -> None:
+    marker: Look = {"marker": "o", "markersize": 3} if len(x) <= 10 else {}
+    axis.plot(x, y, **look, **marker)
+    if best is not None:
+        axis.plot(
+            x[best], y[best], "o", color=look["color"], markersize=7, label="lowest", zorder=6
+        )
+
+
+def _curve_looks(terms: Sequence[str]) -> dict[str, Look]:
+    """Training dark, validation blue; further losses in quieter lines."""
+    found: dict[str, Look] = {
+        "loss_prediction": {"color": INK, "linewidth": 1.4, "label": "training, prediction loss"},
+        "val_mse": {"color": METHOD, "linewidth": 2.0, "label": "validation MSE"},
+    }
+    for i, key in enumerate(terms):
+        name = f"training, {key.removeprefix('loss_')} loss"
+        dash = ("solid", (0, (5, 2)), (0, (1, 1.4)))[i % 3]
+        found[key] = {"color": QUIET, "linewidth": 1.4, "linestyle": dash, "label": name}
+    return found
+
+
+def _reading(history: Sequence[dict[str, Any]], best: int | None, sent: float) -> str:
+    """The line that says how to read the learning curves."""
+    validation = (
+        "There is no validation part."
+        if best is None
+        else f"Validation error is lowest in round {history[best]['round']}."
+    )
+    return f"Means over the clients. {validation}" + ("" if sent > 0 else " Nothing is sent.")
+
+
+# -- all pictures ------------------------------------------------------------------------------
+
+
+def source(outcome: Outcome) -> str:
+    """Where the data come from: nobody should take synthetic figures for real ones."""
+    panel = outcome.dataset.panel
+    parts = [f"Data: {panel.name}"]
+    if panel.synthetic:
+        parts.append("synthetic data, not a real network")
+    elif "milan" in panel.name.lower():
+        parts.append("Telecom Italia Open Big Data Challenge, ODbL 1.0")
+    clients = len(outcome.dataset.ids)
+    parts.append(f"{clients} client{'s' if clients != 1 else ''}")
+    return " · ".join(parts)
+
+
+def _looks(outcome: Outcome, names: Sequence[str]) -> dict[str, Look]:
+    return looks(names, outcome.title, best_reference(outcome))

@@ -1,0 +1,206 @@
+"""How things look: numbers in words, and the colours, lines and frame of every picture.
+
+Matplotlib takes a second to import, so it is imported where a picture is made and not before.
+Pictures use its object-oriented side alone: no global state, so that runs in several threads do
+not disturb each other, and nothing of the clock in the file, so that equal runs give equal bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fuels.errors import FuelsError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Look = dict[str, Any]  # of a line: keywords of Axes.plot
+
+# Blue against orange can be told apart with any colour vision and in print; all else is grey.
+METHOD, RIVAL, TRUTH = "#0063a6", "#d5700a", "#c2c2c2"
+INK, QUIET, GRID = "#262626", "#6b6b6b", "#e6e6e6"
+REST: tuple[Look, ...] = (  # references that are not the best one: grey, told apart by dashes
+    {"color": "#7f7f7f", "linestyle": (0, (1, 1.4))},
+    {"color": "#9c9c9c", "linestyle": (0, (5, 2))},
+    {"color": "#bababa", "linestyle": "solid"},
+    {"color": "#5a5a5a", "linestyle": (0, (6, 2, 1, 2))},
+    {"color": "#8c8c8c", "linestyle": (0, (3, 1, 1, 1, 1, 1))},
+)
+DPI = 130
+WIDTH, LEFT, RIGHT, FOOT = 10.0, 0.9, 0.25, 0.85  # inches: the figure, and around the axes
+HEAD, LEGEND_ROW = 0.87, 0.21  # for title and subtitle, and for a row of the legend
+BETWEEN = 0.4  # between two rows of axes
+
+
+# -- numbers -----------------------------------------------------------------------------------
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number as a person writes it: four significant digits, whole numbers whole."""
+    if value is None or math.isnan(value):
+        return "–"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    rounded = float(f"{value:.{digits - 1}e}")
+    if rounded == 0:
+        return "0"
+    power = math.floor(math.log10(abs(rounded)))
+    if power < -4:
+        return f"{value:.{digits - 1}e}"
+    if power >= digits - 1:
+        return f"{value:,.0f}"
+    return f"{rounded:.{digits - 1 - power}f}"
+
+
+def short(text: str, length: int = 28) -> str:
+    """A name cut to a length that fits its place."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def duration(seconds: float) -> str:
+    """`0:07`, `12:34` or `1:02:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+# -- pictures ----------------------------------------------------------------------------------
+
+
+def looks(names: Sequence[str], method: str, rival: str | None) -> dict[str, Look]:
+    """Line style of each forecast: the method, its best reference, and the rest in grey.
+
+    A grey goes with the place among the references, so that it is the same in every run.
+    """
+    references = [name for name in names if name != method]
+    found: dict[str, Look] = {
+        name: {**REST[i % len(REST)], "linewidth": 1.3, "zorder": 3}
+        for i, name in enumerate(references)
+    }
+    if rival is not None:
+        found[rival] = {"color": RIVAL, "linewidth": 1.7, "zorder": 4}
+    found[method] = {"color": METHOD, "linewidth": 2.2, "zorder": 5}
+    return {name: found[name] for name in names}
+
+
+def figure(
+    rows: int,
+    columns: int,
+    labels: Sequence[str],
+    *,
+    title: str,
+    subtitle: str,
+    footer: str,
+    height: float = 4.0,
+    gap: float = 0.0,
+) -> tuple[Figure, list[list[Axes]]]:
+    """A figure with a title, a line below that says how to read it, a legend, and a grid of axes.
+
+    Everything has its place in inches, so that nothing covers data: `height` is that of one row of
+    axes, `gap` the room above each of them for a title. Axes of one row share their y axis.
+    `labels` are what the legend will name; `legend` draws it once the lines are there.
+    """
+    from matplotlib.figure import Figure
+
+    head = HEAD + LEGEND_ROW * -(-len(labels) // legend_columns(labels))
+    between = gap + BETWEEN
+    tall = head + gap + rows * height + (rows - 1) * between + FOOT
+    picture = Figure(figsize=(WIDTH, tall), dpi=DPI, facecolor="white")
+    axes = picture.subplots(
+        rows,
+        columns,
+        squeeze=False,
+        sharey="row",
+        gridspec_kw={
+            "left": LEFT / WIDTH,
+            "right": 1 - RIGHT / WIDTH,
+            "top": 1 - (head + gap) / tall,
+            "bottom": FOOT / tall,
+            "hspace": between / height,
+            "wspace": 0.12,
+        },
+    )
+    left = RIGHT / WIDTH
+    picture.text(left, 1 - 0.2 / tall, title, size=14, weight="bold", color=INK, va="top")
+    picture.text(left, 1 - 0.48 / tall, subtitle, size=9.5, color=QUIET, va="top")
+    picture.text(left, 0.14 / tall, footer, size=8, color=QUIET, va="bottom")
+    return picture, [[dress(axis) for axis in row] for row in axes]
+
+
+def legend_columns(labels: Sequence[str]) -> int:
+    """How many names fit beside each other: 0.6 inches for the line, 0.07 for a letter."""
+    widest = max((0.6 + 0.07 * len(label) for label in labels), default=1.0)
+    total = sum(0.6 + 0.07 * len(label) for label in labels)
+    room = WIDTH - 2 * RIGHT
+    return max(1, len(labels) if total <= room else int(room / widest))
+
+
+def legend(picture: Figure, *axes: Axes) -> None:
+    """The lines of `axes`, named between subtitle and axes, clear of all data."""
+    tall = picture.get_size_inches()[1]
+    found: dict[str, Any] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        found |= dict(zip(labels, handles, strict=True))
+    picture.legend(
+        list(found.values()),
+        list(found),
+        loc="upper left",
+        bbox_to_anchor=(RIGHT / WIDTH, 1 - 0.78 / tall),
+        ncols=legend_columns(list(found)),
+        fontsize=9,
+        labelcolor=INK,
+        frameon=False,
+        handlelength=2.2,
+        columnspacing=1.6,
+        borderpad=0,
+        borderaxespad=0,
+    )
+
+
+def dress(axis: Axes) -> Axes:
+    """Light grid, no box, quiet ticks."""
+    axis.grid(True, color=GRID, linewidth=0.8)
+    axis.set_axisbelow(True)
+    for side, spine in axis.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(QUIET)
+    axis.tick_params(labelsize=9, labelcolor=INK, color=QUIET, length=3, which="both")
+    axis.tick_params(axis="y", length=0, which="both")
+    axis.xaxis.label.set(size=9.5, color=INK)
+    axis.yaxis.label.set(size=9.5, color=INK)
+    return axis
+
+
+def log_scale(axis: Axes, which: str, values: Sequence[float], ratio: float) -> bool:
+    """Make an axis logarithmic where its values span more than `ratio`; tick labels stay plain."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    positive = [value for value in values if value > 0 and math.isfinite(value)]
+    if not positive or max(positive) < ratio * min(positive):
+        return False
+    (axis.set_xscale if which == "x" else axis.set_yscale)("log")
+    line = axis.xaxis if which == "x" else axis.yaxis
+    decades = math.log10(max(positive) / min(positive))
+    subs = (1.0, 2.0, 5.0) if decades < 3 else (1.0,)
+    line.set_major_locator(LogLocator(subs=subs))
+    line.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    line.set_minor_formatter(NullFormatter())
+    return True
+
+
+def save(picture: Figure, path: Path) -> Path:
+    """The picture as PNG, without the name of the program that made it."""
+    try:
+        picture.savefig(path, format="png", metadata={"Software": None})
+    except OSError as error:
+        raise FuelsError(
+            f"{path}: the plot cannot be written ({error.strerror or error})"
+        ) from None
+    return path

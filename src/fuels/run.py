@@ -1,0 +1,202 @@
+"""One run from settings to results: train, judge, and leave everything in a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from fuels.build import Job, build, fingerprint
+from fuels.config import Engine, Settings, to_dict
+from fuels.data.panel import Panel
+from fuels.data.windows import Dataset
+from fuels.errors import FuelsError
+from fuels.federation.checkpoint import save_state
+from fuels.federation.loop import BYTES, Watcher
+from fuels.methods.base import MODEL
+from fuels.forecast_table import in_zone, write_table
+from fuels.models import PersonalModels, load_models, personal_models, save_models
+from fuels.references import references
+from fuels.report.folder import RunFolder
+from fuels.report.outcome import Outcome
+from fuels.runtime import peak_memory_mb
+from fuels.scores import score, share_better
+from fuels.version import __version__
+
+
+def run(
+    settings: Settings,
+    engine: Engine,
+    folder: RunFolder,
+    *,
+    panel: Panel | None = None,
+    resume: bool = False,
+    watch: Any = None,
+    plots: bool = True,
+) -> Outcome:
+    """Train and write the run folder; `resume` goes on from its checkpoint.
+
+    `watch(total, start)` gives a context manager whose value is a watcher: the progress display.
+    """
+    job = build(settings, engine, panel)
+    start(job, folder, resume)
+    display: AbstractContextManager[Watcher | None] = (
+        watch(settings.training.rounds, job.loop.round) if watch is not None else nullcontext()
+    )
+    with display as watcher:
+        watchers: Sequence[Watcher] = [folder] if watcher is None else [folder, watcher]
+        job.loop.run(watchers, saver=_Saver(folder, fingerprint(job.dataset)))
+    return conclude(job, folder, plots=plots)
+
+
+class _Saver:
+    """Adds to each checkpoint which data it belongs to."""
+
+    def __init__(self, folder: RunFolder, data: str) -> None:
+        self.folder, self.data = folder, data
+
+    def save(self, done: Any, arrays: Any, facts: Any) -> None:
+        self.folder.save(done, arrays, {**facts, "data": self.data})
+
+
+def start(job: Job, folder: RunFolder, resume: bool) -> None:
+    """Bring a job to where its folder left off, or to its warm start."""
+    restored = folder.restore() if resume else None
+    if restored is not None:
+        if restored[1]["data"] != fingerprint(job.dataset):
+            raise FuelsError(f"{folder.path}: the data have changed since this run was interrupted")
+        job.loop.load(*restored)
+    elif job.settings.training.warm_start:
+        warm_start(job, Path(job.settings.training.warm_start))
+
+
+def warm_start(job: Job, source: Path) -> None:
+    """Start from the models of an earlier run: each client from its own, newcomers from the mean."""
+    path = source / "models.safetensors" if source.is_dir() else source
+    models = load_models(path)
+    sizes = job.method.facts.network.sizes
+    if {name: part.shape[1] for name, part in models.parts.items()} != sizes:
+        raise FuelsError(f"{path}: its models are of another size than this run's")
+    row = {client: i for i, client in enumerate(models.ids)}
+    for name in MODEL:
+        mean = models.parts[name].mean(0)
+        if name in job.site.parts:
+            for i, client in enumerate(job.site.ids):
+                own = models.parts[name][row[client]] if client in row else mean
+                job.site.parts[name][i] = own
+        shared = getattr(job.loop.server, "parts", {})
+        if name in shared:
+            shared[name] = mean.numpy()
+
+
+def conclude(job: Job, folder: RunFolder, *, plots: bool = True) -> Outcome:
+    """Judge the kept models, compare with the references, write the results."""
+    parts = job.site.models(job.loop.final_download())
+    model = job.settings.model
+    extra = {n: p.cpu().numpy() for n, p in job.site.parts.items() if n not in MODEL}
+    models = personal_models(
+        job.dataset, parts, extra, encoder=model.encoder, hidden=model.hidden,
+        method=job.settings.method,
+    )
+    save_models(folder.models, models)
+    save_state(folder.server, job.loop.server.state(), {"clients": list(job.loop.clients)})
+    outcome = judge(job, folder, models)
+    first = next(iter(outcome.forecasts.values()), None)
+    if first is not None:
+        frame = forecast_frame(job.dataset, first)
+        write_table(frame, folder.forecasts)
+    if plots and outcome.scores:
+        from fuels.report.plots import write_plots  # matplotlib is slow to import
+
+        folder.plots.mkdir(exist_ok=True)
+        write_plots(outcome, folder.plots)
+    folder.finish(outcome.summary)
+    return outcome
+
+
+def judge(job: Job, folder: RunFolder, models: PersonalModels) -> Outcome:
+    """Forecasts and scores of the test part, method and references, and the summary."""
+    dataset, title = job.dataset, job.method.title
+    forecasts: dict[str, NDArray[Any]] = {}
+    scores = {}
+    first, last = dataset.split.part("test")
+    if dataset.target[:, first:last].any():
+        forecasts[title] = job.site.forecast(models.parts, "test")
+        forecasts |= references(dataset, "test")
+        scores = {name: score(dataset, "test", value) for name, value in forecasts.items()}
+    summary = summarise(job, folder, scores)
+    return Outcome(
+        title=title,
+        settings=job.settings,
+        dataset=dataset,
+        history=folder.history(),
+        forecasts=forecasts,
+        scores=scores,
+        summary=summary,
+    )
+
+
+def summarise(job: Job, folder: RunFolder, scores: dict[str, Any]) -> dict[str, Any]:
+    dataset, loop, title = job.dataset, job.loop, job.method.title
+    totals, history = loop.totals, folder.history()
+    best = job.settings.training.keep == "best" and not np.isnan(loop.val_mse).all()
+    others = {name: value for name, value in scores.items() if name != title}
+    summary: dict[str, Any] = {
+        "method": job.settings.method,
+        "version": __version__,
+        "settings": to_dict(job.settings),
+        "data": {
+            "name": dataset.panel.name,
+            "synthetic": dataset.panel.synthetic,
+            "unit": dataset.panel.unit,
+            "clients": len(dataset.ids),
+            "left_out": dataset.left_out,
+            "values_filled": dataset.filled,
+            "notes": list(dataset.panel.notes),
+        },
+        "rounds": loop.round,
+        "kept_model": "best on the validation part" if best else "last",
+        "scores": {name: value.means() for name, value in scores.items()},
+        "per_client_and_round": {
+            "numbers_up": history[-1]["numbers_up"] if history else 0,
+            "numbers_down": history[-1]["numbers_down"] if history else 0,
+            "bytes_up": BYTES * history[-1]["numbers_up"] if history else 0,
+            "bytes_down": BYTES * history[-1]["numbers_down"] if history else 0,
+        },
+        "totals": {
+            "numbers_up": totals["numbers_up"],
+            "numbers_down": totals["numbers_down"],
+            "bytes_up": BYTES * totals["numbers_up"],
+            "bytes_down": BYTES * totals["numbers_down"],
+        },
+        "parameters_per_client": sum(job.method.facts.network.sizes.values()),
+        "seconds": folder.seconds(),
+        "peak_memory_mb": round(peak_memory_mb(), 1),
+    }
+    if others:
+        reference = min(others, key=lambda name: others[name].means()["mse"])
+        summary["best_reference"] = reference
+        summary["share_better_than_best_reference"] = share_better(scores[title], others[reference])
+    return summary
+
+
+def forecast_frame(dataset: Dataset, forecast: NDArray[Any], part: str = "test") -> pl.DataFrame:
+    """client, time, actual, forecast of a part, in the data's unit; times in the data's zone."""
+    actual = dataset.values(part)
+    predicted = forecast * dataset.std[:, None] + dataset.mean[:, None]
+    times = dataset.times(part)
+    clients, steps = actual.shape
+    frame = pl.DataFrame(
+        {
+            "client": np.repeat(np.array(dataset.ids), steps),
+            "time": np.tile(times.astype("datetime64[ms]"), clients),
+            "actual": actual.ravel(),
+            "forecast": predicted.ravel(),
+        }
+    ).with_columns(pl.col("actual").fill_nan(None))
+    return in_zone(frame, dataset.panel.timezone)

@@ -1,0 +1,47 @@
+"""Small data that every test can use, and the folder of real data where it is known."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fuels.data.panel import Panel
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real datasets, named by the environment."""
+    folder = os.environ.get("FUELS_DATA")
+    if not folder:
+        pytest.skip("FUELS_DATA is not set: it names the folder with the real datasets")
+    return Path(folder)
+
+
+def make_panel(
+    clients: int = 5, days: int = 12, seed: int = 0, period: int = 24, start: str = "2024-01-01"
+) -> Panel:
+    """Hourly series with a daily cycle of their own each, and noise."""
+    rng = np.random.default_rng(seed)
+    hours = np.arange(days * period)
+    columns = [
+        10
+        + i
+        + (3 + i) * np.sin(2 * np.pi * (hours + 4 * i) / period)
+        + rng.normal(0, 0.5, len(hours))
+        for i in range(clients)
+    ]
+    return Panel(
+        values=np.stack(columns, axis=1),
+        ids=tuple(f"c{i}" for i in range(clients)),
+        start=np.datetime64(start, "s"),
+        step=np.timedelta64(86400 // period, "s"),
+        name="test",
+    )
+
+
+@pytest.fixture
+def panel() -> Panel:
+    return make_panel()

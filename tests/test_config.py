@@ -1,0 +1,113 @@
+"""Settings: what is written is read back, and what is wrong is refused in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fuels.config import (
+    Engine,
+    Settings,
+    assignment,
+    check,
+    late_joiners,
+    merge,
+    read_config,
+    write_toml,
+)
+from fuels.errors import FuelsError
+from fuels.methods import complete, method_options
+
+
+def test_the_paper_stands_in_the_defaults() -> None:
+    """Appendix D.1 of the paper."""
+    settings = complete(Settings())
+    assert (settings.windows.period, settings.windows.closeness, settings.windows.periodicity) == (
+        24,
+        3,
+        3,
+    )
+    assert settings.model.hidden == 128
+    training = settings.training
+    assert (training.rounds, training.local_epochs, training.learning_rate) == (200, 1, 0.001)
+    assert (training.optimiser, training.selection, training.batch) == ("adam", 1.0, 0)
+    options = method_options("fuels", {})
+    assert (options.tau, options.rho, options.beta) == (0.02, 5.0, 50.0)
+
+
+def test_toml_round_trip(tmp_path: Path) -> None:
+    changes = {
+        "seed": 7,
+        "data": {"source": "a.csv", "ids": ["x", "y"]},
+        "options": {"tau": 0.1, "inter": False},
+    }
+    settings, engine = merge(Settings(), changes, "test"), Engine(threads=3)
+    write_toml(tmp_path / "config.toml", settings, engine)
+    assert read_config(tmp_path / "config.toml") == (settings, engine)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sed": 1}, "did you mean seed"),
+        ({"training": {"round": 5}}, r"training\.round; did you mean rounds"),
+        ({"training": 5}, "is a section"),
+        ({"training": {"rounds": "many"}}, "whole number"),
+        ({"training": {"rounds": 2.5}}, "whole number"),
+        ({"training": {"learning_rate": "nan"}}, "a number"),
+        ({"data": {"ids": 5}}, "must be a list"),
+        ({"zzz": 1}, "known: data"),
+    ],
+)
+def test_wrong_keys_and_types_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(FuelsError, match=message):
+        merge(Settings(), changes, "file.toml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training": {"batch": 12}}, "row b means phase b"),
+        ({"training": {"rounds": 0}}, r"training\.rounds"),
+        ({"training": {"selection": 1.5}}, "share of clients"),
+        ({"training": {"keep": "first"}}, "best or last"),
+        ({"training": {"optimiser": "lbfgs"}}, "adam or sgd"),
+        ({"windows": {"period": 1}}, r"windows\.period must be at least 2"),
+        ({"preset": "papr"}, "did you mean paper"),
+        ({"seed": -1}, "negative"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(FuelsError, match=message):
+        check(merge(Settings(), changes, "test"))
+
+
+def test_unknown_method_options_are_refused() -> None:
+    with pytest.raises(FuelsError, match=r"options\.taau; did you mean tau"):
+        method_options("fuels", {"taau": 1})
+    with pytest.raises(FuelsError, match="must be true or false"):
+        method_options("fuels", {"inter": "maybe"})
+    assert method_options("fuels", {"tau": "0.5", "inter": "false"}).tau == 0.5
+
+
+def test_assignments() -> None:
+    assert assignment("options.tau=0.1") == {"options": {"tau": "0.1"}}
+    with pytest.raises(FuelsError, match=r"section\.key=value"):
+        assignment("tau")
+
+
+def test_late_joiners() -> None:
+    assert late_joiners("0.2@10") == (0.2, 10)
+    assert late_joiners("") == (0.0, 1)
+    for text in ("0.2", "1.5@3", "0.2@1", "x@y"):
+        with pytest.raises(FuelsError, match="SHARE@ROUND"):
+            late_joiners(text)
+
+
+def test_config_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(FuelsError, match="no such config file"):
+        read_config(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("seed = = 1")
+    with pytest.raises(FuelsError, match="not valid TOML"):
+        read_config(tmp_path / "bad.toml")

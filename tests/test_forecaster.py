@@ -1,0 +1,116 @@
+"""The Python interface on pandas and polars tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from conftest import make_panel
+
+from fuels import Forecaster, FuelsError
+from fuels.forecast import fill_from_past, forecast
+from fuels.forecaster import long_frame
+
+SMALL = {"model": {"hidden": 8}}
+
+
+@pytest.fixture(scope="module")
+def frame() -> pl.DataFrame:
+    return long_frame(make_panel(clients=4, days=20))
+
+
+@pytest.fixture(scope="module")
+def fitted(frame: pl.DataFrame) -> Forecaster:
+    history = frame.filter(pl.col("ds") < pl.datetime(2024, 1, 17))
+    return Forecaster(rounds=40, settings={**SMALL, "training": {"learning_rate": 0.01}}).fit(
+        history
+    )
+
+
+def test_predict_gives_the_next_steps(fitted: Forecaster) -> None:
+    table = fitted.predict(h=5)
+    assert table.columns == ["unique_id", "ds", "FUELS"]
+    assert table["unique_id"].n_unique() == 4 and len(table) == 20
+    first = table.filter(pl.col("unique_id") == "c0")["ds"]
+    assert str(first[0]) == "2024-01-17 00:00:00" and str(first[4]) == "2024-01-17 04:00:00"
+
+
+def test_predictions_follow_the_cycle(fitted: Forecaster) -> None:
+    """A day ahead, recursively, the forecast stays closer than the mean would."""
+    table = fitted.predict(h=24)
+    truth = make_panel(clients=4, days=20).values[16 * 24 : 17 * 24]
+    for i in range(4):
+        predicted = table.filter(pl.col("unique_id") == f"c{i}")["FUELS"].to_numpy()
+        assert np.mean((predicted - truth[:, i]) ** 2) < 0.3 * truth[:, i].var()
+
+
+def test_evaluate_scores_what_comes_after(fitted: Forecaster, frame: pl.DataFrame) -> None:
+    new = frame.filter(pl.col("ds") >= pl.datetime(2024, 1, 17))
+    table = fitted.evaluate(new)
+    assert table["values"].to_list() == [96] * 4
+    assert (table["mse"] < 0.2).all()
+    ratio = table["mse_unit"] / table["mse"]
+    assert ratio.to_list() == pytest.approx((fitted.models.std**2).tolist())  # type: ignore[union-attr]
+
+
+def test_saved_and_loaded_is_the_same(fitted: Forecaster, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "f")
+    loaded = Forecaster.load(tmp_path / "f")
+    assert loaded.predict(h=3).equals(fitted.predict(h=3))
+
+
+def test_pandas_in_pandas_out(frame: pl.DataFrame) -> None:
+    table = pd.DataFrame({name: frame[name].to_list() for name in frame.columns})
+    fitted = Forecaster(rounds=2, settings=SMALL).fit(table)
+    predicted = fitted.predict(h=2)
+    assert isinstance(predicted, pd.DataFrame)
+    assert predicted.columns.tolist() == ["unique_id", "ds", "FUELS"]
+    same = Forecaster(rounds=2, settings=SMALL).fit(frame).predict(h=2)
+    assert predicted["FUELS"].tolist() == pytest.approx(same["FUELS"].to_list())
+
+
+def test_errors_are_sentences(fitted: Forecaster) -> None:
+    with pytest.raises(FuelsError, match="call fit or load first"):
+        Forecaster().predict()
+    with pytest.raises(FuelsError, match="unknown method"):
+        Forecaster(method="fedavgg")
+    with pytest.raises(FuelsError, match="horizon"):
+        fitted.predict(h=0)
+    with pytest.raises(FuelsError, match="pandas or polars"):
+        fitted.predict(frame=[1, 2])
+    stranger = long_frame(make_panel(clients=1)).with_columns(unique_id=pl.lit("zz"))
+    with pytest.raises(FuelsError, match="has a model"):
+        fitted.predict(frame=stranger)
+    with pytest.raises(FuelsError, match="too few"):
+        fitted.predict(frame=long_frame(make_panel(clients=4, days=2)))
+
+
+def test_a_missing_newest_value_is_filled_from_the_past(fitted: Forecaster) -> None:
+    panel = make_panel(clients=4, days=20)
+    panel.values[-2:, 1] = np.nan
+    panel.values[-30:, 2] = np.nan  # silent for more than a day: no forecast
+    with pytest.warns(UserWarning, match="newest values are missing: c2"):
+        result = forecast(fitted.models, panel, 1)  # type: ignore[arg-type]
+    assert np.isfinite(result.values[[0, 1, 3]]).all() and np.isnan(result.values[2]).all()
+    assert result.missing == ("c2",)
+
+
+def test_filling_from_the_past_by_hand() -> None:
+    nan = np.nan
+    values = np.array([1.0, 2, nan, 4, 5, nan, nan, 8])[:, None]
+    filled = fill_from_past(values, 2)[:, 0]
+    np.testing.assert_array_equal(filled, [1, 2, 1, 4, 5, 4, 5, 8])
+
+
+def test_the_future_does_not_change_a_forecast(fitted: Forecaster, frame: pl.DataFrame) -> None:
+    cut = pl.datetime(2024, 1, 18, 7)
+    known = frame.filter(pl.col("ds") < cut)
+    direct = fitted.predict(h=1, frame=known)
+    altered = frame.with_columns(
+        y=pl.when(pl.col("ds") >= cut).then(pl.col("y") * -50).otherwise(pl.col("y"))
+    )
+    again = fitted.predict(h=1, frame=altered.filter(pl.col("ds") < cut))
+    assert direct.equals(again)

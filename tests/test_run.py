@@ -1,0 +1,248 @@
+"""Whole runs: the folder they leave, equal results for equal settings, and going on after a kill."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from conftest import make_panel
+
+from fuels.config import Engine, Settings, merge, read_config
+from fuels.data.panel import Panel
+from fuels.errors import FuelsError
+from fuels.federation.checkpoint import load_state
+from fuels.report.folder import RunFolder
+from fuels.run import run
+
+RESULTS = ("metrics.jsonl", "forecasts.parquet", "models.safetensors", "server.safetensors")
+
+
+def small(**changes: object) -> Settings:
+    base = merge(
+        Settings(),
+        {"windows": {"split": "7/2/3"}, "training": {"rounds": 4}, "model": {"hidden": 4}},
+        "test",
+    )
+    return merge(base, changes, "test")
+
+
+def do_run(folder: Path, settings: Settings, panel: Panel, threads: int = 1, **more: object):  # type: ignore[no-untyped-def]
+    engine = Engine(threads=threads)
+    target = RunFolder.create(folder, settings, engine)
+    return run(settings, engine, target, panel=panel, plots=False, **more)  # type: ignore[arg-type]
+
+
+def results(folder: Path) -> list[bytes]:
+    return [(folder / name).read_bytes() for name in RESULTS]
+
+
+def test_the_run_folder_is_complete(tmp_path: Path, panel: Panel) -> None:
+    outcome = do_run(tmp_path / "r", small(), panel)
+    folder = tmp_path / "r"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["rounds"] == 4 and summary["data"]["clients"] == 5
+    assert set(summary["scores"]) >= {"FUELS", "last value", "ridge", "one period ago"}
+    assert [line["round"] for line in outcome.history] == [1, 2, 3, 4]
+    assert not (folder / "checkpoint.safetensors").exists()
+    frame = pl.read_parquet(folder / "forecasts.parquet")
+    assert frame.columns == ["client", "time", "actual", "forecast"]
+    assert len(frame) == 5 * 3 * 24
+    column = frame.filter(pl.col("client") == "c2")["actual"].to_numpy()
+    np.testing.assert_allclose(column, panel.values[9 * 24 :, 2], rtol=1e-5)
+    settings, _ = read_config(folder / "config.toml")
+    assert settings == small()
+
+
+def test_summary_counts_what_the_paper_counts(tmp_path: Path) -> None:
+    outcome = do_run(tmp_path / "r", Settings(training=replace(small().training, rounds=2)),
+                     make_panel(clients=4))
+    sent = outcome.summary["per_client_and_round"]
+    assert sent["numbers_up"] == 6144
+    assert sent["bytes_up"] == 4 * 6144
+    assert sent["numbers_down"] == 2 * 6144
+    assert outcome.summary["parameters_per_client"] == 100865
+
+
+@pytest.mark.parametrize("method", ["fuels", "fedavg", "solo"])
+def test_same_seed_same_bytes(tmp_path: Path, panel: Panel, method: str) -> None:
+    for name in "ab":
+        do_run(tmp_path / name, small(method=method), panel)
+    assert results(tmp_path / "a") == results(tmp_path / "b")
+    do_run(tmp_path / "c", small(method=method, seed=1), panel)
+    assert results(tmp_path / "a") != results(tmp_path / "c")
+
+
+def test_threads_and_client_order_change_nothing(tmp_path: Path) -> None:
+    panel = make_panel(clients=19)
+    do_run(tmp_path / "one", small(), panel, threads=1)
+    do_run(tmp_path / "two", small(), panel, threads=2)
+    do_run(tmp_path / "shuffled", small(), panel.take(np.random.default_rng(1).permutation(19)))
+    models = [load_state(tmp_path / n / "models.safetensors")[0] for n in ("one", "two", "shuffled")]
+    for name, value in models[0].items():
+        np.testing.assert_allclose(models[1][name], value, atol=1e-6)
+        np.testing.assert_array_equal(models[2][name], value)
+
+
+@pytest.mark.parametrize("method", ["fuels", "fedavg"])
+def test_selection_trains_a_share(tmp_path: Path, method: str) -> None:
+    settings = small(method=method, training={"selection": 0.5})
+    outcome = do_run(tmp_path / "r", settings, make_panel(clients=6))
+    assert [line["clients"] for line in outcome.history] == [6, 3, 3, 3]
+
+
+def test_late_joiners(tmp_path: Path) -> None:
+    """Absent at first, they train in the round they join and get prototypes from the next one."""
+    # A low percentile calls few alike, so that everybody has somebody unlike it.
+    settings = small(training={"late": "0.5@3"}, options={"beta": 10})
+    outcome = do_run(tmp_path / "r", settings, make_panel(clients=10))
+    assert [line["clients"] for line in outcome.history] == [5, 5, 10, 10]
+    down = [line["numbers_down"] for line in outcome.history]
+    size = 2 * 24 * 8
+    assert down[0] == 0 and down[2] == size / 2 and down[3] == size
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_too_few_clients_warn_once_and_go_on(tmp_path: Path, clients: int) -> None:
+    with pytest.warns(UserWarning, match="nothing to share") as seen:
+        outcome = do_run(tmp_path / "r", small(), make_panel(clients=clients))
+    assert len([w for w in seen if "nothing to share" in str(w.message)]) == 1
+    assert np.isfinite(outcome.summary["scores"]["FUELS"]["mse"])
+
+
+def test_equal_clients_warn_and_go_on(tmp_path: Path) -> None:
+    panel = make_panel(clients=1)
+    same = replace(panel, values=np.repeat(panel.values, 4, axis=1), ids=("a", "b", "c", "d"))
+    settings = small(options={"intra": False})  # W_n would differ from client to client
+    with pytest.warns(UserWarning, match="nothing to share"):
+        outcome = do_run(tmp_path / "r", settings, same)
+    assert np.isfinite(outcome.summary["scores"]["FUELS"]["mse"])
+
+
+def test_without_validation_the_last_model_is_kept(tmp_path: Path, panel: Panel) -> None:
+    outcome = do_run(tmp_path / "r", small(windows={"split": "8/0/3"}), panel)
+    assert outcome.summary["kept_model"] == "last"
+    assert outcome.history[-1]["val_mse"] is None
+
+
+def test_early_stopping(tmp_path: Path, panel: Panel) -> None:
+    settings = small(training={"rounds": 60, "patience": 2, "learning_rate": 0.05})
+    outcome = do_run(tmp_path / "r", settings, panel)
+    val = [line["val_mse"] for line in outcome.history]
+    assert len(val) < 60 and min(val) == val[-3]
+
+
+def test_warm_start_begins_where_the_other_ended(tmp_path: Path, panel: Panel) -> None:
+    do_run(tmp_path / "first", small(training={"rounds": 30, "keep": "last"}), panel)
+    cold = do_run(tmp_path / "cold", small(training={"rounds": 1}), panel)
+    warm = do_run(
+        tmp_path / "warm",
+        small(training={"rounds": 1, "warm_start": str(tmp_path / "first")}),
+        panel,
+    )
+    loss = "loss_prediction"
+    assert warm.history[0][loss] < 0.7 * cold.history[0][loss]
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path, panel: Panel) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "note.txt").write_text("mine")
+    with pytest.raises(FuelsError, match="not empty"):
+        do_run(tmp_path / "r", small(), panel)
+    assert (tmp_path / "r" / "note.txt").read_text() == "mine"
+
+
+def test_other_data_are_refused_on_resume(tmp_path: Path, panel: Panel) -> None:
+    settings, engine = small(), Engine(threads=1)
+    folder = RunFolder.create(tmp_path / "r", settings, engine)
+
+    class Stop:
+        def on_round(self, done: object) -> None:
+            raise KeyboardInterrupt
+
+    class Watch:
+        def __enter__(self) -> Stop:
+            return Stop()
+
+        def __exit__(self, *_: object) -> None:
+            return None
+
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, engine, folder, panel=panel, watch=lambda *_: Watch(), plots=False)
+    other = replace(panel, values=panel.values + 1e-3 * np.arange(5))
+    with pytest.raises(FuelsError, match="data have changed"):
+        run(settings, engine, folder, panel=other, resume=True, plots=False)
+    run(settings, engine, folder, panel=panel, resume=True, plots=False)
+    do_run(tmp_path / "whole", settings, panel)
+    assert results(tmp_path / "r") == results(tmp_path / "whole")
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path, panel: Panel, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """When a checkpoint cannot be written the run stops in words, and the one before is intact."""
+    import fuels.federation.checkpoint as checkpoint
+
+    settings, engine = small(), Engine(threads=1)
+    folder = RunFolder.create(tmp_path / "r", settings, engine)
+    real, calls = checkpoint.save_file, []
+
+    def full(*args: object, **kwargs: object) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        real(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(FuelsError, match="No space left on device"):
+        run(settings, engine, folder, panel=panel, plots=False)
+    assert load_state(folder.checkpoint)[1]["round"] == 2
+    run(settings, engine, folder, panel=panel, resume=True, plots=False)
+    do_run(tmp_path / "whole", settings, panel)
+    assert results(tmp_path / "r") == results(tmp_path / "whole")
+
+
+def _train(folder: Path, settings: Settings, panel: Panel) -> None:
+    warnings.simplefilter("ignore")
+    target = RunFolder(folder)
+    resume = target.config.exists()
+    if not resume:
+        target = RunFolder.create(folder, settings, Engine(threads=1))
+    run(settings, Engine(threads=1), target, panel=panel, resume=resume, plots=False)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork to kill a process cheaply")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_twenty_kills_end_bit_identical(tmp_path: Path) -> None:
+    """Killed with -9 at random moments, checkpoints included, and resumed: the same bytes."""
+    panel = make_panel(clients=4)
+    settings = small(training={"rounds": 12, "selection": 0.75}, model={"hidden": 24})
+    start = time.perf_counter()
+    _train(tmp_path / "whole", settings, panel)
+    length = time.perf_counter() - start
+    fork = multiprocessing.get_context("fork")
+    moments = random.Random(5)
+    killed = 0
+    for attempt in range(20):
+        folder = tmp_path / f"r{attempt}"
+        process = fork.Process(target=_train, args=(folder, settings, panel))
+        process.start()
+        process.join(moments.uniform(0.05, 0.95) * length)
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)  # type: ignore[arg-type]
+            killed += 1
+        process.join()
+        if not (folder / "summary.json").exists():
+            again = fork.Process(target=_train, args=(folder, settings, panel))
+            again.start()
+            again.join()
+            assert again.exitcode == 0
+        assert results(folder) == results(tmp_path / "whole"), f"attempt {attempt}"
+    assert killed >= 12

@@ -1,0 +1,125 @@
+"""Windows, split and scale against numbers worked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import make_panel
+
+from fuels.data.panel import Panel
+from fuels.data.windows import branches, draw_clients, prepare, split_periods
+from fuels.errors import FuelsError
+
+
+def counting_panel(steps: int = 40, start: str = "2024-01-01", period: int = 4) -> Panel:
+    """One client that counts 0, 1, 2, ...; six hours a step, so a period of 4 is a day."""
+    return Panel(
+        values=np.arange(steps, dtype=np.float64)[:, None],
+        ids=("a",),
+        start=np.datetime64(start, "s"),
+        step=np.timedelta64(86400 // period, "s"),
+    )
+
+
+def test_lags_are_oldest_first() -> None:
+    assert branches(24, 3, 3) == ((3, 2, 1), (72, 48, 24))
+    assert branches(24, 1, 2) == ((1,), (48, 24))
+
+
+def test_windows_by_hand() -> None:
+    data = prepare(counting_panel(), period=4, lags=branches(4, 3, 2), split="6/2/2")
+    assert (data.split.train, data.split.val, data.split.test) == (24, 32, 40)
+    # The training part is 0..23: mean 11.5, variance (24^2 - 1) / 12.
+    assert data.mean[0] == pytest.approx(11.5)
+    assert data.std[0] == pytest.approx(np.sqrt((24**2 - 1) / 12))
+    window = data.inputs(np.array([0]), 10, 11)[0, 0] * data.std[0] + data.mean[0]
+    np.testing.assert_allclose(window, [7, 8, 9, 2, 6], rtol=1e-5)  # closeness, then k-2p, k-p
+    assert not data.window[0, :8].any() and data.window[0, 8:].all()
+    np.testing.assert_allclose(data.values("test")[0], np.arange(32, 40), rtol=1e-6)
+
+
+def test_paper_has_37_training_periods() -> None:
+    data = prepare(make_panel(clients=2, days=62), period=24, lags=branches(24, 3, 3))
+    assert data.target[:, : data.split.train].sum(axis=1).tolist() == [888, 888]
+    assert (data.split.train, data.split.val, data.split.test) == (960, 1224, 1488)
+
+
+def test_a_start_in_mid_period_is_aligned() -> None:
+    data = prepare(
+        counting_panel(start="2024-01-01T12:00"), period=4, lags=branches(4, 1, 1), split="6/2/2"
+    )
+    assert data.offset == 2
+    assert data.split.train == 24  # six days of the calendar, the first of them half
+    assert data.mean[0] == pytest.approx(np.arange(22).mean())
+    assert data.times("test")[0] == np.datetime64("2024-01-09T00:00")
+
+
+@pytest.mark.parametrize(
+    ("periods", "expected"), [(62, (40, 11, 11)), (31, (19, 6, 6)), (9, (5, 2, 2))]
+)
+def test_default_split_is_in_proportion(periods: int, expected: tuple[int, int, int]) -> None:
+    assert split_periods("", periods) == expected
+
+
+@pytest.mark.parametrize("text", ["40/11", "a/b/c", "0/1/1", "5/-1/2", "50/10/10"])
+def test_bad_splits_are_refused(text: str) -> None:
+    with pytest.raises(FuelsError, match=r"windows\.split"):
+        split_periods(text, 62)
+
+
+def test_too_few_periods_are_refused() -> None:
+    with pytest.raises(FuelsError, match="at least 6 are needed"):
+        prepare(make_panel(days=5), period=24, lags=branches(24, 3, 3))
+
+
+def test_clients_are_drawn_as_numpy_draws() -> None:
+    ids = [f"{i:03d}" for i in range(50)]
+    expected = np.random.default_rng(7).choice(np.array(ids), size=10, replace=False)
+    assert draw_clients(ids, 10, 7) == sorted(expected)
+    with pytest.raises(FuelsError, match="only 50"):
+        draw_clients(ids, 51, 0)
+
+
+def test_future_changes_nothing_in_training() -> None:
+    """Statistics, filling and windows of the training part do not see what comes later."""
+    panel = make_panel(days=20)
+    panel.values[100:103, 1] = np.nan
+    changed = panel.values.copy()
+    changed[12 * 24 :] = 1000 - changed[12 * 24 :]
+    lags = branches(24, 3, 3)
+    one = prepare(panel, period=24, lags=lags, split="12/4/4")
+    other = prepare(replace(panel, values=changed), period=24, lags=lags, split="12/4/4")
+    end = one.split.train
+    np.testing.assert_array_equal(one.series[:, :end], other.series[:, :end])
+    np.testing.assert_array_equal(one.mean, other.mean)
+    np.testing.assert_array_equal(one.target[:, :end], other.target[:, :end])
+
+
+def test_filled_values_are_never_targets() -> None:
+    panel = make_panel(days=20)
+    panel.values[100:103, 1] = np.nan
+    panel.values[-30, 2] = np.nan
+    data = prepare(panel, period=24, lags=branches(24, 3, 3), split="12/4/4")
+    assert data.filled == 4
+    assert not data.target[1, 100:103].any()
+    assert data.window[1, 103:106].all()  # but they serve as inputs
+    assert np.isnan(data.values("test")[2]).sum() == 1
+
+
+def test_dead_clients_are_named() -> None:
+    panel = make_panel(clients=3, days=20)
+    panel.values[:, 1] = 5.0
+    data = prepare(panel, period=24, lags=branches(24, 3, 3))
+    assert data.ids == ("c0", "c2")
+    assert "constant" in data.left_out["c1"]
+
+
+def test_order_of_clients_does_not_matter() -> None:
+    panel = make_panel(clients=4, days=12)
+    shuffled = panel.take([2, 0, 3, 1])
+    lags = branches(24, 3, 3)
+    one, other = prepare(panel, period=24, lags=lags), prepare(shuffled, period=24, lags=lags)
+    assert one.ids == other.ids
+    np.testing.assert_array_equal(one.series, other.series)
