@@ -448,7 +448,8 @@ def intra_loss(r: Tensor, r_augmented: Tensor, W: Tensor | None, tau: float) -> 
     loss = 0.0
     for b in range(len(r)):
         true_negatives = [i for i in range(len(r)) if Z[b, i] > 0]
-        loss = loss - torch.log(sm[b, b] / (sm[b, b] + sum(Z[b, i] for i in true_negatives)))
+        negatives = Z[b, true_negatives].sum()  # 0 with gradient 0 where there are none
+        loss = loss - torch.log(sm[b, b] / (sm[b, b] + negatives))
     return loss / len(r)
 
 
@@ -510,8 +511,9 @@ def fuels_client(
 ) -> Tensor:
     collected = []
     for epoch in range(epochs):
-        a = draws(epoch).uniform(options.shift, 1.0, client.train * client.period)
-        a = a.astype(np.float32).astype(np.float64)
+        first = LAGS * client.period  # the first step that can be a sample
+        drawn = draws(epoch).uniform(options.shift, 1.0, client.train * client.period - first)
+        a = np.concatenate([np.ones(first), drawn.astype(np.float32)])
         for index, batch in enumerate(client.batches()):
             optimiser.zero_grad()
             r = model.encode(batch.x)

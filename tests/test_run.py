@@ -135,7 +135,7 @@ def test_without_validation_the_last_model_is_kept(tmp_path: Path, panel: Panel)
 
 
 def test_early_stopping(tmp_path: Path, panel: Panel) -> None:
-    settings = small(training={"rounds": 60, "patience": 2, "learning_rate": 0.05})
+    settings = small(training={"rounds": 60, "patience": 2, "learning_rate": 0.3})
     outcome = do_run(tmp_path / "r", settings, panel)
     val = [line["val_mse"] for line in outcome.history]
     assert len(val) < 60 and min(val) == val[-3]

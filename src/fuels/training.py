@@ -53,7 +53,7 @@ class Optimiser:
 class Batch:
     """One period of every client of the group: row b is phase b."""
 
-    index: int  # position among the periods that have samples
+    index: int  # position among the periods of the training part that can have samples
     last_epoch: bool
     x: Tensor  # windows, [client, B, lag]
     x_augmented: Tensor | None  # x', the temporal shift of x
@@ -71,9 +71,11 @@ class GroupData:
         period, end = dataset.period, dataset.split.train
         target = dataset.target[clients, :end].reshape(len(clients), -1, period)
         window = dataset.window[clients, :end].reshape(len(clients), -1, period)
-        used = np.flatnonzero(target.any(axis=(0, 2)))
-        self.period, self.periods = period, used
-        first, last = used[0] * period, (used[-1] + 1) * period
+        # The first periods only feed the windows. All others are gone through, whoever has values
+        # there, so that a client's batches do not depend on whom it is stacked with.
+        self.period, self.first = period, -(-max(dataset.lags) // period)
+        self.periods = range(self.first, end // period)
+        first, last = self.first * period, end
         # One step more than the targets: the temporal shift of the last sample needs it, and its
         # newest value is still the last one of the training part.
         self.windows = torch.from_numpy(dataset.inputs(clients, first, last + 1)).to(device)
@@ -88,7 +90,6 @@ class GroupData:
             torch.from_numpy(np.swapaxes(array, 0, 1).copy()).to(device) for array in by_period
         )
         self.samples = target.sum(axis=(1, 2)).astype(np.int64)
-        self.first = int(used[0])
         places = dataset.panel.coordinates
         self.coordinates = None if places is None else places[clients]  # [client, 2]
 
@@ -144,7 +145,7 @@ class Group:
         data = self.data
         for epoch in range(epochs):
             mix = self._mix(epoch) if augment else None
-            for index, period in enumerate(data.periods.tolist()):
+            for index, period in enumerate(data.periods):
                 rows = data.rows(period)
                 x = data.windows[:, rows]
                 x_augmented = None
@@ -168,15 +169,12 @@ class Group:
 
         Where the window of the next step is not known, x' is x.
         """
-        data = self.data
-        first, steps = data.first * data.period, data.y.shape[1]
-        # Drawn from the start of the training part on, so that a client's draws do not depend on
-        # which of its periods the others of the group have.
+        steps = self.data.y.shape[1]
         draws = np.stack(
             [
                 generator(self.seed, AUGMENTATION, client, self.round, epoch).uniform(
-                    self.shift, 1.0, first + steps
-                )[first:]
+                    self.shift, 1.0, steps
+                )
                 for client in self.ids
             ]
         )

@@ -45,17 +45,17 @@ def read_npz(path: Path, timezone: str | None) -> Panel:
         zone_info(zone)
     try:
         moment = datetime.fromisoformat(str(arrays["t0"]))
-        minutes = float(arrays["step_minutes"])
-    except (ValueError, TypeError):
+        step = parse_step(round(60 * float(arrays["step_minutes"])))
+    except (ValueError, TypeError, OverflowError, FuelsError):
         raise FuelsError(
-            f"{place}: t0 must be an ISO time and step_minutes a number, not"
+            f"{place}: t0 must be an ISO time and step_minutes a positive number, not"
             f" {arrays['t0']} and {arrays['step_minutes']}"
         ) from None
     panel = Panel(
         values=values,
         ids=ids,
         start=parse_moment(moment, zone, upper=False, option=f"{place}: t0"),
-        step=parse_step(round(minutes * 60)),
+        step=step,
         timezone=zone,
         coordinates=np.asarray(arrays["coordinates"], np.float64)
         if "coordinates" in arrays

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fuels.data.panel import Floats, Panel
 
 _MOST_CLIENTS = 256  # evenly chosen: more do not change the mean curve
-_CLEAR = 0.1  # an average correlation below this is no period
+_CLEAR = 0.1  # a peak must be this high, and this much above the lowest point before it
 _NEARLY_BEST = 0.6  # of the best peak
 _BETTER_TWICE = 1.3  # a peak whose double is this much better is a fraction of the period
 _CLOCK = {"hour": 3600, "day": 86400, "week": 7 * 86400}  # seconds
@@ -44,8 +44,12 @@ def find_cycle(panel: Panel) -> Cycle | None:
     """The period of the panel, or None where nothing repeats clearly."""
     curve = autocorrelation(panel.values, panel.length // 2)
     clock = sorted(clock_lags(panel).values())
-    peaks = {_snap(lag, clock): 0.0 for lag in _peaks(curve)}
-    peaks = {lag: float(curve[lag]) for lag in peaks if curve[lag] >= _CLEAR}
+    candidates = {_snap(lag, clock) for lag in _peaks(curve)}
+    peaks = {
+        lag: float(curve[lag])
+        for lag in candidates
+        if curve[lag] >= _CLEAR and curve[lag] - curve[:lag].min() >= _CLEAR
+    }
     if not peaks:
         return None
     best = max(peaks.values())

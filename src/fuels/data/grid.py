@@ -18,7 +18,8 @@ from fuels.data.times import Times
 from fuels.errors import FuelsError
 
 Codes = NDArray[np.int64]
-_MANY_CELLS = 5 * 10**8  # 4 GB of float64: beyond this a sparse grid is taken for a wrong date
+# A large grid with less than one value in fifty is taken for a wrong date, not for missing data.
+_LARGE, _SPARSE = 10**7, 50
 
 
 def panel_from_rows(
@@ -28,7 +29,7 @@ def panel_from_rows(
     start, step = _regular_grid(times, codes, ids, place)
     index = (times.seconds - start) // step
     length = int(index.max()) + 1
-    if length * len(ids) > max(_MANY_CELLS, 20 * len(values)):
+    if length * len(ids) > max(_LARGE, _SPARSE * len(values)):
         raise FuelsError(
             f"{place}: {len(values)} rows at a step of {format_step(step)} would span {length}"
             f" steps, {_label(start, times)} to {_label(start + (length - 1) * step, times)}:"
@@ -53,7 +54,7 @@ def panel_from_matrix(times: Times, values: Floats, ids: Sequence[str], place: s
     if len(np.unique(index)) != len(index):
         _refuse_duplicate(index, one, times, (), place)
     length = int(index.max()) + 1
-    if length * len(ids) > max(_MANY_CELLS, 20 * values.size):
+    if length * len(ids) > max(_LARGE, _SPARSE * values.size):
         raise FuelsError(f"{place}: {len(index)} rows would span {length} steps: is a date wrong?")
     grid = np.full((length, len(ids)), np.nan)
     grid[index] = values
@@ -102,7 +103,7 @@ def _regular_grid(times: Times, codes: Codes, ids: Sequence[str], place: str) ->
         order = np.lexsort((seconds, codes))
         gaps, _ = _gaps(seconds[order], codes[order])
     if len(gaps) == 0:  # one row per client: the distance between clients is all there is
-        gaps = np.diff(np.unique(seconds))
+        gaps = np.diff(np.unique(seconds)).astype(np.int64)
     if len(gaps) == 0:
         raise FuelsError(
             f"{place}: all rows have the one time {_label(int(seconds[0]), times)}, so there is"

@@ -3,9 +3,10 @@
 The rules look at the training part only. The movement of a period is the mean size of its changes
 from step to step; it is zero for a silent client as for one whose meter is stuck. Still means less
 than 1 % of what the client moves in a lively period (its 90th percentile). A client is dead when
-its training part ends in a stretch that is still on average: at least 3 periods, at least a fifth
-of the training part, and more than twice the longest still run before. The last condition spares
-clients that are merely sparse, such as near-empty cells with many days without an SMS.
+its training part ends in a stretch that is still on average: at least 3 periods and at least a
+fifth of the training part. Sparse clients, such as near-empty cells with many days without an SMS,
+are spared: the stretch must be longer than twice the longest still run before, and a chance of less
+than one in a thousand, were periods still as often as they were before.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _STILL = 0.01  # of the lively movement
 _LIVELY = 90  # percentile of the client's movement over periods
 _LEAST_PERIODS = 3
 _LEAST_SHARE = 0.2
-_UNUSUAL = 2  # times the longest earlier still run
+_LONGER = 2  # times the longest still run before
+_CHANCE = 0.001
 
 
 def leave_out(
@@ -68,6 +70,8 @@ def _by_period(values: Floats, period: int, periods: int) -> Floats:
 def _movement(values: Floats, period: int, periods: int) -> Floats:
     """Mean absolute change per period [period number, client]; NaN where none is known."""
     change = np.abs(np.diff(values, axis=0, prepend=np.nan))
+    if period > 1:  # the fall into silence belongs to no period
+        change[::period] = np.nan
     known = ~np.isnan(change)
     count = _by_period(known.astype(np.float64), period, periods).sum(axis=1)
     total = _by_period(np.where(known, change, 0.0), period, periods).sum(axis=1)
@@ -90,6 +94,11 @@ def _still_at_end(movement: NDArray[np.float64]) -> int:
     moving = np.flatnonzero(~still[: len(known) - at_end])
     if len(moving) == 0:
         return 0
-    longest_before = int(np.max(np.diff(moving, prepend=-1))) - 1
-    needed = max(_LEAST_PERIODS, _LEAST_SHARE * len(known), _UNUSUAL * longest_before + 1)
-    return at_end if at_end >= needed else 0
+    before = len(known) - at_end
+    longest_run = int(np.max(np.diff(moving, prepend=-1))) - 1
+    share_still = (before - len(moving) + 1) / (
+        before + 2
+    )  # never quite 0: few periods prove little
+    long_enough = at_end >= max(_LEAST_PERIODS, _LEAST_SHARE * len(known))
+    unusual = at_end > _LONGER * longest_run and share_still**at_end < _CHANCE
+    return at_end if long_enough and unusual else 0

@@ -50,6 +50,11 @@ class Panel:
                 f"{self.name}: values of shape {self.values.shape} do not fit"
                 f" {len(self.ids)} clients"
             )
+        if self.coordinates is not None and self.coordinates.shape != (len(self.ids), 2):
+            raise FuelsError(
+                f"{self.name}: coordinates of shape {self.coordinates.shape} do not fit"
+                f" {len(self.ids)} clients"
+            )
         if len(set(self.ids)) != len(self.ids):
             raise FuelsError(f"{self.name}: client ids are not unique")
         if self.step <= np.timedelta64(0, "s"):

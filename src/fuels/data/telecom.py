@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -90,11 +92,12 @@ def telecom_panels(
     zone = timezone or ZONE
     # Bins follow local standard time, so that a step of a day means the day of the place.
     shift = int(standard_offset(zone, 2013) / SECOND) * 1000
-    parts = _add_up(files, int(seconds / SECOND) * 1000, shift, activities, progress)
-    if not parts:
-        raise FuelsError(f"{root.name}: there are no records")
-    for slot, activity in enumerate(activities):
-        yield activity, _join(parts, slot, seconds, shift, zone, _UNITS[activity], root)
+    with tempfile.TemporaryFile() as stream:
+        parts = _add_up(files, int(seconds / SECOND) * 1000, shift, activities, stream, progress)
+        if not parts:
+            raise FuelsError(f"{root.name}: there are no records")
+        for slot, activity in enumerate(activities):
+            yield activity, _join(parts, slot, seconds, shift, zone, _UNITS[activity], root)
 
 
 def _add_up(
@@ -102,9 +105,10 @@ def _add_up(
     step_ms: int,
     shift_ms: int,
     activities: Sequence[str],
+    stream: IO[bytes],
     progress: Progress | None,
 ) -> list[Part]:
-    spool = Spool()
+    spool = Spool(stream)
 
     def one(file: Path) -> list[Part]:
         sums = FileSums(file, step_ms, shift_ms, activities)

@@ -7,13 +7,13 @@ file is done its sums go to a temporary file, so memory does not grow with the n
 
 from __future__ import annotations
 
+import math
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,10 +40,10 @@ class _Block:
 
 
 class Spool:
-    """A temporary file for arrays that are done with for now; it is gone when the process ends."""
+    """Arrays laid aside in a temporary file, by several threads."""
 
-    def __init__(self) -> None:
-        self.stream = tempfile.TemporaryFile()
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream = stream
         self.lock = threading.Lock()
 
     def put(self, array: NDArray[Any]) -> Stored:
@@ -63,11 +63,10 @@ class Stored:
     dtype: np.dtype[Any]
 
     def get(self) -> NDArray[Any]:
-        array = np.empty(self.shape, self.dtype)
+        size = math.prod(self.shape) * self.dtype.itemsize
         with self.spool.lock:
             self.spool.stream.seek(self.offset)
-            self.spool.stream.readinto(array.data)
-        return array
+            return np.frombuffer(self.spool.stream.read(size), self.dtype).reshape(self.shape)
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ class FileSums:
         for key in range(first // self.bins, last // self.bins + 1):
             block = self._block_of(key)
             rows = slice(
-                max(first - key * self.bins, 0), min(last - key * self.bins, self.bins) + 1
+                max(first - key * self.bins, 0), min(last - key * self.bins + 1, self.bins)
             )
             yield Part(
                 file=self.file,

@@ -17,7 +17,7 @@ DONE, MALFORMED, ELSEWHERE = 0, 1, 2
 
 _MAX_DIGITS = 18  # more do not fit an int64, and a float64 keeps no more than 17
 _REACH = 60
-_POWERS = 10.0 ** np.arange(-_REACH, _REACH + 1)
+_POWERS = 10.0 ** np.arange(_REACH + 1)
 
 
 def _sum_lines(
@@ -99,7 +99,9 @@ def _sum_lines(
             if text[at] != (10 if field == 4 else 9) or exponent < -_REACH or exponent > _REACH:
                 return MALFORMED, line, lines, 0, 0
             if number != 0 and slots[field] >= 0:
-                sums[slots[field], row, cell] += number * _POWERS[exponent + _REACH]
+                # Dividing by an exact power of ten rounds once, so that 0.3 is read as 0.3.
+                scale = _POWERS[abs(exponent)]
+                sums[slots[field], row, cell] += number / scale if exponent < 0 else number * scale
             at += 1
         seen[row, cell] = 1
         span[0] = min(span[0], time)

@@ -57,6 +57,8 @@ def read_times(
         )
     if kind.is_integer():
         return _epoch(column.cast(pl.Int64), timezone, place)
+    if kind == pl.String and column.str.contains(r"^\s*\d+\s*$").all():
+        return _epoch(column.str.strip_chars().cast(pl.Int64, strict=False), timezone, place)
     if kind == pl.String:
         return _text(column, client, timezone, place)
     raise FuelsError(f"{place}: column '{column.name}' holds no times but {kind} values")
@@ -74,7 +76,7 @@ def _whole_seconds(naive: pl.Series, column: pl.Series, place: str) -> Seconds:
 
 
 def _epoch(column: pl.Series, timezone: str | None, place: str) -> Times:
-    numbers = column.to_numpy()
+    numbers = column.fill_null(0).to_numpy()  # null: more digits than any time has
     smallest, largest = int(numbers.min()), int(numbers.max())
     if smallest < _EARLIEST_EPOCH:
         raise FuelsError(

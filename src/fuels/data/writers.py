@@ -36,7 +36,12 @@ def write_panel(
     check_target(target, overwrite)
     if layout not in ("long", "wide"):
         raise FuelsError(f"layout '{layout}' is not known: choose long or wide")
-    if layout == "wide" and target.suffix != ".npz":
+    if target.suffix != ".npz" and panel.length < 2:
+        raise FuelsError(
+            f"{target}: a table of {panel.length} time steps would not tell how long a step is:"
+            " write .npz"
+        )
+    if target.suffix != ".npz" and layout == "wide":
         _refuse_confusion(panel)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:

@@ -18,6 +18,7 @@ from fuels.errors import FuelsError
 
 Floats = NDArray[np.float64]
 WEEK_SECONDS = 7 * 86400
+ALL = slice(None)
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,13 @@ class History:
         """Local standard time of steps first..last-1, which may lie after the end."""
         return self.start + np.arange(first, last) * self.step
 
-    def lagged(self, first: int, last: int, lag: int) -> Floats:
+    def lagged(self, first: int, last: int, lag: int, clients: slice = ALL) -> Floats:
         """Filled values `lag` steps before steps first..last-1, [client, step]; NaN if unknown."""
-        result = np.full((self.clients, last - first), np.nan)
+        source = self.filled[clients]
+        result = np.full((len(source), last - first), np.nan)
         low, high = max(first - lag, 0), min(last - lag, self.length)
         if high > low:
-            result[:, low - first + lag : high - first + lag] = self.filled[:, low:high]
+            result[:, low - first + lag : high - first + lag] = source[:, low:high]
         return result
 
 
@@ -85,7 +87,7 @@ def fill_from_earlier(observed: Floats, period: int) -> Floats:
 
     From the step on where a client has been silent for a whole period its values stay NaN.
     """
-    clients, length = observed.shape
+    length = observed.shape[1]
     present = ~np.isnan(observed)
     step = np.arange(length)
     newest = np.maximum.accumulate(np.where(present, step, -1), axis=1)

@@ -1,7 +1,7 @@
 """The bytes that travel between a site and the server: a line of JSON, then plain numbers.
 
-Layout: 8 bytes `FUELS\\0\\0\\1`, the length of the header (4 bytes, little endian), the header as JSON,
-then the arrays one after another, little endian, in the order the header lists them. Nothing in it
+Layout: 8 bytes that name the format, the length of the header (4 bytes, little endian), the header
+as JSON, then the arrays one after another, little endian, in the order it lists them. Nothing in it
 can name code, so reading it can execute none. The reader believes nothing: the size is capped
 before anything is looked at, and header and body must fit each other to the byte.
 """

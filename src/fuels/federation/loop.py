@@ -190,8 +190,8 @@ class Loop:
                 bad = np.flatnonzero(~np.isfinite(values))
                 if len(bad):
                     raise FuelsError(
-                        f"round {done.number}: the {name} loss of client {report.clients[bad[0]]} is"
-                        " not finite; training diverged, try a smaller training.learning_rate"
+                        f"round {done.number}: the {name} loss of client {report.clients[bad[0]]} "
+                        "is not finite; training diverged, try a smaller training.learning_rate"
                     )
                 losses.setdefault(name, []).append(values)
         done.losses |= {name: float(np.mean(np.concatenate(v))) for name, v in losses.items()}

@@ -114,11 +114,9 @@ class FedDA(FedAvg):
         """Means by week and phase of what was observed, standardised, [client, week x phase]."""
         shape = (len(group.ids), self.weeks, self.facts.period)
         total, count = np.zeros(shape), np.zeros(shape)
-        for period in group.data.periods.tolist():
-            observed = group.data.weight[period].cpu().numpy() > 0
-            values = group.data.y[:, group.data.rows(period)].cpu().numpy()
-            week = (period - self.reach) // self.options.week
-            total[:, week] += np.where(observed, values, 0.0)
+        for batch in group.batches(1):
+            week, observed = batch.index // self.options.week, batch.weight.cpu().numpy() > 0
+            total[:, week] += np.where(observed, batch.y.cpu().numpy(), 0.0)
             count[:, week] += observed
         means = np.where(count > 0, total / np.maximum(count, 1), 0.0).reshape(len(group.ids), -1)
         centred = means - means.mean(axis=1, keepdims=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fuels.model.gru import GruShape, branch_size
-from fuels.model.kernels import MAX_ROWS, RECORDS, gru_backward, gru_forward
+from fuels.model.kernels import GATES, MAX_ROWS, gru_backward, gru_forward
 from fuels.model.lanes import LANES, TILE
 
 
@@ -42,7 +42,7 @@ def _blocks(rows: int) -> tuple[int, int, int]:
 
 def _tape_size(length: int, hidden: int, clients: int, rows: int) -> int:
     count, _, padded = _blocks(rows)
-    return clients * count * length * RECORDS * hidden * padded
+    return clients * count * (length * GATES + length - 1) * hidden * padded
 
 
 def take_tape(inputs: Sequence[Tensor], shape: GruShape) -> Tensor:
@@ -89,7 +89,7 @@ def encode_forward(
     weights = params.detach().contiguous().numpy()
     parts = None if tape is None else torch.split(tape, _tape_sizes(inputs, shape))
     for i, (offset, column, length, width) in enumerate(_branches(shape)):
-        x_size = _whole(length * width * padded)
+        x_size = padded * (length * width + shape.hidden)
         one_block = _tape_size(length, shape.hidden, 1, block)
         work = _work(x_size + one_block)
         record = work[x_size:] if parts is None else parts[i]

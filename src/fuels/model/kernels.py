@@ -19,6 +19,7 @@ from numba import float32, int64, types, void
 
 from fuels.model.lanes import (
     LANES,
+    LINE,
     TILE,
     address,
     clamp,
@@ -33,7 +34,7 @@ from fuels.model.lanes import (
 from fuels.model.tiles import multiply, transpose
 
 MAX_ROWS = 96  # rows of a block: its tape and the weights of one branch stay in a 1 MB cache
-RECORDS = 5  # r, z, n, W_hn h + b_hn, h
+GATES = 4  # what the tape keeps of a unit at each step: r, z, n, W_hn h + b_hn
 
 Lanes = Any  # a register; Numba infers its type
 
@@ -73,38 +74,38 @@ def _lay_inputs(x: np.ndarray, first: int, rows: int, padded: int, work: int) ->
 
 @compiled()
 def _cell_forward(
-    unit: int, hidden: int, inputs: int, padded: int, w_ih: int, x: int, now: int, before: int
-) -> None:
-    """Gates and new state of one unit; `now` and `before` are tape records, before = 0 at first."""
+    unit: int, hidden: int, inputs: int, padded: int, w_ih: int, x: int,
+    gates: int, before: int, after: int,
+) -> None:  # fmt: skip
+    """Gates and new state of one unit; before and after are states, before = 0 at the first."""
     b_ih = w_ih + 4 * 3 * hidden * (inputs + hidden)
     b_hh = b_ih + 4 * 3 * hidden
     bias_r = get(b_ih, unit) + get(b_hh, unit)
     bias_z = get(b_ih, hidden + unit) + get(b_hh, hidden + unit)
     bias_n = get(b_ih, 2 * hidden + unit)
     bias_h = get(b_hh, 2 * hidden + unit)
-    plane = hidden * padded
-    for at in range(unit * padded, (unit + 1) * padded, LANES):
-        a_r, a_z, a_n = spread(bias_r), spread(bias_z), spread(bias_n)
-        hn = spread(bias_h)
+    for row in range(0, padded, LANES):
+        at = unit * GATES * padded + row
+        a_r, a_z, a_n, hn = spread(bias_r), spread(bias_z), spread(bias_n), spread(bias_h)
         for i in range(inputs):
-            value = load(x, i * padded + at - unit * padded)
+            value = load(x, i * padded + row)
             a_r = a_r + value * get(w_ih, unit * inputs + i)
             a_z = a_z + value * get(w_ih, (hidden + unit) * inputs + i)
             a_n = a_n + value * get(w_ih, (2 * hidden + unit) * inputs + i)
         if before != 0:
-            a_r = a_r + load(now, at)
-            a_z = a_z + load(now, plane + at)
-            hn = hn + load(now, 2 * plane + at)
+            a_r = a_r + load(gates, at)
+            a_z = a_z + load(gates, at + padded)
+            hn = hn + load(gates, at + 2 * padded)
         r, z = sigmoid(a_r), sigmoid(a_z)
         n = tanh(a_n + r * hn)
         h = n - z * n
         if before != 0:
-            h = h + z * load(before, 4 * plane + at)
-        store(now, at, r)
-        store(now, plane + at, z)
-        store(now, 2 * plane + at, n)
-        store(now, 3 * plane + at, hn)
-        store(now, 4 * plane + at, h)
+            h = h + z * load(before, unit * padded + row)
+        store(gates, at, r)
+        store(gates, at + padded, z)
+        store(gates, at + 2 * padded, n)
+        store(gates, at + 3 * padded, hn)
+        store(after, unit * padded + row, h)
 
 
 @compiled(
@@ -128,72 +129,73 @@ def gru_forward(
 ) -> None:
     """One branch of all clients: x [G, R, L, I] to out[:, :, column : column + H]."""
     clients, rows, length, inputs = x.shape
-    record = RECORDS * hidden * padded
     plane = hidden * padded
-    place = 0
+    last = address(work)
+    x_work = last + 4 * plane
+    place = address(tape)
     for g in range(clients):
         w_ih = address(params) + 4 * (g * params.shape[1] + offset)
         w_hh = w_ih + 4 * 3 * hidden * inputs
         for first in range(0, rows, block):
             count = min(block, rows - first)
-            _lay_inputs(x[g], first, count, padded, address(work))
+            _lay_inputs(x[g], first, count, padded, x_work)
             before = 0
-            now = address(tape) + 4 * place
             for t in range(length):
+                gates = place + 4 * t * GATES * plane
+                after = place + 4 * (length * GATES + t) * plane if t < length - 1 else last
                 for unit in range(0, hidden, TILE):
                     units = min(TILE, hidden - unit)
                     if t > 0:
                         for gate in range(3):
+                            w = w_hh + 4 * (gate * hidden + unit) * hidden
                             multiply(
-                                w_hh + 4 * (gate * hidden + unit) * hidden, hidden, 1, units,
-                                before + 4 * 4 * plane, padded, hidden,
-                                now + 4 * (gate * plane + unit * padded), padded, padded, False,
+                                w, hidden, 1, units, before, padded, hidden,
+                                gates + 4 * (unit * GATES + gate) * padded, GATES * padded,
+                                padded, False, w + 4 * TILE * hidden, 2 * LINE if t == 1 else 0,
                             )  # fmt: skip
                     for j in range(unit, unit + units):
                         _cell_forward(
-                            j, hidden, inputs, padded, w_ih,
-                            address(work) + 4 * t * inputs * padded, now, before,
+                            j, hidden, inputs, padded, w_ih, x_work + 4 * t * inputs * padded,
+                            gates, before, after,
                         )  # fmt: skip
-                before = now
-                now += 4 * record
+                before = after
             transpose(
-                before + 4 * 4 * plane, padded, hidden, count,
+                last, padded, hidden, count,
                 address(out) + 4 * ((g * rows + first) * out.shape[2] + column), out.shape[2],
             )  # fmt: skip
             if keep:
-                place += length * record
+                place += 4 * (length * GATES + length - 1) * plane
 
 
 @compiled()
 def _cell_backward(
     unit: int, hidden: int, inputs: int, padded: int, x: int,
-    now: int, before: int, dh: int, dg: int, dg_row: int, grad: int, lane_work: int,
+    gates: int, before: int, dh: int, dg: int, dg_row: int, grad: int, lane_work: int,
 ) -> None:  # fmt: skip
     """Gradients of one unit at one step: into grad (biases, W_ih), dg (W_hh h) and dh (direct)."""
-    plane = hidden * padded
     d_r = d_z = d_n = d_h = spread(np.float32(0.0))
     one = np.float32(1.0)
-    for lane in range(0, padded, LANES):
-        at = unit * padded + lane
-        r, z, n = load(now, at), load(now, plane + at), load(now, 2 * plane + at)
-        hn = load(now, 3 * plane + at)
-        d = load(dh, at)
-        change = n - n
+    for row in range(0, padded, LANES):
+        at = unit * GATES * padded + row
+        r, z, n = load(gates, at), load(gates, at + padded), load(gates, at + 2 * padded)
+        hn = load(gates, at + 3 * padded)
+        d = load(dh, unit * padded + row)
+        change = spread(np.float32(0.0)) - n
         if before != 0:
-            change = load(before, 4 * plane + at)
+            change = load(before, unit * padded + row) - n
         a_n = d * (one - z) * (one - n * n)
-        a_z = d * (change - n) * z * (one - z)
+        a_z = d * change * z * (one - z)
         a_h = a_n * r
         a_r = a_h * hn * (one - r)
         d_r, d_z, d_n, d_h = d_r + a_r, d_z + a_z, d_n + a_n, d_h + a_h
-        store(lane_work, lane, a_r)
-        store(lane_work, padded + lane, a_z)
-        store(lane_work, 2 * padded + lane, a_n)
+        store(lane_work, row, a_r)
+        store(lane_work, padded + row, a_z)
+        store(lane_work, 2 * padded + row, a_n)
         if before != 0:
-            store(dg, unit * dg_row + lane, a_r)
-            store(dg, (hidden + unit) * dg_row + lane, a_z)
-            store(dg, (2 * hidden + unit) * dg_row + lane, a_h)
-            store(dh, at, d * z)
+            store(dg, unit * dg_row + row, a_r)
+            store(dg, (hidden + unit) * dg_row + row, a_z)
+            store(dg, (2 * hidden + unit) * dg_row + row, a_h)
+            store(dh, unit * padded + row, d * z)
     b_ih = 3 * hidden * (inputs + hidden)
     b_hh = b_ih + 3 * hidden
     sum_r, sum_z = total(d_r), total(d_z)
@@ -209,9 +211,9 @@ def _cell_backward(
     for i in range(inputs):
         for gate in range(3):
             weighted = spread(np.float32(0.0))
-            for lane in range(0, padded, LANES):
-                weighted = weighted + load(lane_work, gate * padded + lane) * load(
-                    x, i * padded + lane
+            for row in range(0, padded, LANES):
+                weighted = weighted + load(lane_work, gate * padded + row) * load(
+                    x, i * padded + row
                 )
             at = (gate * hidden + unit) * inputs + i
             put(grad, at, get(grad, at) + total(weighted))
@@ -239,61 +241,69 @@ def gru_backward(
     """Gradient of one branch of all clients, written to its part of grad [G, E]."""
     clients, rows, length, inputs = x.shape
     size = 3 * hidden * (inputs + hidden + 2)
-    record = RECORDS * hidden * padded
     plane = hidden * padded
     wide = (hidden + LANES - 1) // LANES * LANES
     steps = (length - 1) * padded  # rows of all steps but the first, side by side
-    x_work = address(work)
-    lane_work = x_work + 4 * length * inputs * padded
-    dh = lane_work + 4 * 3 * padded
+    dh = address(work)
     dg = dh + 4 * plane
     states = dg + 4 * 3 * hidden * steps
     tile = states + 4 * steps * wide
-    now = address(tape)
+    lane_work = tile + 4 * TILE * wide
+    x_work = lane_work + 4 * 3 * padded
+    place = address(tape)
     for g in range(clients):
         w_hh = address(params) + 4 * (g * params.shape[1] + offset + 3 * hidden * inputs)
         d = address(grad) + 4 * (g * grad.shape[1] + offset)
-        for i in range(size):
-            put(d, i, np.float32(0.0))
+        d_hh = d + 4 * 3 * hidden * inputs
+        for i in range(size):  # W_hh apart, which has a product of its own when there is one
+            if length == 1 or i < 3 * hidden * inputs or i >= 3 * hidden * (inputs + hidden):
+                put(d, i, np.float32(0.0))
         for first in range(0, rows, block):
             count = min(block, rows - first)
             _lay_inputs(x[g], first, count, padded, x_work)
-            for i in range(plane):
-                put(dh, i, np.float32(0.0))
+            if count < padded:
+                for i in range(plane):
+                    put(dh, i, np.float32(0.0))
             transpose(
                 address(grad_out) + 4 * ((g * rows + first) * grad_out.shape[2] + column),
                 grad_out.shape[2], count, hidden, dh, padded,
             )  # fmt: skip
             for t in range(length - 1, -1, -1):
-                here = now + 4 * t * record
-                before = here - 4 * record if t > 0 else 0
+                gates = place + 4 * t * GATES * plane
+                before = place + 4 * (length * GATES + t - 1) * plane if t > 0 else 0
                 dg_t = dg + 4 * (t - 1) * padded
                 for unit in range(hidden):
                     _cell_backward(
                         unit, hidden, inputs, padded, x_work + 4 * t * inputs * padded,
-                        here, before, dh, dg_t, steps, d, lane_work,
+                        gates, before, dh, dg_t, steps, d, lane_work,
                     )  # fmt: skip
                 if t > 0:
-                    for unit in range(0, hidden, TILE):
-                        multiply(
-                            w_hh + 4 * unit, 1, hidden, min(TILE, hidden - unit),
-                            dg_t, steps, 3 * hidden,
-                            dh + 4 * unit * padded, padded, padded, True,
-                        )  # fmt: skip
+                    for gate in range(3):
+                        for unit in range(0, hidden, TILE):
+                            multiply(
+                                w_hh + 4 * (gate * hidden * hidden + unit), 1, hidden,
+                                min(TILE, hidden - unit),
+                                dg_t + 4 * gate * hidden * steps, steps, hidden,
+                                dh + 4 * unit * padded, padded, padded, True, w_hh, 0,
+                            )  # fmt: skip
                     transpose(
-                        before + 4 * 4 * plane, padded, hidden, padded,
+                        before, padded, hidden, padded,
                         states + 4 * (t - 1) * padded * wide, wide,
                     )  # fmt: skip
-            for gate in range(0, 3 * hidden, TILE):
-                if length == 1:
-                    break
+            for gate in range(0, 3 * hidden if length > 1 else 0, TILE):
                 gates = min(TILE, 3 * hidden - gate)
+                target, stride = tile, wide
+                if wide == hidden:
+                    target, stride = d_hh + 4 * gate * hidden, hidden
                 multiply(
                     dg + 4 * gate * steps, steps, 1, gates, states, wide, steps,
-                    tile, wide, wide, False,
+                    target, stride, wide, wide == hidden and first > 0,
+                    w_hh + 4 * (params.shape[1] + gate * hidden), 2 * LINE,
                 )  # fmt: skip
-                for j in range(gates):
-                    at = 3 * hidden * inputs + (gate + j) * hidden
-                    for k in range(hidden):
-                        put(d, at + k, get(d, at + k) + get(tile, j * wide + k))
-            now += 4 * length * record
+                if wide != hidden:
+                    for j in range(gates):
+                        for k in range(hidden):
+                            at = (gate + j) * hidden + k
+                            held = get(d_hh, at) if first > 0 else np.float32(0.0)
+                            put(d_hh, at, held + get(tile, j * wide + k))
+            place += 4 * (length * GATES + length - 1) * plane

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -73,7 +72,7 @@ class Progress:
         self.best_score, self.best_round = math.inf, 0
         self.failures = 0
         self.over = False
-        self.durations: deque[float] = deque(maxlen=RECENT)
+        self.durations: tuple[float, ...] = ()  # replaced whole: another thread may be drawing
         self.started = self.changed = clock()
 
     def __enter__(self) -> Self:
@@ -91,7 +90,7 @@ class Progress:
 
     def on_round(self, done: Round) -> None:
         now = self.clock()
-        self.durations.append(now - self.changed)
+        self.durations = (*self.durations, now - self.changed)[-RECENT:]
         self.changed = now
         self.round = done.number
         self.failures += len(done.failures)
@@ -116,9 +115,10 @@ class Progress:
         return f"{spent} so far" if left is None else f"{duration(left)} left"
 
     def losses(self) -> str:
-        """`prediction 0.0712, intra 1.203`, in the order the method recorded them."""
+        """`prediction 0.0712, inter 0.301, intra 1.203`: the one every method has comes first."""
         found = self.last.losses if self.last is not None else {}
-        return ", ".join(f"{name} {number(value)}" for name, value in found.items())
+        names = sorted(found, key=lambda name: (name != "prediction", name))
+        return ", ".join(f"{name} {number(found[name])}" for name in names)
 
     def validation(self) -> str:
         """Latest and best validation error; empty where there is no validation part."""
@@ -184,7 +184,7 @@ class LiveProgress(Progress):
             refresh_per_second=4,
             redirect_stdout=False,
         )
-        self.live.start()
+        self.live.start(refresh=True)
         return self
 
     def __exit__(
@@ -207,7 +207,7 @@ class LiveProgress(Progress):
         rows = Table.grid(padding=(0, 2, 0, 0))
         rows.add_column(style="dim", no_wrap=True)
         rows.add_column(overflow="fold")
-        rows.add_row("training loss", self.losses() or "the first round is under way")
+        rows.add_row("training loss", self.losses() or "a round is under way")
         if validation := self.validation():
             rows.add_row("validation", validation)
         if trouble := self.trouble():

@@ -28,7 +28,7 @@ REST: tuple[Look, ...] = (  # references that are not the best one: grey, told a
     {"color": "#9c9c9c", "linestyle": (0, (5, 2))},
     {"color": "#bababa", "linestyle": "solid"},
     {"color": "#5a5a5a", "linestyle": (0, (6, 2, 1, 2))},
-    {"color": "#8c8c8c", "linestyle": (0, (3, 1, 1, 1, 1, 1))},
+    {"color": "#454545", "linestyle": (0, (9, 2.5))},
 )
 DPI = 130
 WIDTH, LEFT, RIGHT, FOOT = 10.0, 0.9, 0.25, 0.85  # inches: the figure, and around the axes

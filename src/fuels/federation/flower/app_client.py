@@ -11,10 +11,10 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fuels.errors import FuelsError
-from fuels.federation.flower.desk import Desk, Refusal
-from fuels.federation.flower.parties import SiteFolder
+from fuels.federation.flower.desk import Desk, RefusalError
+from fuels.federation.flower.parties import SiteFolder, log, set_up_log
 from fuels.federation.flower.records import pack, unpack
-from fuels.federation.flower.serving import log, set_up_log, settings_of
+from fuels.federation.flower.serving import settings_of
 
 app = ClientApp()
 
@@ -25,16 +25,17 @@ app = ClientApp()
 def handle(message: Message, context: Context) -> Message:
     where = str(context.node_config.get("folder", ""))
     if not where:
-        raise FuelsError("the SuperNode's node config names no folder (see flower-app.md)")
+        raise FuelsError("the SuperNode's node config names no folder")
     folder = SiteFolder(Path(where))
     set_up_log(folder.state / "site.log")
     try:
-        desk = Desk(folder, settings_of(context.run_config), str(context.node_config.get("data", "")))
+        data = str(context.node_config.get("data", ""))
+        desk = Desk(folder, settings_of(context.run_config), data)
         return Message(pack(desk.answer(unpack(message.content))), reply_to=message)
-    except Refusal as refusal:
+    except RefusalError as refusal:
         log.error("%s", refusal)
         raise
     except Exception:
         # Flower sends the text of an exception to the server, and this one may quote data.
         log.exception("this request could not be answered")
-        raise Refusal("it could not answer; the log in its own folder says why") from None
+        raise RefusalError("it could not answer; the log in its own folder says why") from None

@@ -16,10 +16,11 @@ from flwr.serverapp import Grid, ServerApp
 
 from fuels.errors import FuelsError
 from fuels.federation.flower.keys import public_line
-from fuels.federation.flower.parties import ServerFolder
+from fuels.federation.flower.parties import ServerFolder, log, set_up_log
 from fuels.federation.flower.records import pack, unpack
-from fuels.federation.flower.serving import log, serve, set_up_log, settings_of
+from fuels.federation.flower.serving import serve, settings_of
 from fuels.federation.flower.transport import Answer
+
 
 class GridPost:
     """Flower's Grid as a post between this server and its sites."""
@@ -87,7 +88,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     where = os.environ.get("FUELS_SERVER", "")
     if not where:
-        raise FuelsError("FUELS_SERVER is not set: it names the server's folder (see flower-app.md)")
+        raise FuelsError("FUELS_SERVER is not set; it names the server's folder")
     folder = ServerFolder(Path(where))
     set_up_log(folder.state / "server.log")
     run = str(context.run_config.get("run", "")) or f"flower-{context.run_id}"

@@ -27,7 +27,7 @@ def program(name: str) -> str:
     """Flower's commands stand beside the Python that runs this."""
     path = Path(sys.executable).parent / name
     if not path.exists():
-        raise FuelsError(f"{name} is not installed; install Flower with pip install 'fuels[flower]'")
+        raise FuelsError(f"{name} is not installed; pip install 'fuels[flower]'")
     return str(path)
 
 
@@ -58,7 +58,7 @@ def supernode(folder: SiteFolder, data: str, port: int) -> list[str]:
     values = {"folder": str(folder.path)} | ({"data": data} if data else {})
     for value in values.values():
         if '"' in value or "\\" in value:
-            raise FuelsError(f"{value}: a path with a quote or backslash cannot be passed to Flower")
+            raise FuelsError(f"{value}: Flower cannot be given a path with a quote or backslash")
     return [
         program("flower-supernode"),
         "--superlink", folder.config.server,

@@ -38,7 +38,7 @@ log = logging.getLogger("fuels")
 RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
-class Refusal(FuelsError):
+class RefusalError(FuelsError):
     """A reason that may be told to the server: it says nothing about the data."""
 
 
@@ -53,9 +53,9 @@ class Desk:
         """The reply to a request; FuelsError says why there is none."""
         envelope = decode(request, self.config.consent.largest_message_mb * 2**20)
         if envelope.site != self.config.name:
-            raise Refusal(f"the message is for site {envelope.site!r}, this is another")
+            raise RefusalError(f"the message is for site {envelope.site!r}, this is another")
         if not RUN.fullmatch(envelope.run):
-            raise Refusal("the run has no acceptable name")
+            raise RefusalError("the run has no acceptable name")
         check_consent(self.settings.method, self.config)
         run = self.folder.runs / envelope.run
         run.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,9 @@ class Desk:
         expected = asked if envelope.kind == "train" else everyone
         reason = download_refusal(download, job.method.downloads(), expected)
         if reason:
-            raise Refusal(f"what the server sent in round {envelope.round} is refused: {reason}")
+            raise RefusalError(
+                f"the server's message of round {envelope.round} is refused: {reason}"
+            )
         if envelope.kind == "hello":
             facts = {"clients": list(everyone), "train_periods": train_periods(job.dataset)}
             return encode(replace(reply(envelope, None, None), facts=facts))
@@ -96,14 +98,14 @@ class Desk:
         progress: Progress,
     ) -> bytes:
         if not asked:
-            raise Refusal(f"round {envelope.round}: the server asked for no client")
+            raise RefusalError(f"round {envelope.round}: the server asked for no client")
         if progress.round > envelope.round:
             log.warning(
                 "the server asks for round %d, this site is at %d: it goes on from its models",
                 envelope.round, progress.round,
             )  # fmt: skip
         upload, report = job.site.train(envelope.round, asked, download)
-        check_upload(job.method, upload, asked)
+        check_upload(job.method, envelope.round, upload, asked)
         answer = encode(reply(envelope, upload, self._allowed(report)))
         progress.save(job, envelope.round, answer)
         return answer
@@ -139,9 +141,7 @@ class Progress:
             return
         for what, value in _identity(job).items():
             if self.facts[what] != value:
-                raise Refusal(
-                    f"the {what} of this site differ from those this run began with"
-                )
+                raise RefusalError(f"the {what} of this site differ from those this run began with")
         job.site.load(unprefixed("site", self.arrays))
 
     def save(self, job: Job, number: int, answer: bytes) -> None:
@@ -162,25 +162,25 @@ def check_consent(method: str, config: SiteConfig) -> None:
     """Whether this site takes part in runs of the method at all."""
     if method not in config.consent.methods:
         allowed = ", ".join(config.consent.methods)
-        raise Refusal(f"site {config.name} does not consent to {method} (only {allowed})")
+        raise RefusalError(f"site {config.name} does not consent to {method} (only {allowed})")
 
 
 def check_declaration(method: Method, consent: Consent) -> None:
     """Whether this site consents to all that the method declares to upload."""
-    for name, sent in method.uploads().items():
+    for name, sent in (method.uploads(1) | method.uploads(2)).items():  # the first may differ
         if sent.raw and not consent.raw_derived:
-            raise Refusal(
-                f"{method.title} sends {name}, which is computed from raw values; this site does not"
-                " consent to it (consent.raw_derived in its site.toml)"
+            raise RefusalError(
+                f"{method.title} sends {name}, which is computed from raw values; this site"
+                " does not consent to it (consent.raw_derived in its site.toml)"
             )
 
 
-def check_upload(method: Method, upload: Upload, asked: tuple[str, ...]) -> None:
+def check_upload(method: Method, number: int, upload: Upload, asked: tuple[str, ...]) -> None:
     """The last look before anything leaves: only what the method declares, of the clients asked."""
-    reasons, whole = refusals(upload, method.uploads(), asked)
+    reasons, whole = refusals(upload, method.uploads(number), asked)
     if whole or reasons:
         why = whole or "; ".join(f"client {c}: {reason}" for c, reason in reasons.items())
-        raise Refusal(f"nothing is sent: {why}")
+        raise RefusalError(f"nothing is sent: {why}")
 
 
 @contextmanager

@@ -86,6 +86,15 @@ def add_site(path: Path, federation: str, site: str, server: str, methods: Seque
     return line
 
 
+def admit(folder: ServerFolder, site: str, line: str) -> None:
+    """Add a site's public key to server.toml; the rest of the file stays as it is."""
+    text = folder.config_file.read_text(encoding="utf-8")
+    if "[sites]" not in text:
+        text += "\n[sites]\n"
+    entry = tomli_w.dumps({site: line})
+    folder.config_file.write_text(text.replace("[sites]\n", f"[sites]\n{entry}", 1))
+
+
 def write_app(folder: Path) -> None:
     """The Flower app: two lines of code that name this package, and the settings of a run."""
     package = folder / "fuels_app"
@@ -94,7 +103,8 @@ def write_app(folder: Path) -> None:
     for side in ("server", "client"):
         package.joinpath(f"{side}.py").write_text(
             f'"""The {side} side."""\n\n'
-            f"from fuels.federation.flower.app_{side} import app as app\n"
+            f"from fuels.federation.flower import app_{side}\n\n"
+            f"app = app_{side}.app\n"
         )
     project = {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
@@ -134,12 +144,12 @@ SERVER_HEADER = """\
 SITE_HEADER = """\
 # A site of a federation. `consent` says what may leave it: which methods it takes part in (fuels
 # sends prototypes, others send model parameters), whether error figures may be sent, and whether
-# arrays computed from raw values may. `data.source` is the file to train on, unless --data is given.
+# arrays computed from raw values may. `data.source` is the file to train on.
 """
 
 
 def _page(name: str, sites: Sequence[str], folder: str) -> str:
-    rows = "\n".join(f"| `sites/{site}/` | the owner of site {site}, nobody else |" for site in sites)
+    rows = "\n".join(f"| `sites/{site}/` | the owner of site {site} alone |" for site in sites)
     return f"""\
 # Federation {name}: who gets which folder
 

@@ -9,6 +9,9 @@ anything a site did not send.
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +21,7 @@ from typing import Any, TypeVar, cast
 from fuels.config import Data, Engine, Settings, merge, read_toml
 from fuels.errors import FuelsError
 
+log = logging.getLogger("fuels")
 T = TypeVar("T")
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
@@ -122,6 +126,25 @@ class SiteFolder:
         return replace(config, data=replace(config.data, source=source))
 
 
+class Current:
+    """Which run the server is at, for people and for the steward that takes it up again."""
+
+    def __init__(self, folder: ServerFolder) -> None:
+        self.path = folder.current
+
+    def read(self) -> dict[str, Any]:
+        if not self.path.exists():
+            return {}
+        found: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
+        return found
+
+    def write(self, **changes: Any) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        temporary.write_text(json.dumps({**self.read(), **changes}, indent=2) + "\n")
+        temporary.replace(self.path)
+
+
 def check_name(name: str, place: str) -> str:
     """Names become folders and parts of commands, so they are plain."""
     if not NAME.fullmatch(name):
@@ -137,3 +160,16 @@ def _read(default: T, path: Path, what: str) -> T:
     changes: dict[str, Any] = read_toml(path)
     # `merge` works on any dataclass of settings; only its signature is about Settings.
     return cast(T, merge(cast(Settings, default), changes, str(path)))
+
+
+def set_up_log(path: Path | None = None) -> None:
+    """Log lines to stderr and, where a path is given, to a file."""
+    handlers: list[logging.Handler] = [logging.StreamHandler()]
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(path))
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.handlers = handlers
+    log.setLevel(logging.INFO)
+    log.propagate = False

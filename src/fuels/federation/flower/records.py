@@ -17,8 +17,7 @@ def pack(content: bytes) -> RecordDict:
 
 def unpack(records: RecordDict) -> bytes:
     """The bytes of a message; anything else in it is refused."""
-    if set(records) != {RECORD} or not isinstance(records[RECORD], ArrayRecord):
+    record = records.get(RECORD)
+    if len(records) != 1 or not isinstance(record, ArrayRecord) or set(record) != {FIELD}:
         raise FuelsError("the message is not in this format")
-    if set(records[RECORD]) != {FIELD}:
-        raise FuelsError("the message is not in this format")
-    return bytes(records[RECORD][FIELD].data)
+    return bytes(record[FIELD].data)

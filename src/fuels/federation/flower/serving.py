@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
+import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fuels.build import method_for
 from fuels.config import Engine, Settings, check, merge
 from fuels.errors import FuelsError
 from fuels.federation.checkpoint import save_state, unprefixed
-from fuels.federation.flower.parties import ServerFolder
+from fuels.federation.flower.parties import Current, ServerFolder, log
 from fuels.federation.flower.transport import FlowerTransport, Post
 from fuels.federation.loop import Loop, Round
 from fuels.methods import complete
-from fuels.report.folder import RunFolder, writing
+from fuels.report.folder import RunFolder
 from fuels.version import __version__
-
-log = logging.getLogger("fuels")
 
 
 def settings_of(run_config: Mapping[str, Any]) -> Settings:
@@ -41,6 +38,8 @@ def settings_of(run_config: Mapping[str, Any]) -> Settings:
             nested.setdefault(section, {})[inner] = value
         else:
             nested[key] = value
+    if nested.get("training", {}).get("warm_start"):
+        raise FuelsError("run config: training.warm_start names a file of one machine")
     if "data" in nested:
         raise FuelsError("run config: data are named by each site, not by the run")
     settings = merge(Settings(), nested, "run config")
@@ -58,33 +57,12 @@ def _options(text: str) -> dict[str, Any]:
     return options
 
 
-class Current:
-    """Which run the server is at, for people and for the steward that takes it up again."""
-
-    def __init__(self, folder: ServerFolder) -> None:
-        self.path = folder.current
-
-    def read(self) -> dict[str, Any]:
-        if not self.path.exists():
-            return {}
-        found: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
-        return found
-
-    def write(self, **changes: Any) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with writing(self.path) as temporary:
-            temporary.write_text(json.dumps({**self.read(), **changes}, indent=2) + "\n")
-
-
 def serve(post: Post, folder: ServerFolder, run: str, settings: Settings) -> None:
     """Run, or take up again, the run of this name until its last round."""
     folder.state.mkdir(parents=True, exist_ok=True)
     current = Current(folder)
     with folder.busy.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FuelsError(f"{folder.path}: another run is in progress") from None
+        _hold(lock, folder)
         current.write(run=run, state="running", reason="")
         try:
             _serve(post, folder, run, settings)
@@ -92,6 +70,17 @@ def serve(post: Post, folder: ServerFolder, run: str, settings: Settings) -> Non
             current.write(state="failed", reason=str(error))
             raise
         current.write(state="finished")
+
+
+def _hold(lock: IO[str], folder: ServerFolder) -> None:
+    """Take the lock that says a run is at work; whoever only looks holds it for a moment."""
+    for _ in range(20):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(0.25)
+    raise FuelsError(f"{folder.path}: another run is in progress")
 
 
 def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings) -> None:
@@ -138,16 +127,3 @@ class _Log:
         log.info("round %d of %d: %d clients", done.number, done.of, done.clients)
         for failure in done.failures:
             log.warning("round %d: %s: %s", done.number, failure.site, failure.reason)
-
-
-def set_up_log(path: Path | None = None) -> None:
-    """Log lines to stderr and, where a path is given, to a file."""
-    handlers: list[logging.Handler] = [logging.StreamHandler()]
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handlers.append(logging.FileHandler(path))
-    for handler in handlers:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log.handlers = handlers
-    log.setLevel(logging.INFO)
-    log.propagate = False

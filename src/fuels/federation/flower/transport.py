@@ -106,7 +106,7 @@ class FlowerTransport:
         asked: set[str] = set()
         while True:
             new = self.post.connected() - asked
-            self._send("hello", 0, {site: () for site in new}, Download())
+            self._send("hello", 0, dict.fromkeys(new, ()), Download())
             asked |= new
             for sent, envelope, failure in self._arrivals():
                 if failure is not None:
@@ -191,7 +191,7 @@ class FlowerTransport:
         waiting = {site: ids for site, ids in asked.items() if site in connected}
         self._send("train", number, waiting, download)
         strangers = connected - set(self.members)
-        self._send("hello", number, {site: () for site in strangers}, Download())
+        self._send("hello", number, dict.fromkeys(strangers, ()), Download())
         pending = set(waiting)
         while pending and self.clock() < end:
             for sent, envelope, failure in self._arrivals():
@@ -204,8 +204,7 @@ class FlowerTransport:
             if pending:
                 self.sleep(POLL)
         failures += [
-            Failure(site, f"no answer within {self.rules.deadline:g} s")
-            for site in sorted(pending)
+            Failure(site, f"no answer within {self.rules.deadline:g} s") for site in sorted(pending)
         ]
         if not pending and not waiting:
             self.sleep(min(self.rules.deadline, 5.0))  # nobody there: do not spin through attempts
@@ -231,9 +230,7 @@ class FlowerTransport:
         elif sent.kind == "train":
             self.late[sent.site] = (sent, envelope)
 
-    def _use_late(
-        self, number: int, replies: dict[str, Reply], failures: list[Failure]
-    ) -> None:
+    def _use_late(self, number: int, replies: dict[str, Reply], failures: list[Failure]) -> None:
         for site, (sent, envelope) in sorted(self.late.items()):
             if site in replies:
                 log.info("%s: its late upload of round %d is not needed", site, sent.number)
@@ -297,9 +294,7 @@ class FlowerTransport:
             log.warning("%s did not confirm the end; resume the run when it is back", site)
         return done
 
-    def _ask_all(
-        self, kind: str, number: int, download: Download
-    ) -> list[tuple[_Sent, Envelope]]:
+    def _ask_all(self, kind: str, number: int, download: Download) -> list[tuple[_Sent, Envelope]]:
         connected = self.post.connected()
         asked = {site: ids for site, ids in self.members.items() if site in connected}
         self._send(kind, number, asked, download)
@@ -373,7 +368,7 @@ class FlowerTransport:
         if sent.kind == "hello":
             return MOST_HELLO
         if sent.kind == "train":
-            return size_limit(len(sent.asked), self.method.uploads())
+            return size_limit(len(sent.asked), self.method.uploads(sent.number))
         return OVERHEAD + size_limit(len(self.members[sent.site]), {})
 
     # -- state ---------------------------------------------------------------------------------

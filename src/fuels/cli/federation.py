@@ -1,0 +1,258 @@
+"""`fuels federation`, `fuels server` and `fuels site`: organisations that train together."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fuels.config import Settings, assignment, check, merge
+from fuels.errors import FuelsError
+
+federation_app = typer.Typer(help="Found, run and watch a federation.", no_args_is_help=True)
+server_app = typer.Typer(help="The server of a federation.", no_args_is_help=True)
+site_app = typer.Typer(help="A site of a federation.", no_args_is_help=True)
+
+Show = Annotated[bool, typer.Option("--show", help="Print Flower's own commands and do nothing.")]
+ServerDir = Annotated[Path, typer.Argument(help="The server's folder, or the one `init` made.")]
+
+
+@federation_app.command("init")
+def init_command(
+    name: Annotated[str, typer.Option(help="Name of the federation.")],
+    sites: Annotated[str, typer.Option(help="Names of the sites: north,south,east.")],
+    server: Annotated[str, typer.Option(help="Host name or address at which sites reach it.")],
+    port: Annotated[int, typer.Option(help="Port of the server.")] = 9092,
+    listen: Annotated[
+        str, typer.Option(help="Interface the server listens on. Without it: all, or loopback.")
+    ] = "",
+    methods: Annotated[
+        str, typer.Option(help="Methods the sites consent to; each can change its own config.")
+    ] = "fuels",
+    out: Annotated[Path | None, typer.Option(help="Folder to make. Without it: the name.")] = None,
+) -> None:
+    """Make one folder per party: certificates, keys and config files."""
+    from fuels.federation.flower.found import found
+    from fuels.methods import find_method
+
+    chosen = [find_method(method.strip()).name for method in methods.split(",")]
+    path = out or Path(name)
+    found(path, name, _names(sites), server, port, listen=listen, methods=chosen)
+    typer.echo(f"{path}/ is ready; {path}/README.md says who gets which folder.")
+
+
+@federation_app.command("add-site")
+def add_site_command(
+    folder: Annotated[Path, typer.Argument(help="The folder `init` made.")],
+    name: Annotated[str, typer.Argument(help="Name of the new site.")],
+    methods: Annotated[str, typer.Option(help="Methods the site consents to.")] = "fuels",
+) -> None:
+    """Make the folder of one more site and let the server know its key."""
+    from fuels.federation.flower.found import add_site, admit
+    from fuels.federation.flower.parties import ServerFolder, check_name
+
+    check_name(name, "site")
+    server = ServerFolder(folder)
+    config = server.config
+    if name in config.sites:
+        raise FuelsError(f"{server.config_file}: there is a site {name} already")
+    line = add_site(folder, config.federation, name, config.address, _names(methods))
+    admit(server, name, line)
+    typer.echo(f"{folder}/sites/{name}/ is ready; restart the server so that it knows the key.")
+
+
+@server_app.command("start")
+def server_start(folder: ServerDir, show: Show = False) -> None:
+    """Start the server: Flower's SuperLink with TLS, authentication and a database."""
+    from fuels.federation.flower import commands, launch
+    from fuels.federation.flower.parties import ServerFolder
+
+    server = ServerFolder(folder)
+    if show:
+        extra = commands.server_environment(server)
+        typer.echo(commands.shown(commands.superlink(server), extra))
+        for name in server.config.sites:
+            key = server.keys / f"{name}.pub"
+            typer.echo(commands.shown(commands.register(key, name), extra))
+        return
+    launch.become_server(server)
+
+
+@site_app.command("start")
+def site_start(
+    folder: Annotated[Path, typer.Argument(help="The site's folder.")],
+    data: Annotated[
+        str, typer.Option(help="The site's data file; without it data.source of site.toml.")
+    ] = "",
+    show: Show = False,
+) -> None:
+    """Start a site: Flower's SuperNode with this site's key and data."""
+    from fuels.federation.flower import commands, launch
+    from fuels.federation.flower.parties import SiteFolder, set_up_log
+
+    site = SiteFolder(folder)
+    if show:
+        command = commands.supernode(site, launch.site_data(site, data), 9094)
+        typer.echo(commands.shown(command, commands.site_environment(site)))
+        return
+    set_up_log()
+    launch.keep_site(site, data)
+
+
+@federation_app.command("run")
+def run_command(
+    folder: ServerDir,
+    method: Annotated[str, typer.Option(help="The method to train with.")] = "fuels",
+    rounds: Annotated[int | None, typer.Option(help="Rounds to train.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting: section.key=value.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the current run.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end.")] = False,
+    show: Show = False,
+) -> None:
+    """Train: hand a run to the server and show its progress."""
+    from fuels.federation.flower import commands, launch
+    from fuels.federation.flower.follow import follow
+    from fuels.federation.flower.parties import Current, ServerFolder
+    from fuels.report.display import progress
+
+    server = ServerFolder(folder)
+    chosen = _settings(method, rounds, seed, settings or [])
+    if show:
+        config = server.runs / "RUN" / "flower.toml"
+        typer.echo(
+            commands.shown(commands.start_run(server, config), commands.server_environment(server))
+        )
+        return
+    if resume:
+        run = str(Current(server).read().get("run", ""))
+        if not run:
+            raise FuelsError(f"{server.path}: there is no run to go on with")
+        from fuels.config import read_config
+
+        chosen, _ = read_config(server.runs / run / "config.toml")
+    else:
+        run = launch.new_run(server, chosen)
+    launch.start(server)
+    typer.echo(f"run {run}", err=True)
+    if detach:
+        return
+    total = chosen.training.rounds
+    try:
+        with progress(total) as watcher:
+            follow(server, run, total, watcher)
+    except KeyboardInterrupt:
+        typer.echo(f"run {run} goes on; fuels federation stop {folder} ends it", err=True)
+        raise
+    typer.echo(f"run {run} is finished; results of the server: {server.runs / run}")
+
+
+@federation_app.command("status")
+def status_command(
+    folder: ServerDir,
+    form: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    show: Show = False,
+) -> None:
+    """Where the current run stands and who is connected."""
+    from fuels.federation.flower import commands
+    from fuels.federation.flower.parties import ServerFolder
+    from fuels.federation.flower.state import status
+
+    server = ServerFolder(folder)
+    if show:
+        typer.echo(commands.shown(commands.list_nodes(), commands.server_environment(server)))
+        return
+    found = status(server)
+    if form == "json":
+        typer.echo(json.dumps(found, indent=2))
+        return
+    typer.echo(f"server    {'answers' if found['listening'] else 'does not answer'}")
+    typer.echo(f"run       {found['run'] or 'none yet'} ({found['state'] or 'nothing started'})")
+    if found["reason"]:
+        typer.echo(f"reason    {found['reason']}")
+    if found["rounds"]:
+        typer.echo(f"round     {found['round']} of {found['rounds']}")
+    for site, state in found["sites"].items():
+        typer.echo(f"site      {site}: {state}")
+    for text in found["failures"]:
+        typer.echo(f"failure   {text}")
+
+
+@federation_app.command("stop")
+def stop_command(folder: ServerDir, show: Show = False) -> None:
+    """Stop the current run; server and sites stay up."""
+    from fuels.federation.flower import commands
+    from fuels.federation.flower.parties import Current, ServerFolder
+
+    server = ServerFolder(folder)
+    current = Current(server)
+    found = current.read()
+    command = commands.stop_run(str(found.get("flower_run", "")) or "RUN_ID")
+    if show:
+        typer.echo(commands.shown(command, commands.server_environment(server)))
+        return
+    if found.get("state") not in ("running", "submitted"):
+        raise FuelsError(f"{server.path}: no run is in progress")
+    current.write(state="stopped", reason="stopped by fuels federation stop")
+    answer = commands.call(command, commands.server_environment(server))
+    if not answer.get("success"):
+        raise FuelsError(f"Flower did not stop the run: {answer.get('error-message', '')}")
+    typer.echo(f"run {found['run']} is stopped; --resume takes it up after its last round")
+
+
+@federation_app.command("demo")
+def demo_command(
+    sites: Annotated[int, typer.Option(help="How many sites.", min=1, max=8)] = 3,
+    rounds: Annotated[int, typer.Option(help="Rounds to train.", min=1)] = 5,
+    method: Annotated[str, typer.Option(help="The method to train with.")] = "fuels",
+    keep: Annotated[Path | None, typer.Option(help="Keep everything in this new folder.")] = None,
+) -> None:
+    """A whole federation on this machine, compared with the local engine."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fuels.federation.flower.demo import demo_settings, run_demo
+    from fuels.report.display import progress
+
+    settings = demo_settings(method, rounds)
+    root = keep or Path(tempfile.mkdtemp(prefix="fuels-demo-")) / "demo"
+    typer.echo(f"starting a server and {sites} sites on 127.0.0.1, with TLS and keys", err=True)
+    try:
+        with progress(rounds, title="federation") as watcher:
+            found = run_demo(root, settings, sites, watcher)
+    finally:
+        if keep is None:
+            shutil.rmtree(root.parent, ignore_errors=True)
+    table = Table("", "federation", "one machine", "difference")
+    for name, key in (("validation MSE", "val_mse"), ("test MSE", "test_mse")):
+        here, there = found[key], found[f"local_{key}"]
+        table.add_row(name, f"{here:.5f}", f"{there:.5f}", f"{(here - there) / there:+.3%}")
+    Console().print(table)
+    typer.echo("all processes have ended" + (f"; see {root}" if keep else ""))
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _settings(method: str, rounds: int | None, seed: int, changes: list[str]) -> Settings:
+    from fuels.methods import complete, method_options
+
+    settings = merge(Settings(), {"method": method, "seed": seed}, "options")
+    for text in changes:
+        settings = merge(settings, assignment(text), "--set")
+    if rounds is not None:
+        settings = replace(settings, training=replace(settings.training, rounds=rounds))
+    if settings.data != Settings().data:
+        raise FuelsError("--set data...: data are named by each site, in its site.toml")
+    options: dict[str, Any] = dict(settings.options)
+    method_options(settings.method, options)
+    check(settings)
+    return complete(settings)

@@ -1,0 +1,123 @@
+"""Starting the two kinds of processes of a federation, and handing a run to it."""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from fuels.config import Engine, Settings, write_toml
+from fuels.errors import FuelsError
+from fuels.federation.flower import commands
+from fuels.federation.flower.parties import Current, ServerFolder, SiteFolder, log, set_up_log
+from fuels.federation.flower.steward import is_busy, submit
+
+SHORTEST, LONGEST = 1.0, 30.0  # seconds before a SuperNode that ended is started again
+
+
+def become_server(folder: ServerFolder) -> NoReturn:
+    """Turn this process into the SuperLink, with its steward beside it."""
+    command, extra = commands.superlink(folder), commands.server_environment(folder)
+    folder.state.mkdir(parents=True, exist_ok=True)
+    (folder.state / "ready").unlink(missing_ok=True)
+    commands.write_connection(folder)
+    steward = [sys.executable, "-m", "fuels.federation.flower.steward", str(folder.path)]
+    environment = commands.environment(extra)
+    subprocess.Popen([*steward, str(os.getpid())], env=environment)
+    os.execve(command[0], command, environment)
+
+
+def keep_site(folder: SiteFolder, data: str) -> None:
+    """Run the SuperNode and start it again when it ends, until this process is told to stop.
+
+    A SuperNode gives up when the server does not know its key yet, and it may be killed. The lock
+    is inherited by it, so that a site is never started twice, even if this process is killed.
+    """
+    data = site_data(folder, data)
+    folder.home.mkdir(parents=True, exist_ok=True)
+    environment = commands.environment(commands.site_environment(folder))
+    stopping = threading.Event()
+    child: subprocess.Popen[bytes] | None = None
+
+    def stop(*_: object) -> None:
+        stopping.set()
+        if child is not None:
+            child.terminate()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    with (folder.state / "site.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FuelsError(f"{folder.path}: this site is already running") from None
+        pause = SHORTEST
+        while not stopping.is_set():
+            began = time.monotonic()
+            command = commands.supernode(folder, data, commands.free_port())
+            child = subprocess.Popen(command, env=environment, pass_fds=[lock.fileno()])
+            (folder.state / "supernode.pid").write_text(str(child.pid))
+            status = child.wait()
+            if stopping.is_set():
+                return
+            pause = SHORTEST if time.monotonic() - began > LONGEST else min(2 * pause, LONGEST)
+            log.warning("the SuperNode ended (status %d): again in %g s", status, pause)
+            stopping.wait(pause)
+
+
+def site_data(folder: SiteFolder, data: str) -> str:
+    """The data source as the SuperNode gets it, checked to be there."""
+    if data and not data.startswith("synthetic:"):
+        data = str(Path(data).resolve())
+    source = folder.config_for(data).data.source
+    if not source.startswith("synthetic:") and not Path(source).exists():
+        raise FuelsError(f"{source}: no such data file")
+    return data
+
+
+def new_run(folder: ServerFolder, settings: Settings) -> str:
+    """Write a new run's folder and make it the current one; returns its name."""
+    found = Current(folder).read()
+    if found.get("state") in ("running", "submitted"):
+        raise FuelsError(
+            f"run {found['run']} is not finished: stop it with fuels federation stop, or let it go"
+            " on with fuels federation run --resume"
+        )
+    moment = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
+    run = f"{settings.method}-{moment}"
+    (folder.runs / run).mkdir(parents=True)
+    write_toml(folder.runs / run / "config.toml", settings, Engine())
+    commands.write_run_config(folder.runs / run / "flower.toml", run, settings)
+    Current(folder).write(run=run, state="submitted", reason="", flower_run="")
+    return run
+
+
+def start(folder: ServerFolder) -> None:
+    """Submit the current run."""
+    if is_busy(folder):
+        return
+    Current(folder).write(state="submitted", reason="")
+    reason = submit(folder)
+    if reason:
+        Current(folder).write(state="failed", reason=reason)
+        raise FuelsError(f"the server did not take the run: {reason}")
+
+
+def main() -> None:
+    """`server DIR` or `site DIR [DATA]`: what the commands of the same names do."""
+    set_up_log()
+    kind, folder, *data = sys.argv[1:]
+    if kind == "server":
+        become_server(ServerFolder(Path(folder)))
+    keep_site(SiteFolder(Path(folder)), data[0] if data else "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""A post without a network: sites answer in this process, and every byte can be looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fuels.config import Settings, merge
+from fuels.errors import FuelsError
+from fuels.federation.flower.desk import Desk
+from fuels.federation.flower.found import found
+from fuels.federation.flower.parties import Rules, ServerFolder, SiteFolder
+from fuels.federation.flower.transport import Answer
+
+NEVER = float("inf")
+
+
+def settings(method: str = "fuels", rounds: int = 3, **training: object) -> Settings:
+    """Small enough for a test, and every mechanism is in it."""
+    changes = {
+        "method": method,
+        "windows": {"split": "8/2/2"},
+        "model": {"hidden": 8},
+        "training": {"rounds": rounds, **training},
+    }
+    return merge(Settings(), changes, "test")
+
+
+def write_panel(path: Path, ids: Sequence[str], days: int = 12) -> None:
+    """Hourly values with a day in them, one column of a CSV per client and row."""
+    rng = np.random.default_rng(7)
+    lines = ["time,client,value"]
+    hours = np.arange(24 * days)
+    for i, client in enumerate(ids):
+        wave = 10 + 4 * np.sin(2 * np.pi * (hours + 3 * i) / 24) + rng.normal(0, 0.5, len(hours))
+        for hour, value in zip(hours, wave, strict=True):
+            stamp = np.datetime64("2024-01-01T00") + np.timedelta64(int(hour), "h")
+            lines.append(f"{stamp}:00,{client},{value:.4f}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def make_federation(
+    root: Path, clients: Mapping[str, Sequence[str]], methods: Sequence[str], rules: Rules
+) -> ServerFolder:
+    """Folders of a federation whose sites share one CSV, each reading its own clients."""
+    found(root, "test", list(clients), "127.0.0.1", 9, methods=methods, rules=rules)
+    data = root / "panel.csv"
+    write_panel(data, sorted(c for ids in clients.values() for c in ids))
+    for site, ids in clients.items():
+        file = root / "sites" / site / "site.toml"
+        listed = ", ".join(f'"{client}"' for client in ids)
+        replacement = f'[data]\nsource = "{data}"\nids = [{listed}]'
+        text = file.read_text().replace('[data]\nsource = ""', replacement)
+        file.write_text(text.replace("threads = 0", "threads = 1"))
+    return ServerFolder(root)
+
+
+@dataclasses.dataclass
+class Letter:
+    site: str
+    kind: str
+    number: int
+    content: bytes
+    due: float  # when its answer arrives
+    answer: Answer
+
+
+class MemoryPost:
+    """Answers through real desks; `fate` may delay, drop or replace what a site says."""
+
+    def __init__(self, root: Path, sites: Sequence[str], run_settings: Settings) -> None:
+        self.root, self.settings = root, run_settings
+        self.there = set(sites)
+        self.time = 0.0
+        self.waiting: dict[str, Letter] = {}
+        self.sent: list[tuple[str, str, int, bytes]] = []  # site, kind, round, bytes down
+        self.got: list[tuple[str, str, int, bytes]] = []  # and bytes up
+        self.fate: Callable[[str, str, int, bytes], tuple[float, bytes | str]] = (
+            lambda site, kind, number, reply: (0.0, reply)
+        )
+
+    def clock(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+    def connected(self) -> set[str]:
+        return set(self.there)
+
+    def send(self, letters: Mapping[str, bytes], kind: str, number: int, ttl: float) -> list[str]:
+        tickets = []
+        for site, content in letters.items():
+            ticket = f"{len(self.sent)}"
+            self.sent.append((site, kind, number, content))
+            try:
+                desk = Desk(SiteFolder(self.root / "sites" / site), self.settings)
+                reply: bytes | str = desk.answer(content)
+            except FuelsError as error:
+                reply = str(error)
+            delay = 0.0
+            if isinstance(reply, bytes):
+                self.got.append((site, kind, number, reply))
+                delay, reply = self.fate(site, kind, number, reply)
+            answer = (
+                Answer(ticket, reply)
+                if isinstance(reply, bytes)
+                else Answer(ticket, None, reply)
+            )
+            self.waiting[ticket] = Letter(site, kind, number, content, self.time + delay, answer)
+            tickets.append(ticket)
+        return tickets
+
+    def collect(self, tickets: Sequence[str]) -> list[Answer]:
+        due = [t for t in tickets if t in self.waiting and self.waiting[t].due <= self.time]
+        return [self.waiting.pop(ticket).answer for ticket in due]

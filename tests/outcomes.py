@@ -1,0 +1,82 @@
+"""Small outcomes with errors one can work out by hand, for the tests of tables and pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fuels.config import Settings
+from fuels.data.panel import Panel
+from fuels.data.windows import Dataset, Split
+from fuels.report.outcome import Outcome
+from fuels.scores import score
+
+
+def dataset(
+    clients: int = 3,
+    period: int = 4,
+    periods: tuple[int, int, int] = (4, 1, 2),
+    step: int = 6 * 3600,
+    **panel: Any,
+) -> Dataset:
+    """Series that count 0, 1, 2, ... in each client, shifted by the client; mean 10, std 2."""
+    train, val, test = (period * count for count in periods)
+    length = train + val + test
+    series = np.arange(length, dtype=np.float32) % period + np.arange(clients)[:, None]
+    return Dataset(
+        panel=Panel(
+            values=series.T * 2.0 + 10.0,
+            ids=tuple(f"c{i}" for i in range(clients)),
+            start=np.datetime64("2013-11-01T00:00:00", "s"),
+            step=np.timedelta64(step, "s"),
+            **panel,
+        ),
+        period=period,
+        branches=((1,), (period,)),
+        split=Split(train, train + val, length),
+        offset=0,
+        series=series.astype(np.float32),
+        window=np.ones(series.shape, dtype=np.bool_),
+        target=np.ones(series.shape, dtype=np.bool_),
+        mean=np.full(clients, 10.0),
+        std=np.full(clients, 2.0),
+        filled=0,
+        left_out={},
+    )
+
+
+def outcome(data: Dataset, errors: dict[str, list[float]], **changes: Any) -> Outcome:
+    """An outcome whose forecasts miss every value of client n by errors[name][n]."""
+    first, last = data.split.part("test")
+    actual = data.series[:, first:last]
+    forecasts = {name: actual + np.array(by)[:, None] for name, by in errors.items()}
+    validated = data.split.val > data.split.train
+    history = [
+        {
+            "round": k,
+            "clients": len(data.ids),
+            "loss_prediction": 1.0 / k,
+            "loss_intra": 2.0,
+            **({"loss_inter": 0.5} if k > 1 else {}),
+            "val_mse": 1.0 + (k - 2) ** 2 if validated else None,
+            "val_mae": 1.0 if validated else None,
+            "numbers_up": 10,
+            "numbers_down": 20 if k > 1 else 0,
+            "failures": [],
+        }
+        for k in (1, 2, 3)
+    ]
+    given: dict[str, Any] = {
+        "title": "FUELS",
+        "settings": Settings(),
+        "dataset": data,
+        "history": history,
+        "forecasts": forecasts,
+        "scores": {name: score(data, "test", value) for name, value in forecasts.items()},
+        "summary": {},
+    }
+    return Outcome(**{**given, **changes})
+
+
+ERRORS = {"FUELS": [0.1, 0.2, 0.3], "last value": [0.3, 0.3, 0.3], "ridge": [0.2, 0.1, 0.4]}
