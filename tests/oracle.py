@@ -2,7 +2,7 @@
 
 One client at a time, torch.nn.GRU and torch.optim, plain loops, double precision, and the formulas
 as the papers print them, without logarithms. Windows, batches and scales are made here from the raw
-series. Of fuels only the random draws are used, so that both sides start alike.
+series. Nothing of fuels is used: the start and the choice of clients are given.
 """
 
 from __future__ import annotations
@@ -13,14 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from scipy.cluster.vq import kmeans2
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fuels.randomness import AUGMENTATION, generator
-
 LAGS = 3  # both windows
+F = nn.functional
 
 
 class Model(nn.Module):
@@ -142,10 +139,6 @@ def adam(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=0.001)
 
 
-def sgd(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
-
-
 def train(
     model: Model,
     client: Client,
@@ -185,7 +178,7 @@ class Federation:
         return Model(self.start)
 
 
-# -- the methods: each returns the models by which the clients are judged ---------------------------
+# -- the methods: each returns the models by which the clients are judged --------------------------
 
 
 def solo(fed: Federation) -> list[Model]:
@@ -265,7 +258,9 @@ def perfedavg(
             there = {batch.steps[0] // client.period: batch for batch in client.batches()}
             days = list(periods) * fed.epochs
             if outer == "every":
-                turns = [(days[i - 1], days[i], days[(i + 1) % len(days)]) for i in range(len(days))]
+                turns = [
+                    (days[i - 1], days[i], days[(i + 1) % len(days)]) for i in range(len(days))
+                ]
             elif variant == "hf":
                 turns = list(zip(days[0::3], days[1::3], days[2::3], strict=False))
             else:
@@ -326,234 +321,3 @@ def pfedme(
         old = shared.state_dict()
         shared.load_state_dict({k: (1 - beta) * old[k] + beta * mean[k] for k in mean})
     return personal, shared
-
-
-# -- FedDA -----------------------------------------------------------------------------------------
-
-
-def augmented_set(client: Client, week: int) -> np.ndarray:
-    p = client.period
-    first, means = LAGS, []
-    for start in range(first, client.train, week):
-        for phase in range(p):
-            seen = []
-            for day in range(start, min(start + week, client.train)):
-                k = day * p + phase
-                if client.window(k) is not None and not np.isnan(client.z[k]):
-                    seen.append(client.z[k])
-            means.append(np.mean(seen) if seen else 0.0)
-    values = np.array(means)
-    return ((values - values.mean()) / values.std()).astype(np.float32).astype(np.float64)
-
-
-def far_apart(points: np.ndarray, count: int) -> np.ndarray:
-    centre = points.mean(axis=0)
-    chosen = [min(range(len(points)), key=lambda i: np.linalg.norm(points[i] - centre))]
-    while len(chosen) < count:
-
-        def nearest(i: int) -> float:
-            return min(np.linalg.norm(points[i] - points[j]) for j in chosen)
-
-        chosen.append(max(range(len(points)), key=nearest))
-    return points[chosen]
-
-
-def dual_attention(
-    w: dict[str, Tensor], models: list[dict[str, Tensor]], warm: dict[str, Tensor], rho: float
-) -> dict[str, Tensor]:
-    layer_weight = torch.softmax(torch.stack([torch.norm(w[k] - warm[k]) for k in w]), dim=0)
-    new = {}
-    for i, k in enumerate(w):
-        attention = torch.softmax(torch.stack([torch.norm(w[k] - m[k]) for m in models]), dim=0)
-        pull = sum(a * (w[k] - m[k]) for a, m in zip(attention, models, strict=True))
-        new[k] = w[k] - (pull + rho * layer_weight[i] * (w[k] - warm[k]))
-    return new
-
-
-def fedda(
-    fed: Federation, clusters: int, rho: float, week: int, warm_epochs: int, warm_rate: float
-) -> tuple[list[Model], np.ndarray]:
-    """Round 1 prepares. Returns the judged models and the clusters."""
-    sets = np.stack([augmented_set(client, week) for client in fed.clients])
-    if all(client.place is not None for client in fed.clients):
-        places = np.array([client.place for client in fed.clients]).astype(np.float32) * 1.0
-        _, near = kmeans2(places, far_apart(places, clusters), minit="matrix")
-        start = np.stack([sets[near == label].mean(axis=0) for label in sorted(set(near))])
-    else:
-        start = far_apart(sets, clusters)
-    _, labels = kmeans2(sets, start, minit="matrix")
-
-    p = fed.clients[0].period
-    xs, ys = [], []
-    for series in sets:
-        for k in range(LAGS * p, len(series)):
-            lags = (3, 2, 1, 3 * p, 2 * p, p)
-            xs.append([series[k - lag] for lag in lags])
-            ys.append(series[k])
-    x, y = torch.tensor(np.array(xs)), torch.tensor(np.array(ys))
-    shared = fed.model()
-    optimiser = torch.optim.SGD(shared.parameters(), lr=warm_rate, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.MultiStepLR(
-        optimiser, milestones=[warm_epochs // 2, 3 * warm_epochs // 4], gamma=0.1
-    )
-    for _ in range(warm_epochs):
-        for first in range(0, len(y), 64):
-            optimiser.zero_grad()
-            F.mse_loss(shared(x[first : first + 64]), y[first : first + 64]).backward()
-            optimiser.step()
-        schedule.step()
-
-    def state() -> dict[str, Tensor]:
-        return {k: v.detach().clone() for k, v in shared.state_dict().items()}
-
-    warm = state()
-    of_cluster = {int(label): state() for label in set(labels)}
-    for chosen in fed.chosen[1:]:
-        trained: dict[int, list[dict[str, Tensor]]] = {}
-        for n in chosen:
-            model = copy.deepcopy(shared)
-            train(model, fed.clients[n], sgd(list(model.parameters())), fed.epochs)
-            trained.setdefault(int(labels[n]), []).append(model.state_dict())
-        for label, models in trained.items():
-            of_cluster[label] = dual_attention(of_cluster[label], models, warm, rho)
-        shared.load_state_dict(
-            dual_attention(state(), [of_cluster[label] for label in trained], warm, rho)
-        )
-    return [shared for _ in fed.clients], labels
-
-
-# -- FUELS -----------------------------------------------------------------------------------------
-
-
-@dataclass
-class FuelsSettings:
-    tau: float = 0.02
-    rho: float = 5.0
-    beta: float = 50.0
-    shift: float = 0.8
-    inter: bool = True
-    intra: bool = True
-    periodic: bool = True
-    filter: bool = True
-    detach: bool = False
-
-
-def intra_loss(r: Tensor, r_augmented: Tensor, W: Tensor | None, tau: float) -> Tensor:
-    """Eq. 3-6 as printed."""
-    sm = torch.exp(F.cosine_similarity(r[:, None], r_augmented[None], dim=2) / tau)
-    if W is None:
-        Z = sm * (1 - torch.eye(len(r), dtype=sm.dtype))
-    else:
-        Z = torch.relu(sm * W)
-    loss = 0.0
-    for b in range(len(r)):
-        true_negatives = [i for i in range(len(r)) if Z[b, i] > 0]
-        negatives = Z[b, true_negatives].sum()  # 0 with gradient 0 where there are none
-        loss = loss - torch.log(sm[b, b] / (sm[b, b] + negatives))
-    return loss / len(r)
-
-
-def inter_loss(r: Tensor, positive: Tensor, negative: Tensor, tau: float) -> Tensor:
-    """Eq. 11-13 as printed."""
-    pos = torch.exp(F.cosine_similarity(r, positive, dim=1) / tau)
-    neg = torch.exp(F.cosine_similarity(r, negative, dim=1) / tau)
-    return -torch.log(pos / (pos + neg)).mean()
-
-
-def jsd(a: Tensor, b: Tensor) -> float:
-    """Jensen-Shannon divergence of the rows as distributions, mean over rows, in nats."""
-    total = 0.0
-    for p, q in zip(torch.softmax(a, dim=1), torch.softmax(b, dim=1), strict=True):
-        m = (p + q) / 2
-        total += float((p * torch.log(p / m)).sum() / 2 + (q * torch.log(q / m)).sum() / 2)
-    return total / len(a)
-
-
-def fuels(
-    fed: Federation, W: list[Tensor], seed: int, options: FuelsSettings
-) -> tuple[list[Model], list[Tensor], list[Tensor]]:
-    """Algorithm 1. Returns models, filters W_n and the last prototypes."""
-    models = [fed.model() for _ in fed.clients]
-    filters = [nn.Parameter(w.double().clone()) for w in W]
-    optimisers = [adam([*m.parameters(), w]) for m, w in zip(models, filters, strict=True)]
-    prototypes: list[Tensor | None] = [None] * len(models)
-    for number, chosen in enumerate(fed.chosen, start=1):
-        given = global_prototypes(prototypes, options.beta) if options.inter else {}
-        fresh = {
-            n: fuels_client(
-                models[n],
-                filters[n],
-                optimisers[n],
-                fed.clients[n],
-                given.get(n),
-                lambda epoch, n=n, number=number: generator(
-                    seed, AUGMENTATION, fed.clients[n].id, number, epoch
-                ),
-                fed.epochs,
-                options,
-            )
-            for n in chosen
-        }
-        for n, prototype in fresh.items():
-            prototypes[n] = prototype
-    return models, [w.detach() for w in filters], prototypes
-
-
-def fuels_client(
-    model: Model,
-    W: nn.Parameter,
-    optimiser: torch.optim.Optimizer,
-    client: Client,
-    given: tuple[Tensor, Tensor] | None,
-    draws: Callable[[int], np.random.Generator],
-    epochs: int,
-    options: FuelsSettings,
-) -> Tensor:
-    collected = []
-    for epoch in range(epochs):
-        first = LAGS * client.period  # the first step that can be a sample
-        drawn = draws(epoch).uniform(options.shift, 1.0, client.train * client.period - first)
-        a = np.concatenate([np.ones(first), drawn.astype(np.float32)])
-        for index, batch in enumerate(client.batches()):
-            optimiser.zero_grad()
-            r = model.encode(batch.x)
-            loss = F.mse_loss(model.head(r)[:, 0][batch.target], batch.y[batch.target])
-            if options.intra:
-                share = torch.tensor(a[batch.steps])[:, None]
-                r_augmented = model.encode(share * batch.x + (1 - share) * batch.x_next)
-                if options.detach:
-                    r_augmented = r_augmented.detach()
-                rows = torch.tensor(batch.phases)
-                W_rows = W[rows][:, rows] if options.filter else None
-                loss = loss + intra_loss(r, r_augmented, W_rows, options.tau)
-            if given is not None:
-                rows = torch.tensor(batch.phases)
-                if not options.periodic:
-                    rows = rows + index * client.period
-                loss = loss + options.rho * inter_loss(r, given[0][rows], given[1][rows], options.tau)
-            loss.backward()
-            optimiser.step()
-            if epoch == epochs - 1 and batch.complete:
-                collected.append(r.detach())
-    if options.periodic:
-        return torch.stack(collected).mean(dim=0)
-    return torch.cat(collected)
-
-
-def global_prototypes(
-    prototypes: list[Tensor | None], percentile: float
-) -> dict[int, tuple[Tensor, Tensor]]:
-    """Eq. 9-10: the means of those alike and of those unlike, for whoever has both."""
-    known = [n for n, prototype in enumerate(prototypes) if prototype is not None]
-    table = {(n, m): jsd(prototypes[n], prototypes[m]) for n in known for m in known}
-    pairs = [table[n, m] for n in known for m in known if n < m]
-    if not pairs:
-        return {}
-    threshold = np.percentile(pairs, percentile)
-    given = {}
-    for n in known:
-        alike = [prototypes[m] for m in known if m == n or table[min(n, m), max(n, m)] <= threshold]
-        unlike = [prototypes[m] for m in known if m != n and table[min(n, m), max(n, m)] > threshold]
-        if unlike:
-            given[n] = (torch.stack(alike).mean(dim=0), torch.stack(unlike).mean(dim=0))
-    return given

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import oracle
 import torch
 
+import oracle
 from fuels.build import Job, build
 from fuels.config import Engine, Settings, merge
 from fuels.data.panel import Panel

@@ -38,7 +38,10 @@ CSV = {
     "counter as time": (HEAD + "a,1,2\na,2,3\n", "numbers such as 1 and no times"),
     "date as number": (HEAD + "a,20131101,2\n", "numbers such as 20131101 and no times"),
     "too many digits": (HEAD + f"a,{'9' * 40},2\n", "and no times"),
-    "fraction": (GOOD + "a,2013-11-01T03:00:00.5,1\n", "row 4 .* must be whole seconds"),
+    "fraction": (
+        GOOD + "a,2013-11-01T03:00:00.5,1\n",
+        "the time 2013-11-01T03:00:00.5 has a fraction",
+    ),
     "some offsets": (GOOD + "a,2013-11-01T03:00+01:00,1\n", "some times have an offset"),
     "one time": (HEAD + "a,2013-11-01,1\nb,2013-11-01,1\n", "the one time 2013-11-01 00:00"),
     "not a number": (GOOD.replace(",2\n", ",two\n"), "row 2 has 'two' in column 'value'"),

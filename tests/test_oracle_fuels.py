@@ -5,26 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 import torch
-from small_federation import (
-    PERIOD,
-    TRAIN,
-    assert_same_models,
-    far_from_start,
-    federation,
-    job_of,
-    judged,
-    small_panel,
-    trained,
-)
 
+import oracle
+import oracle_fuels
 from fuels.build import Job
 from fuels.data.panel import Panel
 from fuels.losses import inter_loss, intra_loss, prediction_loss, unit
 from fuels.randomness import AUGMENTATION, FILTER, generator
 from fuels.training import gradients
+from small_federation import (
+    PERIOD,
+    assert_same_models,
+    far_from_start,
+    federation,
+    job_of,
+    small_panel,
+    trained,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:nothing to share")
 
@@ -41,8 +40,10 @@ def compare(panel: Panel, rounds: int = 2, **changes: Any) -> None:
     """Models, filters and prototypes of a run equal the textbook's."""
     job = trained("fuels", panel, rounds, **changes)
     fed = federation(job, panel)
-    options = oracle.FuelsSettings(**dict(job.settings.options))
-    models, filters, prototypes = oracle.fuels(fed, first_filters(job), job.settings.seed, options)
+    options = oracle_fuels.FuelsSettings(**dict(job.settings.options))
+    models, filters, prototypes = oracle_fuels.fuels(
+        fed, first_filters(job), job.settings.seed, options
+    )
     assert far_from_start(job) > 5e-3
     assert_same_models(job, models, fed)
     for i, W in enumerate(filters):
@@ -89,7 +90,7 @@ def test_the_filter_moves_only_where_it_is_positive() -> None:
     assert (now[start > 0] != start[start > 0]).float().mean() > 0.9
 
 
-# -- at the paper's width ---------------------------------------------------------------------------
+# -- at the paper's width --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +134,10 @@ def test_forward_losses_and_gradients_at_hidden_128(wide: tuple[Job, oracle.Fede
         assert torch.allclose(encoded[n, PERIOD:].double(), augmented, rtol=0, atol=1e-6)
         textbook = {
             "prediction": oracle.prediction_loss(model, theirs),
-            "intra": oracle.intra_loss(textbook_r, augmented, filter_, 0.02),
-            "inter": oracle.inter_loss(textbook_r, given[0, n].double(), given[1, n].double(), 0.02),
+            "intra": oracle_fuels.intra_loss(textbook_r, augmented, filter_, 0.02),
+            "inter": oracle_fuels.inter_loss(
+                textbook_r, given[0, n].double(), given[1, n].double(), 0.02
+            ),
         }
         for key, loss in textbook.items():
             assert float(ours[key][n]) == pytest.approx(float(loss.detach()), rel=2e-5), key
@@ -150,22 +153,14 @@ def test_forward_losses_and_gradients_at_hidden_128(wide: tuple[Job, oracle.Fede
 
 
 def test_one_epoch_of_updates_at_hidden_128(wide: tuple[Job, oracle.Federation]) -> None:
-    """All but a few in ten thousand parameters agree to 1e-5 after an epoch of Adam, and none is
-    further off than one step: Adam divides by the size of the gradient, so where that is nothing
-    but rounding the direction of a step is arbitrary."""
     job, fed = wide
     job.loop.step()
-    models = judged(job)
     fed.chosen = fed.chosen[:1]
-    options = oracle.FuelsSettings()
-    textbook, _, prototypes = oracle.fuels(fed, first_filters(job), 0, options)
-    for i, model in enumerate(textbook):
-        named = job.method.facts.network.tensors(models, i)
-        apart = torch.cat(
-            [(named[k].double() - v.detach()).abs().flatten() for k, v in model.named().items()]
-        )
-        assert len(apart) == 100865
-        assert (apart > 1e-5).double().mean() < 1e-3, (apart > 1e-5).sum()
-        assert apart.max() < 1e-3
-        np.testing.assert_allclose(job.loop.server.prototypes[i], prototypes[i], atol=1e-5)
-    assert len(fed.clients[0].batches()) == TRAIN - 3
+    textbook, _, prototypes = oracle_fuels.fuels(
+        fed, first_filters(job), 0, oracle_fuels.FuelsSettings()
+    )
+    assert sum(value.numel() for value in textbook[0].parameters()) == 100865
+    assert far_from_start(job) > 5e-3
+    assert_same_models(job, textbook, fed)
+    for i, prototype in enumerate(prototypes):
+        np.testing.assert_allclose(job.loop.server.prototypes[i], prototype, rtol=0, atol=1e-5)

@@ -209,40 +209,46 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, panel: Panel, monkeypatch) ->
     assert results(tmp_path / "r") == results(tmp_path / "whole")
 
 
-def _train(folder: Path, settings: Settings, panel: Panel) -> None:
+def _train(folder: Path, settings: Settings) -> None:
     warnings.simplefilter("ignore")
     target = RunFolder(folder)
     resume = target.config.exists()
     if not resume:
         target = RunFolder.create(folder, settings, Engine(threads=1))
+    panel = make_panel(clients=4)
     run(settings, Engine(threads=1), target, panel=panel, resume=resume, plots=False)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork to kill a process cheaply")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_twenty_kills_end_bit_identical(tmp_path: Path) -> None:
     """Killed with -9 at random moments, checkpoints included, and resumed: the same bytes."""
-    panel = make_panel(clients=4)
     settings = small(training={"rounds": 12, "selection": 0.75}, model={"hidden": 24})
+    # Processes are forked from one that has only imported, so they start within a moment.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fuels.run", "fuels.model.fused", "conftest"])
+
+    def train(folder: Path, seconds: float) -> bool:
+        """Train in a process of its own, killed after `seconds`; whether it ended by itself."""
+        process = context.Process(target=_train, args=(folder, settings))
+        process.start()
+        process.join(seconds)
+        killed = process.is_alive()
+        if killed:
+            os.kill(process.pid, signal.SIGKILL)  # type: ignore[arg-type]
+            process.join(30)
+        else:
+            assert process.exitcode == 0
+        return not killed
+
+    train(tmp_path / "warm", 120)
     start = time.perf_counter()
-    _train(tmp_path / "whole", settings, panel)
+    assert train(tmp_path / "whole", 120)
     length = time.perf_counter() - start
-    fork = multiprocessing.get_context("fork")
     moments = random.Random(5)
     killed = 0
     for attempt in range(20):
         folder = tmp_path / f"r{attempt}"
-        process = fork.Process(target=_train, args=(folder, settings, panel))
-        process.start()
-        process.join(moments.uniform(0.05, 0.95) * length)
-        if process.is_alive():
-            os.kill(process.pid, signal.SIGKILL)  # type: ignore[arg-type]
-            killed += 1
-        process.join()
+        killed += not train(folder, moments.uniform(0.2, 0.95) * length)
         if not (folder / "summary.json").exists():
-            again = fork.Process(target=_train, args=(folder, settings, panel))
-            again.start()
-            again.join()
-            assert again.exitcode == 0
+            assert train(folder, 120)
         assert results(folder) == results(tmp_path / "whole"), f"attempt {attempt}"
     assert killed >= 12

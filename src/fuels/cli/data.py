@@ -145,7 +145,7 @@ def convert_command(
         coordinates=coordinates,
     )
     if activity != "all":
-        check_target(out, overwrite)
+        check_target(out, layout, overwrite)
         with _progress(path) as progress:
             panel = options.read(path, progress)
         _tell(_write(panel, out, layout, overwrite, json_))
@@ -154,7 +154,7 @@ def convert_command(
         raise FuelsError(f"{path.name}: --activity all is for raw Telecom Italia records only")
     targets = {name: out.with_stem(f"{out.stem}_{name}") for name in ACTIVITIES}
     for target in targets.values():
-        check_target(target, overwrite)
+        check_target(target, layout, overwrite)
     with _progress(path) as progress:
         found = read_activities(path, tuple(ACTIVITIES), timezone, options.shape(), progress)
         notes = [
@@ -185,7 +185,7 @@ def synth_command(
     from fuels.data.synthetic import synthesise
     from fuels.data.writers import check_target
 
-    check_target(out, overwrite)
+    check_target(out, layout, overwrite)
     panel = synthesise(activity, clients=clients, days=days, seed=seed)
     _tell(_write(panel, out, layout, overwrite, json_))
 

@@ -158,6 +158,8 @@ def describe(panel: Panel) -> Description:
 def _clock_text(panel: Panel) -> str:
     if panel.timezone is None:
         return "time zone not known: clock times as found, taken to be regular"
+    if panel.timezone == "UTC":
+        return "UTC"
     hours = panel.standard_offset / np.timedelta64(3600, "s")
     sign, rest = ("-" if hours < 0 else "+"), abs(hours)
     offset = f"UTC{sign}{int(rest):02d}:{round(rest % 1 * 60):02d}"

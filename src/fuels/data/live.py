@@ -96,9 +96,8 @@ def _still_at_end(movement: NDArray[np.float64]) -> int:
         return 0
     before = len(known) - at_end
     longest_run = int(np.max(np.diff(moving, prepend=-1))) - 1
-    share_still = (before - len(moving) + 1) / (
-        before + 2
-    )  # never quite 0: few periods prove little
+    # Never quite 0, so that few periods prove little.
+    share_still = (before - len(moving) + 1) / (before + 2)
     long_enough = at_end >= max(_LEAST_PERIODS, _LEAST_SHARE * len(known))
     unusual = at_end > _LONGER * longest_run and share_still**at_end < _CHANCE
     return at_end if long_enough and unusual else 0

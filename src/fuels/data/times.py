@@ -70,7 +70,7 @@ def _whole_seconds(naive: pl.Series, column: pl.Series, place: str) -> Seconds:
     if broken.any():
         row = int(np.argmax(broken))
         raise FuelsError(
-            f"{place}: row {row + 1} has the time {column[row]}; times must be whole seconds"
+            f"{place}: the time {column[row]} has a fraction; times must be whole seconds"
         )
     return np.asarray(micro // 1_000_000, dtype=np.int64)
 
@@ -91,29 +91,41 @@ def _epoch(column: pl.Series, timezone: str | None, place: str) -> Times:
 
 
 def _text(column: pl.Series, client: pl.Series | None, timezone: str | None, place: str) -> Times:
-    text = column.str.strip_chars()
+    # The same times come back for every client: each is parsed once.
+    distinct = column.unique(maintain_order=True)
+    seconds, shift = _parse(distinct, column, place)
+    number = pl.int_range(len(distinct), eager=True)
+    rows = column.replace_strict(distinct, number, return_dtype=pl.Int64).to_numpy()
+    if shift is None:
+        return _local(seconds[rows], client, timezone, place)
+    utc = (seconds - shift)[rows]
+    if timezone is not None:
+        return Times(utc, timezone)
+    zone, note = _zone_of_offset(int(shift.min()))
+    return Times(utc, zone, (note,))
+
+
+def _parse(distinct: pl.Series, column: pl.Series, place: str) -> tuple[Seconds, Seconds | None]:
+    """Seconds on the clock as written, and the offsets from UTC where all times carry one."""
+    text = distinct.str.strip_chars()
     offset = text.str.extract(r"\d{2}:?\d{2}.*?" + _OFFSET)
-    bare = text.str.replace(_OFFSET, "") if offset.null_count() == 0 else text
+    all_offset = offset.null_count() == 0
+    bare = text.str.replace(_OFFSET, "") if all_offset else text
     bare = bare.str.strip_chars().str.replace(" ", "T").str.replace_all("/", "-")
     parsed = pl.select(
         pl.coalesce(pl.lit(bare).str.to_datetime(f, strict=False, time_unit="us") for f in _FORMATS)
     ).to_series()
     if parsed.null_count():
-        row = int(parsed.is_null().arg_max() or 0)
+        wrong = distinct[int(parsed.is_null().arg_max() or 0)]
+        row = int((column == wrong).arg_max() or 0)
         some = offset.null_count() < len(offset)
         why = ": some times have an offset from UTC and some do not" if some else ""
         raise FuelsError(
-            f"{place}: row {row + 1} has '{column[row]}' as its time{why};"
+            f"{place}: row {row + 1} has '{wrong}' as its time{why};"
             " write times such as 2013-11-01T06:00"
         )
-    seconds = _whole_seconds(parsed, column, place)
-    if offset.null_count():
-        return _local(seconds, client, timezone, place)
-    shift = _offset_seconds(offset)
-    if timezone is not None:
-        return Times(seconds - shift, timezone)
-    zone, note = _zone_of_offset(int(shift.min()))
-    return Times(seconds - shift, zone, (note,))
+    seconds = _whole_seconds(parsed, distinct, place)
+    return seconds, _offset_seconds(offset) if all_offset else None
 
 
 def _offset_seconds(offset: pl.Series) -> Seconds:

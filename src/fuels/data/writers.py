@@ -33,9 +33,7 @@ def write_panel(
 ) -> tuple[str, ...]:
     """Write a panel by the ending of `path`; returns notes on what the format could not keep."""
     target = Path(path)
-    check_target(target, overwrite)
-    if layout not in ("long", "wide"):
-        raise FuelsError(f"layout '{layout}' is not known: choose long or wide")
+    check_target(target, layout, overwrite)
     if target.suffix != ".npz" and panel.length < 2:
         raise FuelsError(
             f"{target}: a table of {panel.length} time steps would not tell how long a step is:"
@@ -57,8 +55,10 @@ def write_panel(
     return ()
 
 
-def check_target(target: Path, overwrite: bool) -> None:
+def check_target(target: Path, layout: str, overwrite: bool) -> None:
     """Refuse, before any work is done, a file that cannot or should not be written."""
+    if layout not in ("long", "wide"):
+        raise FuelsError(f"--layout '{layout}' is not known: choose long or wide")
     if target.suffix not in FORMATS:
         raise FuelsError(f"{target}: can write {', '.join(FORMATS)} files only")
     if not target.parent.is_dir():

@@ -255,9 +255,11 @@ def gru_backward(
         w_hh = address(params) + 4 * (g * params.shape[1] + offset + 3 * hidden * inputs)
         d = address(grad) + 4 * (g * grad.shape[1] + offset)
         d_hh = d + 4 * 3 * hidden * inputs
-        for i in range(size):  # W_hh apart, which has a product of its own when there is one
-            if length == 1 or i < 3 * hidden * inputs or i >= 3 * hidden * (inputs + hidden):
-                put(d, i, np.float32(0.0))
+        for i in range(3 * hidden * inputs):
+            put(d, i, np.float32(0.0))
+        biases = 3 * hidden * (inputs + hidden)  # W_hh has a product of its own, given two steps
+        for i in range(3 * hidden * inputs if length == 1 else biases, size):
+            put(d, i, np.float32(0.0))
         for first in range(0, rows, block):
             count = min(block, rows - first)
             _lay_inputs(x[g], first, count, padded, x_work)

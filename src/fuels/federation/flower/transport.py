@@ -193,7 +193,7 @@ class FlowerTransport:
         strangers = connected - set(self.members)
         self._send("hello", number, dict.fromkeys(strangers, ()), Download())
         pending = set(waiting)
-        while pending and self.clock() < end:
+        while True:
             for sent, envelope, failure in self._arrivals():
                 if sent.kind == "train" and sent.number == number:
                     pending.discard(sent.site)
@@ -201,8 +201,9 @@ class FlowerTransport:
                     failures.append(failure)
                 elif envelope is not None:
                     self._take(sent, envelope, number, replies, failures)
-            if pending:
-                self.sleep(POLL)
+            if not pending or self.clock() >= end:
+                break
+            self.sleep(POLL)
         failures += [
             Failure(site, f"no answer within {self.rules.deadline:g} s") for site in sorted(pending)
         ]
@@ -300,7 +301,7 @@ class FlowerTransport:
         self._send(kind, number, asked, download)
         pending, found = set(asked), []
         end = self.clock() + self.rules.deadline
-        while pending and self.clock() < end:
+        while pending:
             for sent, envelope, failure in self._arrivals():
                 if sent.kind != kind or sent.number != number:
                     if envelope is not None and sent.kind == "train":
@@ -314,8 +315,9 @@ class FlowerTransport:
                         found.append((sent, envelope))
                 if reason:
                     log.warning("%s: %s of round %d: %s", sent.site, kind, number, reason)
-            if pending:
-                self.sleep(POLL)
+            if self.clock() >= end:
+                break
+            self.sleep(POLL)
         return sorted(found, key=lambda pair: pair[0].site)
 
     # -- letters -------------------------------------------------------------------------------

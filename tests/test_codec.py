@@ -1,0 +1,191 @@
+"""The bytes that travel: what is written is read back, and nothing else is ever accepted."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import pickle
+import struct
+import subprocess
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fuels.errors import FuelsError
+from fuels.federation.codec import HEAD, MAGIC, Envelope, decode, encode
+
+LIMIT = 2**20
+NAMES = st.text(min_size=1, max_size=12)
+ARRAYS = st.dictionaries(
+    NAMES,
+    st.sampled_from(["float32", "float64", "int64"]).flatmap(
+        lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, max_side=4))
+    ),
+    max_size=3,
+)
+ENVELOPES = st.builds(
+    Envelope,
+    kind=st.sampled_from(["hello", "train", "evaluate", "finish"]),
+    run=NAMES,
+    round=st.integers(0, 10**9),
+    site=NAMES,
+    facts=st.dictionaries(NAMES, st.integers() | st.text() | st.lists(st.text()), max_size=3),
+    arrays=ARRAYS,
+)
+
+
+def same(one: Envelope, other: Envelope) -> bool:
+    fields = ("kind", "run", "round", "site", "facts")
+    return (
+        all(getattr(one, field) == getattr(other, field) for field in fields)
+        and list(one.arrays) == list(other.arrays)
+        and all(
+            a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+            for a, b in zip(one.arrays.values(), other.arrays.values(), strict=True)
+        )
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(ENVELOPES)
+def test_what_is_written_is_read_back(envelope: Envelope) -> None:
+    assert same(decode(encode(envelope), LIMIT), envelope)
+
+
+@settings(max_examples=600, deadline=None)
+@given(ENVELOPES, st.data())
+def test_a_damaged_message_is_refused_or_read_never_worse(
+    envelope: Envelope, data: st.DataObject
+) -> None:
+    """Bytes changed, cut or added: either FuelsError or a well-formed envelope."""
+    content = bytearray(encode(envelope))
+    for _ in range(data.draw(st.integers(1, 4))):
+        position = data.draw(st.integers(0, len(content) - 1))
+        content[position] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(content)))
+    tail = data.draw(st.binary(max_size=8))
+    for damaged in (bytes(content), bytes(content[:cut]), bytes(content) + tail):
+        try:
+            found = decode(damaged, LIMIT)
+        except FuelsError:
+            continue
+        assert found.kind in ("hello", "train", "evaluate", "finish")
+        assert all(str(a.dtype) in ("float32", "float64", "int64") for a in found.arrays.values())
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_no_message(content: bytes) -> None:
+    with pytest.raises(FuelsError):
+        decode(content, LIMIT)
+    with pytest.raises(FuelsError):
+        decode(MAGIC + content, LIMIT)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner),
+    max_leaves=8,
+)
+FIELDS = ("kind", "run", "round", "site", "facts", "arrays")
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.dictionaries(st.sampled_from(FIELDS), JSON), st.binary(max_size=32))
+def test_any_json_header_is_refused_or_read(header: dict[str, Any], body: bytes) -> None:
+    complete = {
+        "kind": "train", "run": "r", "round": 1, "site": "s", "facts": {}, "arrays": [],
+    } | header  # fmt: skip
+    text = json.dumps(complete).encode()
+    content = MAGIC + struct.pack("<I", len(text)) + text + body
+    try:
+        found = decode(content, LIMIT)
+    except FuelsError:
+        return
+    assert isinstance(found.round, int) and isinstance(found.facts, dict)
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.system, ("true",)
+
+
+def test_no_code_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pickle, a pickled object array and code in names or facts are only bytes and text."""
+
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("something was executed")
+
+    hostile = [
+        pickle.dumps(Bomb()),
+        MAGIC + pickle.dumps(Bomb()),
+        encode(Envelope("train", "__import__('os')", 1, "s", {"x": "eval('1')"}, {})),
+    ]
+    for target, name in ((os, "system"), (subprocess, "Popen"), (pickle, "loads")):
+        monkeypatch.setattr(target, name, forbidden)
+    for name in ("eval", "exec"):
+        monkeypatch.setattr(builtins, name, forbidden)
+    for content in hostile[:2]:
+        with pytest.raises(FuelsError):
+            decode(content, LIMIT)
+    assert decode(hostile[2], LIMIT).run == "__import__('os')"
+
+
+def message(header: dict[str, Any], body: bytes = b"") -> bytes:
+    text = json.dumps(header).encode()
+    return MAGIC + struct.pack("<I", len(text)) + text + body
+
+
+GOOD: dict[str, Any] = {
+    "kind": "train", "run": "r", "round": 1, "site": "s", "facts": {}, "arrays": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "not in this format"),
+        (b"\x93NUMPY" + bytes(80), "not in this format"),
+        (MAGIC + struct.pack("<I", 2**31), "cut off or too long"),
+        (MAGIC + struct.pack("<I", 4) + b"\xff\xfe\xfd\xfc", "not JSON"),
+        (message({**GOOD, "code": "x"}), "other fields"),
+        (message({**GOOD, "round": True}), "round"),
+        (message({**GOOD, "round": -1}), "out of range"),
+        (message({**GOOD, "kind": "exec"}), "unknown kind"),
+        (message({**GOOD, "arrays": [["a", "object", [1]]]}, bytes(8)), "dtype"),
+        (message({**GOOD, "arrays": [["a", "float32", [-1]]]}), "shape"),
+        (message({**GOOD, "arrays": [["a", "float32", [2**50]]]}), "shape"),
+        (message({**GOOD, "arrays": [["a", "float32", [2**39]]]}), "cut off"),
+        (message({**GOOD, "arrays": [["a", "float32", [1]]]}, bytes(5)), "follow the last"),
+        (message({**GOOD, "arrays": [["a", "float32", [0]]] * 2}), "twice"),
+        (message({**GOOD, "arrays": [["a", "float32", [0]]] * 65}), "at most 64"),
+        (message({**GOOD, "arrays": [["a", "float32", [1, 1, 1, 1, 1]]]}, bytes(4)), "shape"),
+    ],
+)
+def test_refused_with_its_reason(content: bytes, reason: str) -> None:
+    with pytest.raises(FuelsError, match=reason):
+        decode(content, LIMIT)
+
+
+def test_the_size_is_looked_at_before_anything_else() -> None:
+    with pytest.raises(FuelsError, match="2048 bytes, at most 2047"):
+        decode(bytes(2048), 2047)
+
+
+def test_overhead_is_a_header() -> None:
+    """25 clients' prototypes of 6144 numbers take 25 x 24576 bytes and less than one percent."""
+    ids = [f"cell-{i}" for i in range(25)]
+    arrays = {"upload/prototype": np.zeros((25, 24, 256), np.float32)}
+    content = encode(Envelope("train", "run", 1, "north", {"clients": ids}, arrays))
+    assert 25 * 24576 < len(content) < 1.01 * 25 * 24576
+    assert len(content) - 25 * 24576 > HEAD
+
+
+def test_an_object_array_cannot_be_written() -> None:
+    with pytest.raises(FuelsError, match="object"):
+        encode(Envelope("train", "r", 1, "s", {}, {"a": np.array([None])}))
