@@ -51,13 +51,13 @@ def same(one: Envelope, other: Envelope) -> bool:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(ENVELOPES)
 def test_what_is_written_is_read_back(envelope: Envelope) -> None:
     assert same(decode(encode(envelope), LIMIT), envelope)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(ENVELOPES, st.data())
 def test_a_damaged_message_is_refused_or_read_never_worse(
     envelope: Envelope, data: st.DataObject
@@ -78,7 +78,7 @@ def test_a_damaged_message_is_refused_or_read_never_worse(
         assert all(str(a.dtype) in ("float32", "float64", "int64") for a in found.arrays.values())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_no_message(content: bytes) -> None:
     with pytest.raises(FuelsError):
@@ -95,7 +95,7 @@ JSON = st.recursive(
 FIELDS = ("kind", "run", "round", "site", "facts", "arrays")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON), st.binary(max_size=32))
 def test_any_json_header_is_refused_or_read(header: dict[str, Any], body: bytes) -> None:
     complete = {

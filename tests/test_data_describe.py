@@ -190,9 +190,9 @@ def test_all_activities_in_one_pass(tmp_path):
 
 def test_ids_from_a_list_and_a_file(tmp_path):
     assert parse_ids(None) is None
-    assert parse_ids("a, b,,a") == ["a", "b"]
+    assert parse_ids("a, b,,a") == ("a", "b")
     (tmp_path / "ids.txt").write_text("a\nb,c\n\n", encoding="utf-8")
-    assert parse_ids(f"@{tmp_path / 'ids.txt'}") == ["a", "b", "c"]
+    assert parse_ids(f"@{tmp_path / 'ids.txt'}") == ("a", "b", "c")
     with pytest.raises(FuelsError, match="names no client"):
         parse_ids(" , ")
     with pytest.raises(FuelsError, match="could not be read"):

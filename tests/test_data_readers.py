@@ -45,7 +45,7 @@ def test_a_long_csv_by_hand(tmp_path):
     assert np.array_equal(panel.values, [[3, 1], [np.nan, np.nan]], equal_nan=True)
     assert panel.start == np.datetime64("2013-11-01T00:00:00") and panel.step_seconds == 3600
     assert panel.timezone is None and panel.name == "small"
-    assert panel.notes == ("1 value was absent from the file and marked as missing",)
+    assert panel.notes[0] == "1 value was absent from the file and marked as missing"
 
 
 def test_a_wide_csv_by_hand(tmp_path):
@@ -140,6 +140,7 @@ def test_a_skipped_hour_without_a_zone_is_a_missing_value(tmp_path):
     panel = read_panel(write(tmp_path / "d.csv", text))
     assert np.flatnonzero(np.isnan(panel.values[:, 0])).tolist() == [26]
     assert "absent" in panel.notes[0]
+    assert "2013-03-31 02:00: if clocks were set forward then, give --timezone" in panel.notes[1]
 
 
 # -- arrays --------------------------------------------------------------------------------------

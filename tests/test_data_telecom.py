@@ -156,6 +156,16 @@ def test_a_damaged_line_is_named_with_its_file(tmp_path, bad):
         read_telecom(path)
 
 
+def test_a_time_far_from_all_others_is_refused(tmp_path):
+    wrong = line(1, 60 * 24 * 365 * 20, 39, 1)
+    with pytest.raises(FuelsError, match="from 2013-10-31 to 2033-10-26: is a time wrong"):
+        read_telecom(write(tmp_path / FILE, [line(1, 0, 39, 1), wrong]))
+    write(tmp_path / FILE, [line(1, 0, 39, 1)])
+    write(tmp_path / "sms-call-internet-mi-2033-11-01.txt", [wrong])
+    with pytest.raises(FuelsError, match="is a time wrong"):
+        read_telecom(tmp_path)
+
+
 def test_one_damaged_file_of_many(tmp_path):
     for day in range(6):
         day_file(tmp_path, day, [1])

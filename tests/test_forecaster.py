@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from conftest import make_panel
 
+from conftest import make_panel
 from fuels import Forecaster, FuelsError
 from fuels.forecast import fill_from_past, forecast
 from fuels.forecaster import long_frame

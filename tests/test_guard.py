@@ -100,7 +100,7 @@ def test_arrays_without_a_bound_have_a_large_one() -> None:
     assert set(refusals(upload(changed(1e30)), declared, CLIENTS)[0]) == {"b"}
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     array=st.sampled_from([np.float32, np.float64, np.int64]).flatmap(
         lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=4, max_side=3))
@@ -126,7 +126,7 @@ def test_whatever_passes_is_what_was_declared(
         assert np.isfinite(value).all() and np.abs(value).max() <= 1.001
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(hnp.arrays(np.float32, (3, 2, 3)))
 def test_refusing_some_leaves_the_others_as_they_were(array: Any) -> None:
     before = array.copy()

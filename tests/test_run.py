@@ -1,4 +1,4 @@
-"""Whole runs: the folder they leave, equal results for equal settings, and going on after a kill."""
+"""Whole runs: the folder they leave, equal results for equal settings, resuming after a kill."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from conftest import make_panel
 
+from conftest import make_panel
 from fuels.config import Engine, Settings, merge, read_config
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
@@ -64,8 +64,11 @@ def test_the_run_folder_is_complete(tmp_path: Path, panel: Panel) -> None:
 
 
 def test_summary_counts_what_the_paper_counts(tmp_path: Path) -> None:
-    outcome = do_run(tmp_path / "r", Settings(training=replace(small().training, rounds=2)),
-                     make_panel(clients=4))
+    outcome = do_run(
+        tmp_path / "r",
+        Settings(training=replace(small().training, rounds=2)),
+        make_panel(clients=4),
+    )
     sent = outcome.summary["per_client_and_round"]
     assert sent["numbers_up"] == 6144
     assert sent["bytes_up"] == 4 * 6144
@@ -87,7 +90,9 @@ def test_threads_and_client_order_change_nothing(tmp_path: Path) -> None:
     do_run(tmp_path / "one", small(), panel, threads=1)
     do_run(tmp_path / "two", small(), panel, threads=2)
     do_run(tmp_path / "shuffled", small(), panel.take(np.random.default_rng(1).permutation(19)))
-    models = [load_state(tmp_path / n / "models.safetensors")[0] for n in ("one", "two", "shuffled")]
+    models = [
+        load_state(tmp_path / n / "models.safetensors")[0] for n in ("one", "two", "shuffled")
+    ]
     for name, value in models[0].items():
         np.testing.assert_allclose(models[1][name], value, atol=1e-6)
         np.testing.assert_array_equal(models[2][name], value)

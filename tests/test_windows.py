@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import make_panel
 
+from conftest import make_panel
 from fuels.data.panel import Panel
 from fuels.data.windows import branches, draw_clients, prepare, split_periods
 from fuels.errors import FuelsError

@@ -77,7 +77,7 @@ def train_periods(dataset: Dataset) -> int:
 
 
 def method_for(settings: Settings, periods: int) -> Method:
-    """The settings' method, also where there are no data: a server knows `periods` from its sites."""
+    """The settings' method; a server, which has no data, knows `periods` from its sites."""
     training, model = complete(settings).training, settings.model
     facts = Facts(
         network=build_network(model.encoder, model.hidden, lags(settings)),
@@ -111,9 +111,7 @@ def build(settings: Settings, engine: Engine, panel: Panel | None = None) -> Job
     if not dataset.target[:, : dataset.split.train].any(axis=1).all():
         raise FuelsError("a client has no training sample; its gaps are too long to be filled")
     method = make_method(settings, dataset)
-    site = Site(
-        dataset, method, keep=settings.training.keep, threads=threads, device=engine.device
-    )
+    site = Site(dataset, method, keep=settings.training.keep, threads=threads, device=engine.device)
     loop = Loop(method, LocalTransport(site), settings.training, settings.seed)
     return Job(settings, dataset, method, site, loop)
 

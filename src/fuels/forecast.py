@@ -27,8 +27,8 @@ class Forecast:
     @property
     def missing(self) -> tuple[str, ...]:
         """Clients that got no forecast because a value their window needs is not known."""
-        lacking = np.isnan(self.values).any(axis=1)
-        return tuple(client for client, lacks in zip(self.ids, lacking, strict=True) if lacks)
+        lacking = np.flatnonzero(np.isnan(self.values).any(axis=1))
+        return tuple(self.ids[i] for i in lacking)
 
 
 def forecast(models: PersonalModels, panel: Panel, horizon: int = 1) -> Forecast:

@@ -6,7 +6,6 @@ back is of the kind that went in.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,8 @@ from fuels.errors import FuelsError
 from fuels.forecast import fill_from_past, forecast
 from fuels.forecast_table import forecast_table, in_zone
 from fuels.methods import find_method
-from fuels.models import PersonalModels, load_models, personal_models, save_models
 from fuels.methods.base import MODEL
+from fuels.models import PersonalModels, load_models, personal_models, save_models
 from fuels.scores import errors
 
 NAMES = {"client": "unique_id", "time": "ds"}
@@ -88,15 +87,19 @@ class Forecaster:
 
     def __repr__(self) -> str:
         state = "not fitted" if self.models is None else f"{len(self.models.ids)} clients"
-        return f"Forecaster(method={self.settings.method!r}, preset={self.settings.preset!r}, {state})"
+        return (
+            f"Forecaster(method={self.settings.method!r}, preset={self.settings.preset!r}, {state})"
+        )
 
     # -- the four verbs ------------------------------------------------------------------------
 
     def fit(self, frame: Any) -> Forecaster:
         """Train on a long table; the newest periods choose the model that is kept."""
         panel = self._read(frame)
-        periods = -(-(panel.length + int(panel.phases(self.settings.windows.period)[0]))
-                    // self.settings.windows.period)
+        periods = -(
+            -(panel.length + int(panel.phases(self.settings.windows.period)[0]))
+            // self.settings.windows.period
+        )
         validation = self.validation if self.validation is not None else max(1, periods // 5)
         split = f"{max(1, periods - validation)}/{min(validation, periods - 1)}/0"
         settings = replace(self.settings, windows=replace(self.settings.windows, split=split))
@@ -123,7 +126,11 @@ class Forecaster:
         models = self._fitted()
         panel = self._history() if frame is None else self._read(frame)
         table = forecast_table(forecast(models, panel, h)).rename(
-            {"client": "unique_id", "time": "ds", "forecast": find_method(self.settings.method).title}
+            {
+                "client": "unique_id",
+                "time": "ds",
+                "forecast": find_method(self.settings.method).title,
+            }
         )
         return self._give(table)
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 NEVER = float("-inf")  # the logarithm of a pair that does not count
 
 
 def unit(r: Tensor) -> Tensor:
     """Rows [.., width] scaled to length one."""
-    return F.normalize(r, dim=-1, eps=1e-8)
+    return functional.normalize(r, dim=-1, eps=1e-8)
 
 
 def prediction_loss(y: Tensor, predicted: Tensor, weight: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def intra_loss(
     log_z = log_z.masked_fill((weight == 0).unsqueeze(1), NEVER)
     positive = torch.diagonal(log_sm, dim1=1, dim2=2).unsqueeze(2)
     # Eq. 6 is the first entry of a log-softmax over [SM_bb, Z_b1, ..., Z_bB].
-    per_row = -F.log_softmax(torch.cat([positive, log_z], dim=2), dim=2)[:, :, 0]
+    per_row = -functional.log_softmax(torch.cat([positive, log_z], dim=2), dim=2)[:, :, 0]
     return (weight * per_row).sum(1)
 
 
@@ -63,4 +63,4 @@ def inter_loss(u: Tensor, positive: Tensor, negative: Tensor, tau: float, weight
     equals log(1 + neg / pos).
     """
     log_ratio = (u * (negative - positive)).sum(2) / tau
-    return (weight * F.softplus(log_ratio)).sum(1)
+    return (weight * functional.softplus(log_ratio)).sum(1)

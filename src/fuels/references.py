@@ -16,7 +16,7 @@ PENALTIES = 10.0 ** np.arange(-3, 5)  # candidates for the ridge, in units of on
 
 
 def references(dataset: Dataset, part: str) -> dict[str, Forecast]:
-    """All references by the name a table shows; a seasonal one only if the data reach back so far."""
+    """All references by name; a weekly one only if the data reach back so far."""
     found = {"last value": lagged(dataset, part, 1)}
     found["one period ago"] = lagged(dataset, part, dataset.period)
     week = 7 * 86400 // dataset.panel.step_seconds

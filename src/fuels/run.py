@@ -18,8 +18,8 @@ from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.federation.checkpoint import save_state
 from fuels.federation.loop import BYTES, Watcher
-from fuels.methods.base import MODEL
 from fuels.forecast_table import in_zone, write_table
+from fuels.methods.base import MODEL
 from fuels.models import PersonalModels, load_models, personal_models, save_models
 from fuels.references import references
 from fuels.report.folder import RunFolder
@@ -41,12 +41,12 @@ def run(
 ) -> Outcome:
     """Train and write the run folder; `resume` goes on from its checkpoint.
 
-    `watch(total, start)` gives a context manager whose value is a watcher: the progress display.
+    `watch(loop)` gives a context manager whose value is a watcher: the progress display.
     """
     job = build(settings, engine, panel)
     start(job, folder, resume)
     display: AbstractContextManager[Watcher | None] = (
-        watch(settings.training.rounds, job.loop.round) if watch is not None else nullcontext()
+        watch(job.loop) if watch is not None else nullcontext()
     )
     with display as watcher:
         watchers: Sequence[Watcher] = [folder] if watcher is None else [folder, watcher]
@@ -76,7 +76,7 @@ def start(job: Job, folder: RunFolder, resume: bool) -> None:
 
 
 def warm_start(job: Job, source: Path) -> None:
-    """Start from the models of an earlier run: each client from its own, newcomers from the mean."""
+    """Start from an earlier run's models: each client from its own, newcomers from the mean."""
     path = source / "models.safetensors" if source.is_dir() else source
     models = load_models(path)
     sizes = job.method.facts.network.sizes
@@ -100,7 +100,11 @@ def conclude(job: Job, folder: RunFolder, *, plots: bool = True) -> Outcome:
     model = job.settings.model
     extra = {n: p.cpu().numpy() for n, p in job.site.parts.items() if n not in MODEL}
     models = personal_models(
-        job.dataset, parts, extra, encoder=model.encoder, hidden=model.hidden,
+        job.dataset,
+        parts,
+        extra,
+        encoder=model.encoder,
+        hidden=model.hidden,
         method=job.settings.method,
     )
     save_models(folder.models, models)
@@ -110,10 +114,9 @@ def conclude(job: Job, folder: RunFolder, *, plots: bool = True) -> Outcome:
     if first is not None:
         frame = forecast_frame(job.dataset, first)
         write_table(frame, folder.forecasts)
-    if plots and outcome.scores:
+    if plots:
         from fuels.report.plots import write_plots  # matplotlib is slow to import
 
-        folder.plots.mkdir(exist_ok=True)
         write_plots(outcome, folder.plots)
     folder.finish(outcome.summary)
     return outcome

@@ -23,7 +23,8 @@ def softmax_rows(prototypes: Floats32) -> Floats32:
     """Rows [.., width] as distributions."""
     shifted = prototypes - prototypes.max(axis=-1, keepdims=True)
     weights = np.exp(shifted.astype(np.float64))
-    return (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
+    rows: Floats32 = (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
+    return rows
 
 
 class SimilarityTable:

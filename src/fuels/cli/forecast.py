@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -58,7 +58,7 @@ def forecast_command(
     models = load_models(run / "models.safetensors" if run.is_dir() else run)
     config = (run if run.is_dir() else run.parent) / "config.toml"
     settings = read_config(config)[0] if config.is_file() else Settings()
-    given = {
+    given: dict[str, Any] = {
         "source": None if data is None else str(data),
         "ids": opt.parse_ids(ids),
         "resample": resample,

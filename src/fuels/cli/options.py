@@ -6,7 +6,6 @@ option has one name and one help text wherever it appears.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -188,7 +187,7 @@ class ReadOptions:
         return shape
 
 
-def parse_ids(text: str | None) -> Sequence[str] | None:
+def parse_ids(text: str | None) -> tuple[str, ...] | None:
     """Ids from `a,b,c` or from `@FILE`, one a line or between commas."""
     if text is None:
         return None
@@ -199,7 +198,7 @@ def parse_ids(text: str | None) -> Sequence[str] | None:
             reason = error.strerror if isinstance(error, OSError) else "not a text file"
             raise FuelsError(f"--ids {text}: could not be read ({reason})") from None
     ids = [word.strip() for line in text.splitlines() for word in line.split(",")]
-    named = list(dict.fromkeys(word for word in ids if word))
+    named = tuple(dict.fromkeys(word for word in ids if word))
     if not named:
         raise FuelsError("--ids names no client")
     return named

@@ -128,7 +128,9 @@ def run_command(
     ] = None,
     json_: Annotated[
         bool,
-        typer.Option("--json", help="Print summary.json instead of tables.", rich_help_panel=OUTPUT),
+        typer.Option(
+            "--json", help="Print summary.json instead of tables.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     plots: Annotated[bool, typer.Option(help="Draw the pictures.", rich_help_panel=OUTPUT)] = True,
     profile: Annotated[
@@ -235,8 +237,8 @@ def assemble(
         settings = merge(settings, assignment(text), f"--set {text}")
     if scale == "quick":
         notes.append(
-            f"--scale quick: {settings.data.clients} clients, {settings.training.rounds} rounds; the"
-            " paper's size is --scale paper (100 clients, 200 rounds)"
+            f"--scale quick: {settings.data.clients} clients, {settings.training.rounds} rounds;"
+            " the paper's size is --scale paper (100 clients, 200 rounds)"
         )
     return settings, engine, notes
 
@@ -284,13 +286,18 @@ def train(
             engine,
             folder,
             resume=resuming,
-            watch=lambda total, begun: progress(total, begun, console),
+            watch=lambda loop: progress(
+                loop.training.rounds,
+                loop.round,
+                console,
+                title=loop.method.title,
+                best_score=loop.best_score,
+                best_round=loop.best_round,
+            ),
             plots=plots,
         )
     except KeyboardInterrupt:
-        raise FuelsError(
-            f"interrupted; continue with: fuels run --resume {folder.path}"
-        ) from None
+        raise FuelsError(f"interrupted; continue with: fuels run --resume {folder.path}") from None
     if as_json:
         typer.echo(json.dumps(outcome.summary, indent=2))
         return

@@ -69,6 +69,11 @@ def _build(
     if absent:
         noun = "value was" if absent == 1 else "values were"
         notes = (*notes, f"{absent} {noun} absent from the file and marked as missing")
+        nobody = np.flatnonzero(np.isnan(values).all(axis=1))
+        if times.zone is None and len(nobody):
+            when = _label(start + int(nobody[0]) * step, times)
+            hint = f"no client has a value at {when}: if clocks were set forward then, give"
+            notes = (*notes, f"{hint} --timezone")
     panel = Panel(
         values=values,
         ids=tuple(ids),

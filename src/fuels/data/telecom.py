@@ -20,7 +20,7 @@ import numpy as np
 
 from fuels.data.clock import SECOND, Step, format_moment, format_step, parse_step, standard_offset
 from fuels.data.panel import Panel
-from fuels.data.telecom_file import ACTIVITIES, FileSums, Part, Progress, Spool
+from fuels.data.telecom_file import ACTIVITIES, FileSums, Part, Progress, Spool, check_span
 from fuels.errors import FuelsError
 
 ZONE = "Europe/Rome"
@@ -137,6 +137,7 @@ def _join(
     step_ms = int(step / SECOND) * 1000
     spans = [part.span for part in parts]
     start_ms, end_ms = min(s for s, _ in spans), max(e for _, e in spans) + INTERVAL_MS
+    check_span(start_ms, end_ms, root.name)
     # A bin that the records enter or leave in the middle would be a sum of a part: left out.
     first = -(-(start_ms + shift_ms) // step_ms)
     last = (end_ms + shift_ms) // step_ms

@@ -28,6 +28,8 @@ _PIECE = 1 << 20  # bytes read at once
 _MAX_CELL = 1 << 20
 _PLAUSIBLE_MS = (946_684_800_000, 4_102_444_800_000)  # the years 2000 to 2099
 
+_LONGEST_MS = 3660 * 86_400_000  # ten years: beyond that, a time is wrong
+
 Progress = Callable[[int], object]  # called with the number of bytes read since the last call
 
 
@@ -37,6 +39,13 @@ class _Block:
 
     sums: Floats
     seen: NDArray[np.uint8]
+
+
+def check_span(first_ms: int, last_ms: int, place: str) -> None:
+    """Refuse records so far apart that a time must be damaged, before making room for them."""
+    if last_ms - first_ms > _LONGEST_MS:
+        first, last = (str(np.datetime64(ms, "ms"))[:10] for ms in (first_ms, last_ms))
+        raise FuelsError(f"{place}: the records run from {first} to {last}: is a time wrong?")
 
 
 class Spool:
@@ -171,6 +180,7 @@ class FileSums:
 
     def parts(self, spool: Spool) -> Iterator[Part]:
         """The sums without empty columns, limited to the file's span; blocks are given up."""
+        check_span(int(self.span[0]), int(self.span[1]), self.file.name)
         first, last = (int(t + self.shift_ms) // self.step_ms for t in self.span)
         cells = np.flatnonzero(
             np.any([block.seen.any(axis=0) for block in self.blocks.values()], axis=0)

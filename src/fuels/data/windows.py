@@ -116,7 +116,7 @@ class Dataset:
         )
 
     def inputs(self, clients: NDArray[np.int64], first: int, last: int) -> NDArray[np.float32]:
-        """Windows [client, step, lag] of the samples at steps first..last-1; unknown values are 0."""
+        """Windows [client, step, lag] of the steps first..last-1; unknown values are 0."""
         steps = np.arange(first, last)[:, None] - np.asarray(self.lags)[None, :]
         known = (steps >= 0) & (steps < self.series.shape[1])
         gathered = self.series[clients][:, np.where(known, steps, 0)]
@@ -160,8 +160,8 @@ def prepare(
     needed = reach + 3
     if periods < needed:
         raise FuelsError(
-            f"{panel.name}: {panel.length} steps are {panel.length / period:.1f} periods of {period};"
-            f" at least {needed} are needed ({reach} for the periodic window and 3 to learn from)"
+            f"{panel.name}: {panel.length} steps are {panel.length / period:.1f} periods of"
+            f" {period}; at least {needed} are needed ({reach} for the periodic window and 3 to learn from)"
         )
     train, val, test = split_periods(split, periods)
     bounds = Split(

@@ -20,7 +20,7 @@ from fuels.errors import FuelsError
 
 
 def save_state(path: Path, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
-    """Write arrays and facts to `path`; it holds either the old content or the new, never a part."""
+    """Write arrays and facts; `path` holds either the old content or the new, never a part."""
     temporary = path.with_name(path.name + ".tmp")
     flat = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     try:

@@ -206,7 +206,8 @@ class Loop:
         self.totals["uploads"] += done.clients
         if np.isnan(self.val_mse).all():
             return
-        done.val_mse, done.val_mae = float(np.nanmean(self.val_mse)), float(np.nanmean(self.val_mae))
+        done.val_mse = float(np.nanmean(self.val_mse))
+        done.val_mae = float(np.nanmean(self.val_mae))
         if done.val_mse < self.best_score:
             self.best_score, self.best_round = done.val_mse, done.number
             if self.method.one_model and self.training.keep == "best":

@@ -44,7 +44,12 @@ class Site:
     """Clients with their data, models and optimiser memory."""
 
     def __init__(
-        self, dataset: Dataset, method: Method, *, keep: str = "best", threads: int = 1,
+        self,
+        dataset: Dataset,
+        method: Method,
+        *,
+        keep: str = "best",
+        threads: int = 1,
         device: str = "cpu",
     ) -> None:
         self.dataset, self.method = dataset, method
@@ -143,7 +148,7 @@ class Site:
     # -- inside --------------------------------------------------------------------------------
 
     def _start(self) -> tuple[Parts, Slots]:
-        """The parts that stay on the clients, as every client starts, and their optimiser memory."""
+        """The parts that stay on the clients, as they start, and their optimiser memory."""
         method = self.method
         common = self.network.initial(method.facts.seed)
         parts = self._expand({name: common[name] for name in method.stays if name in common})
@@ -217,9 +222,8 @@ class Site:
             return Report(group.ids, losses, nothing, nothing)
         models = self.method.model(group, download)
         predicted = self._predict(models, index, first, last)
-        mse, mae = errors(
-            self.dataset.series[index, first:last], predicted, self.dataset.target[index, first:last]
-        )
+        actual, target = self.dataset.series[index, first:last], self.dataset.target
+        mse, mae = errors(actual, predicted, target[index, first:last])
         if self.best:
             better = np.flatnonzero(mse < self.best_mse[index])
             rows = torch.from_numpy(index[better]).to(self.device)

@@ -19,7 +19,6 @@ from numba import float32, int64, types, void
 
 from fuels.model.lanes import (
     LANES,
-    LINE,
     TILE,
     address,
     clamp,
@@ -151,7 +150,7 @@ def gru_forward(
                             multiply(
                                 w, hidden, 1, units, before, padded, hidden,
                                 gates + 4 * (unit * GATES + gate) * padded, GATES * padded,
-                                padded, False, w + 4 * TILE * hidden, 2 * LINE if t == 1 else 0,
+                                padded, False,
                             )  # fmt: skip
                     for j in range(unit, unit + units):
                         _cell_forward(
@@ -286,7 +285,7 @@ def gru_backward(
                                 w_hh + 4 * (gate * hidden * hidden + unit), 1, hidden,
                                 min(TILE, hidden - unit),
                                 dg_t + 4 * gate * hidden * steps, steps, hidden,
-                                dh + 4 * unit * padded, padded, padded, True, w_hh, 0,
+                                dh + 4 * unit * padded, padded, padded, True,
                             )  # fmt: skip
                     transpose(
                         before, padded, hidden, padded,
@@ -300,7 +299,6 @@ def gru_backward(
                 multiply(
                     dg + 4 * gate * steps, steps, 1, gates, states, wide, steps,
                     target, stride, wide, wide == hidden and first > 0,
-                    w_hh + 4 * (params.shape[1] + gate * hidden), 2 * LINE,
                 )  # fmt: skip
                 if wide != hidden:
                     for j in range(gates):

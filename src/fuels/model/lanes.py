@@ -35,7 +35,6 @@ def _host_lanes() -> tuple[int, int]:
 
 
 LANES, TILE = _host_lanes()
-LINE = 16  # float32 numbers in a line of the cache
 
 extending: Any = numba.extending  # Numba's own annotations cover it in part
 cgutils: Any = numba.core.cgutils
@@ -154,13 +153,6 @@ def load_vector(builder: ir.IRBuilder, pointer: Any) -> Any:
 
 def store_vector(builder: ir.IRBuilder, value: Any, pointer: Any) -> None:
     builder.store(value, builder.bitcast(pointer, VECTOR.as_pointer()), align=4)
-
-
-def prefetch(builder: ir.IRBuilder, where: Any) -> None:
-    """Ask for a line of the cache that will be needed soon."""
-    kind = ir.FunctionType(ir.VoidType(), [FLOAT.as_pointer(), *[ir.IntType(32)] * 3])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [where, *(ir.Constant(ir.IntType(32), hint) for hint in (0, 2, 1))])
 
 
 @intrinsic

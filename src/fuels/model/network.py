@@ -8,7 +8,7 @@ sends is a representation, not a model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -72,7 +72,7 @@ class GruEncoder:
 
 
 class LinearEncoder:
-    """One linear map of all lags followed by tanh: the smallest encoder, for tests and for speed."""
+    """One linear map of all lags followed by tanh: the smallest encoder there is."""
 
     bounded = True
 
@@ -101,7 +101,10 @@ class LinearEncoder:
         )
 
 
-ENCODERS = {"gru": GruEncoder, "linear": LinearEncoder}
+ENCODERS: dict[str, Callable[[int, Branches], Encoder]] = {
+    "gru": GruEncoder,
+    "linear": LinearEncoder,
+}
 
 
 class Network:

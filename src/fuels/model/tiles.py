@@ -18,7 +18,6 @@ from numba import types
 from fuels.model.lanes import (
     INT,
     LANES,
-    LINE,
     TILE,
     VECTOR,
     cgutils,
@@ -28,7 +27,6 @@ from fuels.model.lanes import (
     load_vector,
     number,
     pointer,
-    prefetch,
     put,
     spread_scalar,
     store_vector,
@@ -43,7 +41,7 @@ def _make_tile(width: int) -> Callable[..., None]:
     name = f"llvm.fmuladd.v{LANES}f32"
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        a, a_row, a_step, last, b, b_step, depth, c, c_row, keep, soon, pace = args
+        a, a_row, a_step, last, b, b_step, depth, c, c_row, keep = args
         fma = cgutils.get_or_insert_function(builder.module, kind, name)
         zero = ir.Constant(VECTOR, [0.0] * LANES)
         rows = []
@@ -79,9 +77,6 @@ def _make_tile(width: int) -> Callable[..., None]:
 
         full = builder.sdiv(depth, number(UNROLL))
         with cgutils.for_range(builder, full) as loop:
-            line = builder.mul(loop.index, pace)
-            prefetch(builder, pointer(builder, soon, line))
-            prefetch(builder, pointer(builder, soon, builder.add(line, number(LINE))))
             for u in range(UNROLL):
                 step(builder.add(builder.mul(loop.index, number(UNROLL)), number(u)))
         with cgutils.for_range_slice(
@@ -105,10 +100,8 @@ def _make_tile(width: int) -> Callable[..., None]:
         c: Any,
         c_row: Any,
         keep: Any,
-        soon: Any,
-        pace: Any,
     ) -> Any:
-        return types.void(*[types.int64] * 9, types.boolean, *[types.int64] * 2), generate
+        return types.void(*[types.int64] * 9, types.boolean), generate
 
     return tile
 
@@ -129,8 +122,6 @@ def multiply(
     c_row: int,
     columns: int,
     keep: bool,
-    soon: int,
-    pace: int,
 ) -> None:
     """C[rows, columns] = A[rows, depth] B[depth, columns], added to C where keep is true.
 
@@ -141,15 +132,14 @@ def multiply(
         left = (columns - column) // LANES
         b_here, c_here = b + 4 * column, c + 4 * column
         if left >= 3 and left != 4:
-            _tile3(a, a_row, a_step, rows - 1, b_here, b_step, depth, c_here, c_row, keep, soon, pace)
+            _tile3(a, a_row, a_step, rows - 1, b_here, b_step, depth, c_here, c_row, keep)
             column += 3 * LANES
         elif left >= 2:
-            _tile2(a, a_row, a_step, rows - 1, b_here, b_step, depth, c_here, c_row, keep, soon, pace)
+            _tile2(a, a_row, a_step, rows - 1, b_here, b_step, depth, c_here, c_row, keep)
             column += 2 * LANES
         else:
-            _tile1(a, a_row, a_step, rows - 1, b_here, b_step, depth, c_here, c_row, keep, soon, pace)
+            _tile1(a, a_row, a_step, rows - 1, b_here, b_step, depth, c_here, c_row, keep)
             column += LANES
-        soon += 4 * pace * (depth // UNROLL)
 
 
 def _interleave(builder: ir.IRBuilder, a: Any, b: Any, start: int) -> Any:
