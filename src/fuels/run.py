@@ -44,6 +44,8 @@ def run(
     `watch(loop)` gives a context manager whose value is a watcher: the progress display.
     """
     job = build(settings, engine, panel)
+    if not folder.config.exists():  # only now: a run that cannot begin leaves nothing behind
+        folder.begin(job.settings, engine)
     start(job, folder, resume)
     display: AbstractContextManager[Watcher | None] = (
         watch(job.loop) if watch is not None else nullcontext()

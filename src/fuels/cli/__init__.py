@@ -21,8 +21,8 @@ app = typer.Typer(
     name="fuels",
     help=(
         "Learn accurate personal forecasters for many traffic series together, without any owner"
-        " showing its data.\n\nStart with [bold]fuels run[/bold]: it trains on an embedded, synthetic"
-        " federation in about a minute."
+        " showing its data.\n\nStart with [bold]fuels run[/bold]: it trains on an embedded,"
+        " synthetic federation in about a minute."
     ),
     no_args_is_help=True,
     rich_markup_mode="rich",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,9 @@ from fuels.config import (
     read_config,
 )
 from fuels.errors import FuelsError
+
+if TYPE_CHECKING:
+    from fuels.report.folder import RunFolder
 
 METHOD, OUTPUT, COMPUTE = "Method and training", "Results", "Computation"
 
@@ -257,7 +260,7 @@ def source_name(settings: Settings) -> str:
 def train(
     settings: Settings,
     engine: Engine,
-    folder: Any,
+    folder: RunFolder,
     notes: list[str],
     resuming: bool,
     as_json: bool,
@@ -269,7 +272,6 @@ def train(
 
     from fuels.methods import complete
     from fuels.report.display import progress
-    from fuels.report.folder import RunFolder
     from fuels.report.tables import print_outcome, print_profile
     from fuels.run import run
 
@@ -279,7 +281,7 @@ def train(
         for note in notes:
             console.print(note, style="yellow", highlight=False)
     if not resuming:
-        folder = RunFolder.create(folder.path, settings, engine)
+        folder.refuse_used()
     try:
         outcome = run(
             settings,

@@ -8,7 +8,7 @@ Jensen-Shannon divergence and gives each client the mean of those alike and of t
 (Eq. 9-10).
 
 Travels up: the prototype R_n [24, 256], averaged over the batches of the last local epoch as they
-pass (Eq. 8). Travels down: PR_n and NR_n of the same shape. Stays: the model and W_n.
+pass (Eq. 8), with noise where asked for. Travels down: PR_n and NR_n of the same shape. Stays: the model and W_n.
 L_inter is left out while a client has no PR_n and NR_n: in round 1, in the round in which a late
 client joins, and where nobody is unlike it.
 """
@@ -28,6 +28,7 @@ from fuels.errors import FuelsError
 from fuels.losses import inter_loss, intra_loss, prediction_loss, unit
 from fuels.messages import Arrays, Download, Upload
 from fuels.methods.base import MODEL, Method, Options, Sent, tensor
+from fuels.privacy.noise import NONE, add_noise, check_noise, reach
 from fuels.prototypes import ConcatenationPrototype, PeriodicPrototype, Prototype
 from fuels.randomness import FILTER, generator
 from fuels.similarity import SimilarityTable
@@ -47,6 +48,8 @@ class FuelsOptions(Options):
     intra: bool = True  # ablation "w/o intra" when false
     periodic: bool = True  # ablation "w/o p-aware" when false: concatenation prototype
     filter: bool = True  # ablation "w/o W" when false
+    noise: str = NONE  # on the uploaded prototype: none, laplace, gaussian or exponential
+    noise_scale: float = 1.0  # its standard deviation
 
 
 class Fuels(Method):
@@ -66,6 +69,7 @@ class Fuels(Method):
             raise FuelsError(f"options.beta is a percentile from 0 to 100, it is {options.beta}")
         if not 0 <= options.shift <= 1:
             raise FuelsError(f"options.shift lies between 0 and 1, it is {options.shift}")
+        check_noise(options.noise, options.noise_scale)
 
     # -- client --------------------------------------------------------------------------------
 
@@ -105,7 +109,10 @@ class Fuels(Method):
             group.update(loss, names, leaves, batch.active)
             if batch.last_epoch:
                 prototype.add(r.detach(), batch.index, batch.complete)
-        return {"prototype": prototype.value().cpu().numpy()}
+        value = prototype.value().cpu().numpy()
+        kind, scale = options.noise, options.noise_scale
+        noised = add_noise(value, group.ids, kind, scale, seed=group.seed, round_number=group.round)
+        return {"prototype": noised}
 
     def prototype(self, group: Group) -> Prototype:
         clients, width = len(group.ids), self.facts.network.width
@@ -125,7 +132,9 @@ class Fuels(Method):
 
     def uploads(self, round_number: int) -> dict[str, Sent]:
         periods = 1 if self.options.periodic else self.facts.train_periods
-        bound = 1.0 if self.facts.network.encoder.bounded else None
+        bound = None
+        if self.facts.network.encoder.bounded:
+            bound = 1.0 + reach(self.options.noise, self.options.noise_scale)
         return {"prototype": Sent((periods * self.facts.period, self.facts.network.width), bound)}
 
     def downloads(self) -> dict[str, Sent]:

@@ -54,19 +54,31 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, settings: Settings, engine: Engine) -> RunFolder:
         """A new run; a folder that holds anything is refused."""
+        folder = cls(path)
+        folder.refuse_used()
+        folder.begin(settings, engine)
+        return folder
+
+    def refuse_used(self) -> None:
+        path = self.path
         try:
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
-                raise FuelsError(
-                    f"{path} is not empty; choose another folder with --out, or continue the run in"
-                    f" it with --resume {path}"
-                )
-            path.mkdir(parents=True, exist_ok=True)
-            folder = cls(path)
-            with writing(folder.config) as temporary:
+            used = path.exists() and (not path.is_dir() or any(path.iterdir()))
+        except OSError as error:
+            raise FuelsError(f"{path}: cannot be read ({error.strerror})") from None
+        if used:
+            raise FuelsError(
+                f"{path} is not empty; choose another folder with --out, or continue the run in it"
+                f" with --resume {path}"
+            )
+
+    def begin(self, settings: Settings, engine: Engine) -> None:
+        """Make the folder and write down what the run is to do."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with writing(self.config) as temporary:
                 write_toml(temporary, settings, engine)
         except OSError as error:
-            raise FuelsError(f"{path}: cannot be created ({error.strerror})") from None
-        return folder
+            raise FuelsError(f"{self.path}: cannot be created ({error.strerror})") from None
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[RunFolder, Settings, Engine]:

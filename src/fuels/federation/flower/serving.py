@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import json
-import time
 from collections.abc import Mapping
+from time import sleep
 from typing import IO, Any
 
 from fuels.build import method_for
@@ -18,7 +18,7 @@ from fuels.config import Engine, Settings, check, merge
 from fuels.errors import FuelsError
 from fuels.federation.checkpoint import save_state, unprefixed
 from fuels.federation.flower.parties import Current, ServerFolder, log
-from fuels.federation.flower.transport import FlowerTransport, Post
+from fuels.federation.flower.transport import FlowerTransport, Post, Time
 from fuels.federation.loop import Loop, Round
 from fuels.methods import complete
 from fuels.report.folder import RunFolder
@@ -57,7 +57,9 @@ def _options(text: str) -> dict[str, Any]:
     return options
 
 
-def serve(post: Post, folder: ServerFolder, run: str, settings: Settings) -> None:
+def serve(
+    post: Post, folder: ServerFolder, run: str, settings: Settings, time: Time | None = None
+) -> None:
     """Run, or take up again, the run of this name until its last round."""
     folder.state.mkdir(parents=True, exist_ok=True)
     current = Current(folder)
@@ -65,7 +67,7 @@ def serve(post: Post, folder: ServerFolder, run: str, settings: Settings) -> Non
         _hold(lock, folder)
         current.write(run=run, state="running", reason="")
         try:
-            _serve(post, folder, run, settings)
+            _serve(post, folder, run, settings, time or Time())
         except FuelsError as error:
             current.write(state="failed", reason=str(error))
             raise
@@ -79,16 +81,16 @@ def _hold(lock: IO[str], folder: ServerFolder) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            time.sleep(0.25)
+            sleep(0.25)
     raise FuelsError(f"{folder.path}: another run is in progress")
 
 
-def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings) -> None:
+def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings, time: Time) -> None:
     config = folder.config
     path = folder.runs / run
     store = RunFolder(path) if path.exists() else RunFolder.create(path, settings, Engine())
     restored = store.restore()
-    transport = FlowerTransport(post, run, config.rules, settings.training.rounds)
+    transport = FlowerTransport(post, run, config.rules, settings.training.rounds, time)
     if restored is None:
         transport.join(set(config.sites))
     else:

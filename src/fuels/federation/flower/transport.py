@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic, sleep
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,6 +41,14 @@ class Answer:
     ticket: str
     content: bytes | None
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class Time:
+    """How the transport knows the time and lets it pass."""
+
+    clock: Callable[[], float] = monotonic
+    sleep: Callable[[float], None] = sleep
 
 
 class Post(Protocol):
@@ -78,12 +86,10 @@ class FlowerTransport:
         run: str,
         rules: Rules,
         rounds: int,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        time: Time,
     ) -> None:
         self.post, self.run, self.rules, self.rounds = post, run, rules, rounds
-        self.clock, self.sleep = clock, sleep
+        self.clock, self.sleep = time.clock, time.sleep
         self.gate = Gate(run, rules.staleness)
         self.members: dict[str, tuple[str, ...]] = {}  # site: its clients
         self.owner: dict[str, str] = {}  # client: its site

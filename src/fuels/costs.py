@@ -1,0 +1,297 @@
+"""What a round costs: numbers sent, and operations of clients and server, by formula.
+
+The paper's table (Appendix C.3) counts in FE, FF and FD, the cost of encoder, filtering and decoder
+for one batch in the forward direction, and takes a backward pass for as dear as a forward pass. Its
+entries are `Cost.train_appendix` and `Cost.server_appendix`. `Cost.train` and `Cost.server` say
+what this package really multiplies: a backward pass is a product for the weights and one for the
+states, so nearly twice the forward pass. Operations are multiply-adds of matrix products;
+element-wise work is left out on both sides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fuels.config import nearest
+from fuels.errors import FuelsError
+
+BYTES = 4  # of one float32
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a federation, by the paper's letters; defaults are the paper's."""
+
+    clients: int = 100  # N
+    period: int = 24  # p, and the rows B of a batch
+    hidden: int = 128  # width of one GRU
+    closeness: int = 3  # c
+    periodicity: int = 3  # q
+    train_periods: int = 40  # periods of the training part
+    test_periods: int = 11  # I': batches of the test part
+    rounds: int = 200  # T
+    selection: float = 0.0  # alpha; 0: the method's own
+    local_epochs: int = 1
+    # Options of the methods compared with, as they stand in their files.
+    head_epochs: int = 1  # FedRep
+    inner_steps: int = 5  # pFedMe
+    clusters: int = 16  # FedDA
+    week: int = 7  # FedDA
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name != "selection" and value < 1:
+                raise FuelsError(f"{name} must be at least 1, it is {value}")
+        if not 0 <= self.selection <= 1:
+            raise FuelsError(
+                f"selection is the share of clients per round, at most 1, or 0 for the method's"
+                f" own; it is {self.selection}"
+            )
+        if self.sampled_periods < 1:
+            raise FuelsError(
+                f"{self.train_periods} training periods leave none to learn from: the first"
+                f" {self.reach} only feed the windows"
+            )
+
+    @property
+    def reach(self) -> int:
+        """Periods at the start that only feed the windows."""
+        return -(-max(self.closeness, self.periodicity * self.period) // self.period)
+
+    @property
+    def sampled_periods(self) -> int:
+        return self.train_periods - self.reach
+
+    @property
+    def iterations(self) -> int:
+        """I: batches a client goes through in a round."""
+        return self.sampled_periods * self.local_epochs
+
+    @property
+    def width(self) -> int:
+        """d_r: the states of both GRUs side by side."""
+        return 2 * self.hidden
+
+    @property
+    def encoder(self) -> int:
+        """|delta|: two GRUs with one input each."""
+        return 2 * 3 * self.hidden * (1 + self.hidden + 2)
+
+    @property
+    def model(self) -> int:
+        """|w| = |delta| + |phi|."""
+        return self.encoder + self.width + 1
+
+    @property
+    def prototype(self) -> int:
+        return self.period * self.width
+
+    def chosen(self, own: float = 1.0) -> int:
+        """N alpha: clients that train in a round after the first."""
+        return max(1, round((self.selection or own) * self.clients))
+
+    # -- one batch -----------------------------------------------------------------------------
+
+    @property
+    def encode(self) -> int:
+        """FE: at every lag, input and state of every row times the three gates' weights."""
+        gates = 3 * self.hidden
+        return (self.closeness + self.periodicity) * self.period * gates * (1 + self.hidden)
+
+    @property
+    def encode_back(self) -> int:
+        """The same products for the weights, and those for the states before the last lag."""
+        later = self.closeness + self.periodicity - 2  # the first state is a constant
+        return self.encode + later * self.period * 3 * self.hidden * self.hidden
+
+    @property
+    def filter(self) -> int:
+        """FF: the similarity of every row with every augmented row, and the product with W."""
+        return self.period**2 * (self.width + 1)
+
+    @property
+    def decode(self) -> int:
+        """FD."""
+        return self.period * self.width
+
+    @property
+    def gradient(self) -> int:
+        """Forward and backward pass of the prediction loss, really."""
+        return self.encode + self.encode_back + 3 * self.decode
+
+    @property
+    def pass_appendix(self) -> int:
+        """The same as the appendix counts it: 2 (FE + FD)."""
+        return 2 * (self.encode + self.decode)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a method costs in a round after the first, and in numbers over all rounds."""
+
+    method: str
+    title: str
+    chosen: int  # clients that train in the round
+    up: int  # numbers a client sends
+    down: int  # numbers a client gets
+    train_appendix: int | None  # of a client; None where the appendix has no formula
+    train: int  # of a client
+    infer_appendix: int | None  # of a client, over the test part
+    infer: int
+    server_appendix: str  # as printed there, or empty
+    server: int  # of the server
+    pairs: int  # divergences the server computes
+    total_up: int  # numbers of all clients over all rounds
+    total_down: int
+
+    @property
+    def server_down(self) -> int:
+        """Numbers the server sends in a round."""
+        return self.chosen * self.down
+
+    @property
+    def bytes_total(self) -> int:
+        return BYTES * (self.total_up + self.total_down)
+
+
+def _solo(s: Sizes) -> Cost:
+    return _cost(s, "solo", "Solo", up=0, down=0, train_appendix=None)
+
+
+def _fedavg(s: Sizes) -> Cost:
+    appendix = s.iterations * s.pass_appendix
+    return _cost(s, "fedavg", "FedAvg", up=s.model, down=s.model, train_appendix=appendix)
+
+
+def _fedprox(s: Sizes) -> Cost:
+    """The distance to the global model is element-wise, so the products are FedAvg's."""
+    return _cost(s, "fedprox", "FedProx", up=s.model, down=s.model, train_appendix=None)
+
+
+def _fedrep(s: Sizes) -> Cost:
+    """Two phases: the head's has no backward pass through the encoder, the body's none to phi."""
+    head = s.head_epochs * s.sampled_periods * (s.encode + 2 * s.decode)
+    body = s.iterations * (s.gradient - s.decode)
+    return _cost(
+        s, "fedrep", "FedRep", up=s.encoder, down=s.encoder,
+        train_appendix=s.iterations * s.pass_appendix, train=head + body,
+    )
+
+
+def _perfedavg(s: Sizes) -> Cost:
+    """Hessian-free: three batches and four gradients a step; the appendix counts three."""
+    steps = s.iterations // 3
+    return _cost(
+        s, "perfedavg", "PerFedAvg", up=s.model, down=s.model,
+        train_appendix=3 * steps * s.pass_appendix, train=4 * steps * s.gradient,
+        adaptation=1,
+    )
+
+
+def _pfedme(s: Sizes) -> Cost:
+    train = s.inner_steps * s.iterations * s.gradient
+    return _cost(
+        s, "pfedme", "pFedMe", up=s.model, down=s.model, train_appendix=None, train=train
+    )
+
+
+def _fedda(s: Sizes) -> Cost:
+    """Round 1 sends the augmented set and three numbers for the place, and gets nothing."""
+    weeks = -(-s.sampled_periods // s.week)
+    chosen = s.chosen(own=0.1)
+    first = weeks * s.period + 3
+    # Attention inside the clusters and across them: a norm and a weighted sum over each model.
+    server = 2 * s.model * (chosen + min(s.clusters, chosen))
+    return _cost(
+        s, "fedda", "FedDA", up=s.model, down=s.model, train_appendix=None, own=0.1,
+        server=server, first_up=first, first_down=0,
+    )
+
+
+def _fuels(s: Sizes) -> Cost:
+    """Raw and augmented rows are encoded, and the gradient flows back through both."""
+    batch = 2 * (s.encode + s.encode_back) + 3 * s.decode
+    similarity = 3 * s.period**2 * s.width  # forward, and backward to both views
+    chosen = s.chosen()
+    pairs = chosen * (s.clients - chosen) + chosen * (chosen - 1) // 2
+    # A divergence goes once through two prototypes; PR_n and NR_n are means over N of them.
+    server = (pairs + 2 * chosen * s.clients) * s.prototype
+    return _cost(
+        s, "fuels", "FUELS", up=s.prototype, down=2 * s.prototype,
+        train_appendix=s.iterations * (3 * s.encode + 2 * s.filter + 2 * s.decode),
+        train=s.iterations * (batch + similarity),
+        server=server, server_appendix="(α - α²/2) N² - α/2 N", pairs=pairs, first_down=0,
+    )
+
+
+def _cost(
+    s: Sizes,
+    method: str,
+    title: str,
+    *,
+    up: int,
+    down: int,
+    train_appendix: int | None,
+    train: int | None = None,
+    own: float = 1.0,
+    server: int | None = None,
+    server_appendix: str | None = None,
+    pairs: int = 0,
+    adaptation: int = 0,
+    first_up: int | None = None,
+    first_down: int | None = None,
+) -> Cost:
+    """A cost with what most methods share: FedAvg's training, averaging and evaluation."""
+    chosen, tested = s.chosen(own), s.test_periods * (s.encode + s.decode)
+    later = (s.rounds - 1) * chosen  # in round 1 every client takes part
+    appendix = train_appendix is not None
+    if server_appendix is None:
+        server_appendix = "1" if appendix else ""
+    return Cost(
+        method=method,
+        title=title,
+        chosen=chosen,
+        up=up,
+        down=down,
+        train_appendix=train_appendix,
+        train=s.iterations * s.gradient if train is None else train,
+        infer_appendix=tested + adaptation * s.pass_appendix if appendix else None,
+        infer=tested + adaptation * s.gradient,
+        server_appendix=server_appendix,
+        server=chosen * up if server is None else server,
+        pairs=pairs,
+        total_up=s.clients * (up if first_up is None else first_up) + later * up,
+        total_down=s.clients * (down if first_down is None else first_down) + later * down,
+    )
+
+
+COSTS: dict[str, Callable[[Sizes], Cost]] = {
+    "fuels": _fuels,
+    "solo": _solo,
+    "fedavg": _fedavg,
+    "fedprox": _fedprox,
+    "fedrep": _fedrep,
+    "perfedavg": _perfedavg,
+    "pfedme": _pfedme,
+    "fedda": _fedda,
+}
+
+
+def costs(sizes: Sizes, methods: Sequence[str] = tuple(COSTS)) -> list[Cost]:
+    """The costs of these methods, in this order."""
+    for name in methods:
+        if name not in COSTS:
+            raise FuelsError(f"there is no cost formula for method {name}{nearest(name, COSTS)}")
+    return [COSTS[name](sizes) for name in methods]
+
+
+def appendix_pairs(clients: int, selection: float) -> float:
+    """The appendix's server entry as a number: (alpha - alpha^2 / 2) N^2 - alpha N / 2."""
+    return (selection - selection**2 / 2) * clients**2 - selection * clients / 2
+
+
+def share_saved(cost: Cost, other: Cost) -> float:
+    """What `cost` saves of the numbers `other` sends up, 0 to 1."""
+    return 1 - cost.up / other.up if other.up else math.nan

@@ -1,0 +1,187 @@
+"""What an experiment is: one small file that turns runs into tables and figures.
+
+Each file ends with its `EXPERIMENT`: a name, a title, a function from a `Context` to a `Result`,
+and how large it is at each scale. The context hands out settings and finished runs; it decides
+nothing about the experiment. Writing files and printing are done once, for all, in `write`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fuels.config import Engine, Settings, merge, nearest
+from fuels.data.windows import Dataset
+from fuels.errors import FuelsError
+from fuels.report.folder import writing
+from fuels.report.style import save
+from fuels.report.tables import Table
+from fuels.study.progress import Quiet, Teller
+from fuels.study.store import RunResult, Store, ensure_run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TRIO = ("synthetic:sms", "synthetic:call", "synthetic:net")
+NET = ("synthetic:net",)
+PAPER = "Liu et al., Personalized Federated Learning for Spatio-Temporal Forecasting"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How large an experiment is."""
+
+    clients: int
+    rounds: int
+    seeds: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an experiment found; names are those of the files it becomes."""
+
+    tables: Mapping[str, Table]
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    text: Sequence[str] = ()  # sentences that stand below
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an experiment may use."""
+
+    sources: tuple[str, ...]  # data: paths or synthetic:{sms,call,net}
+    budget: Budget
+    scale: str  # quick or paper
+    out: Path
+    base: Settings = field(default_factory=Settings)  # what --set and other options changed
+    engine: Engine = field(default_factory=Engine)
+    store: Store = field(default_factory=Store)
+    teller: Teller = field(default_factory=Quiet)  # progress over all runs
+    options: Mapping[str, str] = field(default_factory=dict)  # the experiment's own
+
+    @property
+    def clients(self) -> int:
+        return self.budget.clients
+
+    @property
+    def rounds(self) -> int:
+        return self.budget.rounds
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.budget.seeds
+
+    @property
+    def quick(self) -> bool:
+        return self.scale == "quick"
+
+    def settings(
+        self,
+        method: str = "fuels",
+        *,
+        source: str | None = None,
+        seed: int | None = None,
+        **changes: Any,
+    ) -> Settings:
+        """Settings of one run at the experiment's size; `changes` by section, as in config.toml.
+
+        Without `source` and `seed`: the first of each.
+        """
+        chosen = {
+            "method": method,
+            "seed": self.seeds[0] if seed is None else seed,
+            "data": {"source": source or self.sources[0], "clients": self.clients},
+            "training": {"rounds": self.rounds},
+        }
+        return merge(merge(self.base, chosen, "experiment"), changes, "experiment")
+
+    def dataset(self, settings: Settings) -> Dataset:
+        """The data of a run, without training; a file is read once for all runs."""
+        return self.store.dataset(settings)
+
+    def runs(self, wanted: Sequence[Settings], *, with_folder: bool = False) -> list[RunResult]:
+        """Finished runs in the order asked for; those already done are not done again.
+
+        `with_folder`: also models and forecasts, in `result.folder`.
+        """
+        return [
+            ensure_run(
+                settings,
+                self.engine,
+                self.store,
+                with_folder=with_folder,
+                teller=self.teller.place(number, len(wanted)),
+            )
+            for number, settings in enumerate(wanted, 1)
+        ]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure of the paper as a command."""
+
+    name: str
+    title: str
+    run: Callable[[Context], Result]
+    quick: Budget  # within 5 minutes on 2 cores
+    paper: Budget
+    sources: tuple[str, ...] = NET  # data where none are named
+    options: Mapping[str, str] = field(default_factory=dict)  # its own, with their defaults
+
+    def budget(self, scale: str) -> Budget:
+        return self.quick if scale == "quick" else self.paper
+
+    def own_options(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Its options with their defaults; unknown ones are refused."""
+        for name in given:
+            if name not in self.options:
+                hint = nearest(name, self.options) if self.options else ", nor any other"
+                raise FuelsError(f"experiment {self.name} has no option {name}{hint}")
+        return {**self.options, **given}
+
+
+def write(experiment: Experiment, context: Context, result: Result, command: str) -> list[Path]:
+    """Tables as Markdown and CSV, figures as PNG, and one page with everything: NAME.md."""
+    out = context.out
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FuelsError(f"{out}: cannot be created ({error.strerror})") from None
+    page = [f"# {experiment.title}", "", *heading(context, command), ""]
+    files = [out / f"{experiment.name}.md"]
+    for name, table in result.tables.items():
+        files.append(_write_text(out / f"{name}.csv", table.to_csv()))
+        page += [table.to_markdown()]
+    page += [f"- {sentence}" for sentence in result.text] + [""]
+    for name, picture in result.figures.items():
+        files.append(save(picture, out / f"{name}.png"))
+        page += [f"![{experiment.title}]({name}.png)", ""]
+    _write_text(files[0], "\n".join(page).rstrip() + "\n")
+    return files
+
+
+def heading(context: Context, command: str) -> list[str]:
+    """What was run: the command, the data, the size and the seeds."""
+    names = ", ".join(source_name(source) for source in context.sources)
+    seeds = ", ".join(str(seed) for seed in context.seeds)
+    plural = "s" if len(context.seeds) > 1 else ""
+    return [
+        f"`{command}`",
+        "",
+        f"Data {names}; {context.clients or 'all'} clients, {context.rounds} rounds,"
+        f" seed{plural} {seeds}, scale {context.scale}; all else as in the paper"
+        " unless the command says otherwise.",
+    ]
+
+
+def source_name(source: str) -> str:
+    """A source as a page may show it: the name of a file, not its place."""
+    return source if source.startswith("synthetic:") else Path(source).name
+
+
+def _write_text(path: Path, text: str) -> Path:
+    with writing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path

@@ -1,0 +1,1 @@
+"""Mechanisms that protect what travels."""

@@ -1,0 +1,64 @@
+"""Noise on what a client uploads.
+
+The FUELS paper (Appendix D.2) adds random numbers to every entry of the uploaded prototype: Laplace
+and Gaussian with mean 0, exponential with mean `scale`; `scale` is the standard deviation of all
+three, so Laplace has b = scale / sqrt(2). Entries are not clipped and nothing is accounted for over
+the rounds: this hides values to a degree and gives no guarantee of differential privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.config import nearest
+from fuels.errors import FuelsError
+from fuels.randomness import NOISE, generator
+
+Draw = Callable[[np.random.Generator, float, tuple[int, ...]], NDArray[np.float64]]
+
+NONE = "none"
+KINDS: dict[str, Draw] = {
+    "laplace": lambda rng, scale, shape: rng.laplace(0.0, scale / sqrt(2), shape),
+    "gaussian": lambda rng, scale, shape: rng.normal(0.0, scale, shape),
+    "exponential": lambda rng, scale, shape: rng.exponential(scale, shape),
+}
+# In units of `scale`: what no draw exceeds in the lifetime of a federation (probability below
+# 1e-17 for one number), so that a receiver can still refuse what is not noise.
+REACH = {NONE: 0.0, "laplace": 40 / sqrt(2), "gaussian": 10.0, "exponential": 40.0}
+
+
+def check_noise(kind: str, scale: float) -> None:
+    """Refuse a kind or scale that means nothing."""
+    if kind not in REACH:
+        raise FuelsError(f"options.noise {kind} is unknown{nearest(kind, REACH)}")
+    if not (scale >= 0 and np.isfinite(scale)):
+        raise FuelsError(f"options.noise_scale must be a number from 0 on, it is {scale}")
+
+
+def reach(kind: str, scale: float) -> float:
+    """By how much the noise widens the bound of an entry."""
+    return REACH[kind] * scale
+
+
+def add_noise(
+    values: NDArray[np.float32],
+    clients: Sequence[str],
+    kind: str,
+    scale: float,
+    *,
+    seed: int,
+    round_number: int,
+) -> NDArray[np.float32]:
+    """`values` [client, ...] with noise of each client's own, drawn from (seed, client, round)."""
+    if kind == NONE or scale == 0:
+        return values
+    noise = [
+        KINDS[kind](generator(seed, NOISE, client, round_number), scale, values.shape[1:])
+        for client in clients
+    ]
+    noised: NDArray[np.float32] = (values + np.stack(noise)).astype(np.float32)
+    return noised

@@ -1,0 +1,1 @@
+"""Many runs: a store that computes none of them twice, and their comparison."""

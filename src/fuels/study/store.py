@@ -1,0 +1,236 @@
+"""The store: a run that was done with the same settings on the same data is never done again.
+
+A run's key is a short digest of its completed settings and of the values it trains on, so the
+place and the name of a file do not matter, nor does how fast it was computed. A finished run leaves
+a run folder and its record under `runs/store/KEY`; the record alone may also lie in a second place
+that is kept with the project, and is then enough. An interrupted run goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fuels.build import SYNTHETIC_CLIENTS, build, load_dataset, load_panel
+from fuels.config import Data, Engine, Settings, check
+from fuels.data.panel import Panel
+from fuels.data.windows import Dataset
+from fuels.errors import FuelsError
+from fuels.federation.loop import Loop, Watcher
+from fuels.methods import complete, method_options
+from fuels.models import load_models
+from fuels.report.folder import RunFolder
+from fuels.run import judge, run
+from fuels.study.progress import Place
+from fuels.study.record import Record, described, make_record
+
+DEFAULT_RUNS = Path("runs") / "store"
+
+
+@dataclass
+class Store:
+    """Where finished runs are looked for and kept."""
+
+    runs: Path = DEFAULT_RUNS
+    records: Path | None = None  # second place for records, kept with the project
+    panels: dict[Data, Panel] = field(default_factory=dict)  # read once, used by many runs
+
+    def panel(self, settings: Settings) -> Panel:
+        # Drawing clients is not reading, but a large synthetic federation is another one.
+        wanted = replace(settings.data, clients=max(SYNTHETIC_CLIENTS, settings.data.clients))
+        if wanted not in self.panels:
+            self.panels[wanted] = load_panel(settings)
+        return self.panels[wanted]
+
+    def dataset(self, settings: Settings) -> Dataset:
+        return load_dataset(settings, self.panel(settings))
+
+    def folder(self, key: str) -> RunFolder:
+        return RunFolder(self.runs / key)
+
+    def find(self, key: str, settings: Settings) -> Record | None:
+        """The record of a finished run with these settings."""
+        places = [self.runs / key / "record.json"]
+        if self.records is not None:
+            places.append(self.record_path(settings.method, key))
+        for path in places:
+            if path.is_file():
+                record = Record.read(path)
+                if same_settings(record.settings, described(settings)):
+                    return record
+        return None
+
+    def keep(self, record: Record) -> None:
+        paths = [self.runs / record.key / "record.json"]
+        if self.records is not None:
+            paths.append(self.record_path(record.method, record.key))
+        for path in paths:
+            if not path.is_file():
+                record.write(path)
+
+    def record_path(self, method: str, key: str) -> Path:
+        assert self.records is not None
+        return self.records / f"{method}-{key}.json"
+
+    @contextmanager
+    def alone(self, key: str) -> Iterator[None]:
+        """Nobody else works on this run meanwhile: two studies may share a store."""
+        locks = self.runs / "locks"
+        try:
+            locks.mkdir(parents=True, exist_ok=True)
+            with (locks / key).open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # let go of by the system if we are killed
+                yield
+        except OSError as error:
+            raise FuelsError(f"{locks}: cannot be written ({error.strerror})") from None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run: its record, and its folder where it was asked for."""
+
+    record: Record
+    folder: RunFolder | None = None
+
+
+def ensure_run(
+    settings: Settings,
+    engine: Engine,
+    store: Store,
+    *,
+    with_folder: bool = False,
+    teller: Place | None = None,
+) -> RunResult:
+    """The run of these settings: found, gone on with, or done.
+
+    `with_folder` asks for its models and forecasts as well, which a kept record does not have.
+    """
+    check(settings)
+    settings = spelt_out(settings)
+    key = run_key(settings, store.dataset(settings))
+    with store.alone(key):
+        folder = store.folder(key)
+        _check_folder(folder, settings)
+        found = store.find(key, settings)
+        if found is None and folder.finished:
+            found = judged_again(key, settings, engine, folder, store.panel(settings))
+        if found is None or (with_folder and not folder.finished):
+            found = _train(key, settings, engine, folder, store.panel(settings), teller)
+        elif teller is not None:
+            teller.found(settings)
+        store.keep(found)
+        return RunResult(found, folder if folder.finished else None)
+
+
+def _train(
+    key: str,
+    settings: Settings,
+    engine: Engine,
+    folder: RunFolder,
+    panel: Panel,
+    teller: Place | None,
+) -> Record:
+    def watch(loop: Loop) -> AbstractContextManager[Watcher | None]:
+        return nullcontext() if teller is None else teller.rounds(loop, settings)
+
+    resume = folder.config.is_file()
+    if not resume:
+        folder = RunFolder.create(folder.path, settings, engine)
+    outcome = run(settings, engine, folder, panel=panel, resume=resume, watch=watch, plots=False)
+    return make_record(key, outcome)
+
+
+def _check_folder(folder: RunFolder, settings: Settings) -> None:
+    if folder.config.is_file():
+        _, stored, _ = RunFolder.reopen(folder.path)
+        if not same_settings(described(stored), described(settings)):
+            raise FuelsError(
+                f"{folder.path} holds a run made under other defaults; move it away to run again"
+            )
+
+
+def judged_again(
+    key: str, settings: Settings, engine: Engine, folder: RunFolder, panel: Panel
+) -> Record:
+    """The record of a run that was finished but killed before its record was written."""
+    job = build(settings, engine, panel)
+    outcome = judge(job, folder, load_models(folder.models))
+    return make_record(key, replace(outcome, summary=json.loads(folder.summary.read_text())))
+
+
+# -- what makes two runs the same --------------------------------------------------------------
+
+
+def run_key(settings: Settings, dataset: Dataset) -> str:
+    """Short digest of what decides a run's result.
+
+    Only what differs from the defaults goes in, so that a setting that is added later leaves the
+    keys of earlier runs alone. Where the data come from and how they are divided is covered by the
+    values themselves.
+    """
+    deciding = {"settings": _deciding(settings), "data": data_digest(dataset)}
+    text = json.dumps(deciding, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def _deciding(settings: Settings) -> dict[str, Any]:
+    """Completed settings that are not the default, by their name in config.toml."""
+    given = flat(described(settings))
+    usual = flat(described(Settings(method=settings.method)))
+    return {
+        name: value
+        for name, value in given.items()
+        if (value != usual.get(name) or name == "method") and not _of_data(name)
+    }
+
+
+def _of_data(name: str) -> bool:
+    return name.startswith("data.") or name == "windows.split"
+
+
+def spelt_out(settings: Settings) -> Settings:
+    """Settings with every number that is used, so that a stored run shows under which it was made."""
+    settings = complete(settings)
+    return replace(settings, options=asdict(method_options(settings.method, settings.options)))
+
+
+def same_settings(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two described settings agree in all that both of them name.
+
+    This is what makes a key of differences safe: a record made under other defaults is not taken.
+    """
+    first, second = flat(one), flat(other)
+    return all(
+        first[name] == second[name] for name in first.keys() & second.keys() if not _of_data(name)
+    )
+
+
+def data_digest(dataset: Dataset) -> str:
+    """Digest of the values trained on, in single precision: the last bit differs by machine."""
+    panel, digest = dataset.panel, hashlib.blake2b(digest_size=8)
+    digest.update("\n".join(dataset.ids).encode())
+    digest.update(np.ascontiguousarray(panel.values, dtype="<f4").tobytes())
+    place = (str(panel.start), panel.step_seconds, panel.timezone, dataset.offset)
+    digest.update(
+        str((*place, dataset.split.train, dataset.split.val, dataset.split.test)).encode()
+    )
+    if panel.coordinates is not None:
+        digest.update(np.ascontiguousarray(panel.coordinates, dtype="<f4").tobytes())
+    return digest.hexdigest()
+
+
+def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as `section.key: value`."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        inner = isinstance(value, Mapping)
+        found |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+    return found

@@ -1,0 +1,472 @@
+"""Rounds across sites without a network: the same loop, sites and methods, byte for byte.
+
+Time passes only when the transport waits, so deadlines are exact and tests are quick. The same
+things with real processes are in test_processes.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fuels.build import build
+from fuels.config import Engine, Settings, merge
+from fuels.errors import FuelsError
+from fuels.federation.checkpoint import load_state
+from fuels.federation.codec import Envelope, decode, encode
+from fuels.federation.flower.letters import read_upload
+from fuels.federation.flower.parties import Rules, ServerFolder
+from fuels.federation.flower.serving import serve
+from fuels.federation.flower.transport import Time
+from fuels.models import load_models
+from fuels.report.folder import RunFolder
+from tests.federation.helpers import NEVER, MemoryPost, make_federation, settings
+
+SITES = {"north": ["a", "d"], "south": ["b", "e"], "east": ["c", "f"]}
+LIMIT = 2**24
+
+
+class World:
+    """A federation of three sites in memory."""
+
+    def __init__(self, root: Path, run_settings: Settings, **rules: Any) -> None:
+        self.root, self.settings = root, run_settings
+        chosen = Rules(**{"deadline": 10.0, "join": 5.0, "attempts": 2, **rules})
+        methods = ["fuels", run_settings.method]
+        self.server: ServerFolder = make_federation(root, SITES, methods, chosen)
+        self.post = MemoryPost(root, list(SITES), run_settings)
+
+    def run(self, name: str = "run") -> list[dict[str, Any]]:
+        serve(self.post, self.server, name, self.settings, self.time)
+        return self.history(name)
+
+    @property
+    def time(self) -> Time:
+        return Time(self.post.clock, self.post.sleep)
+
+    def history(self, name: str = "run") -> list[dict[str, Any]]:
+        return RunFolder(self.server.runs / name).history()
+
+    def uploads(self, number: int) -> dict[str, Any]:
+        """What each client sent in a round: client, array: numbers."""
+        found: dict[str, Any] = {}
+        for _, kind, at, content in self.post.got:
+            if kind == "train" and at == number:
+                upload = read_upload(decode(content, LIMIT))
+                for row, client in enumerate(upload.clients):
+                    found[client] = {name: a[row] for name, a in upload.arrays.items()}
+        return found
+
+    def state(self, name: str = "run") -> dict[str, Any]:
+        return load_state(self.server.runs / name / "server.safetensors")[0]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "fed", settings(rounds=4))
+
+
+def local(run_settings: Settings, root: Path) -> Any:
+    """The same on one machine, with all the data in one site."""
+    changes = {"data": {"source": str(root / "panel.csv")}}
+    return build(merge(run_settings, changes, "test"), Engine(threads=1))
+
+
+# -- the same as on one machine --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["fuels", "fedavg"])
+def test_uploads_and_errors_equal_the_local_engine(tmp_path: Path, method: str) -> None:
+    world = World(tmp_path / "fed", settings(method, rounds=5))
+    history = world.run()
+    job = local(world.settings, world.root)
+    first: dict[str, Any] = {}
+    original = job.loop.transport.train
+
+    def spy(number: int, clients: Any, download: Any) -> Any:
+        replies, failures = original(number, clients, download)
+        if number == 1:
+            for row, client in enumerate(replies[0].upload.clients):
+                first[client] = {n: a[row] for n, a in replies[0].upload.arrays.items()}
+        return replies, failures
+
+    job.loop.transport.train = spy
+    job.loop.run()
+    sent = world.uploads(1)
+    assert set(sent) == set(first) == set("abcdef")
+    for client, arrays in first.items():
+        for name, values in arrays.items():
+            np.testing.assert_allclose(sent[client][name], values, atol=1e-5)
+    assert history[-1]["val_mse"] == pytest.approx(job.loop.val_mse.mean(), rel=0.01)
+
+
+@pytest.mark.parametrize("method", ["solo", "fedprox", "fedrep", "perfedavg", "pfedme"])
+def test_every_method_runs_across_sites(tmp_path: Path, method: str) -> None:
+    world = World(tmp_path / "fed", settings(method, rounds=2))
+    history = world.run()
+    assert [line["clients"] for line in history] == [6, 6]
+    assert all(line["failures"] == [] for line in history)
+
+
+def test_after_training_each_site_has_models_and_forecasts(world: World) -> None:
+    world.run()
+    for site, ids in SITES.items():
+        folder = RunFolder(world.root / "sites" / site / "runs" / "run")
+        assert load_models(folder.models).ids == tuple(sorted(ids))
+        assert folder.forecasts.exists() and folder.finished
+        assert "FUELS" in json.loads(folder.summary.read_text())["scores"]
+    kept = {path.name for path in (world.server.runs / "run").iterdir()}
+    assert kept == {
+        "config.toml", "metrics.jsonl", "timings.jsonl", "server.safetensors", "summary.json",
+    }  # fmt: skip
+    assert set(world.state()) == {"prototypes", "known", "jsd", "pairs_computed"}
+
+
+# -- what leaves a site ----------------------------------------------------------------------------
+
+
+def test_only_what_is_declared_leaves_a_site(world: World) -> None:
+    """Every message of a run, both ways: prototypes, counts and error figures, nothing else."""
+    world.run()
+    panel = np.loadtxt(world.root / "panel.csv", delimiter=",", skiprows=1, usecols=2)
+    raw = set(np.round(panel, 4).tolist())
+    for site, kind, _, content in world.post.got:
+        envelope = decode(content, LIMIT)
+        own = set(SITES[site])
+        allowed = {"upload/prototype", "samples", "val_mse", "val_mae"}
+        allowed |= {"loss/prediction", "loss/intra", "loss/inter"}
+        assert set(envelope.arrays) <= (allowed if kind == "train" else set())
+        assert set(envelope.facts) <= {"clients", "train_periods"}
+        assert set(envelope.facts["clients"]) <= own
+        for name, array in envelope.arrays.items():
+            clients = len(envelope.facts["clients"])
+            shape = (clients, 24, 16) if name == "upload/prototype" else (clients,)
+            assert array.shape == shape
+            assert not raw & set(np.round(array.ravel().astype(float), 4).tolist()) - {1.0, 0.0}
+
+
+def test_metrics_stay_at_a_site_that_does_not_allow_them(world: World) -> None:
+    file = world.root / "sites" / "north" / "site.toml"
+    file.write_text(file.read_text().replace("metrics = true", "metrics = false"))
+    history = world.run()
+    for site, kind, _, content in world.post.got:
+        if site == "north" and kind == "train":
+            assert set(decode(content, LIMIT).arrays) == {"upload/prototype", "samples"}
+    assert history[-1]["clients"] == 6 and history[-1]["val_mse"] is not None
+
+
+def test_a_site_takes_part_only_in_methods_it_consents_to(tmp_path: Path) -> None:
+    world = World(tmp_path / "fed", settings("fedavg", rounds=1))
+    file = world.root / "sites" / "north" / "site.toml"
+    file.write_text(file.read_text().replace('"fedavg",', ""))
+    assert world.run()[0]["clients"] == 4
+    assert {site for site, *_ in world.post.got} == {"south", "east"}
+
+
+def test_raw_derived_arrays_need_consent(tmp_path: Path) -> None:
+    chosen = replace(settings("fedda", rounds=2), options={"week": 1})
+    world = World(tmp_path / "fed", chosen)
+    with pytest.raises(FuelsError, match="computed from raw values"):
+        world.run()
+    assert world.post.got == []
+    for site in ("north", "south"):
+        file = world.root / "sites" / site / "site.toml"
+        file.write_text(file.read_text().replace("raw_derived = false", "raw_derived = true"))
+    world.run("second")
+    assert {site for site, *_ in world.post.got} == {"north", "south"}
+
+
+def test_bytes_per_client_and_round(tmp_path: Path) -> None:
+    """FUELS at the paper's size: up 6144 numbers of 4 bytes, down twice that, plus at most 10 %."""
+    chosen = merge(settings(rounds=2), {"model": {"hidden": 128}}, "test")
+    world = World(tmp_path / "fed", chosen)
+    world.run()
+    for letters, least in ((world.post.got, 1), (world.post.sent, 2)):
+        for _, kind, number, content in letters:
+            if kind == "train" and number == 2:
+                assert least * 24576 * 2 < len(content) <= 1.1 * least * 24576 * 2
+
+
+# -- failures --------------------------------------------------------------------------------------
+
+Fate = Callable[[str, str, int, bytes], tuple[float, bytes | str]]
+
+
+def fate(at: int, site: str, delay: float = 0.0, becomes: Any = None) -> Fate:
+    """Something happens to one site's upload of one round."""
+
+    def decide(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if kind == "train" and (who, number) == (site, at):
+            return delay, reply if becomes is None else becomes(reply)
+        return 0.0, reply
+
+    return decide
+
+
+def test_a_round_closes_at_its_deadline_and_the_late_upload_counts_in_the_next(
+    world: World,
+) -> None:
+    world.post.fate = fate(2, "north", delay=10.5)
+    at: list[float] = []
+    original = world.post.send
+
+    def send(letters: Any, kind: str, number: int, ttl: float) -> list[str]:
+        if kind == "train":
+            at.append(world.post.time)
+        if number == 3:  # in round 3 north is away, so that its late upload stands in
+            letters_now = {s: c for s, c in letters.items()}
+            world.post.time += 1.0
+            return original(letters_now, kind, number, ttl)
+        return original(letters, kind, number, ttl)
+
+    world.post.send = send  # type: ignore[method-assign]
+    inner = world.post.fate
+
+    def both(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if (who, kind, number) == ("north", "train", 3):
+            return NEVER, reply
+        return inner(who, kind, number, reply)
+
+    world.post.fate = both
+    history = world.run()
+    assert history[1]["failures"] == ["north: no answer within 10 s"]
+    assert history[1]["clients"] == 4
+    assert history[2]["failures"] == ["north: no answer within 10 s"]
+    assert history[2]["clients"] == 6  # the upload of round 2 stands in for that of round 3
+    assert 10.0 <= at[2] - at[1] <= 12.0
+
+
+def test_an_upload_that_is_two_rounds_late_is_stale(world: World) -> None:
+    world.post.fate = fate(1, "north", delay=1.0)
+    inner = world.post.fate
+
+    def decide(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if who == "north" and kind == "train" and number in (1, 2, 3):
+            return (25.0 if number == 1 else NEVER), reply
+        return inner(who, kind, number, reply)
+
+    world.post.fate = decide
+    history = world.run()
+    assert [line["clients"] for line in history] == [4, 4, 4, 6]
+    assert any("stale" in text for text in history[2]["failures"])
+
+
+def test_below_the_quorum_a_round_is_asked_again_and_nothing_is_trained_twice(
+    tmp_path: Path,
+) -> None:
+    plain = World(tmp_path / "plain", settings(rounds=3))
+    plain.run()
+    world = World(tmp_path / "fed", settings(rounds=3), quorum=1.0)
+    dropped: list[int] = []
+
+    def decide(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if (who, kind, number) == ("south", "train", 2) and not dropped:
+            dropped.append(number)
+            return NEVER, reply
+        return 0.0, reply
+
+    world.post.fate = decide
+    history = world.run()
+    answers = [c for s, k, n, c in world.post.got if (s, k, n) == ("south", "train", 2)]
+    assert len(answers) == 2 and answers[0] == answers[1]
+    assert [line["clients"] for line in history] == [6, 6, 6]
+    np.testing.assert_array_equal(world.state()["prototypes"], plain.state()["prototypes"])
+
+
+def test_without_a_quorum_the_run_stops_and_can_be_resumed(world: World) -> None:
+    world.post.there = {"north"}
+    with pytest.raises(FuelsError, match="1 of 3 sites joined"):
+        world.run()
+    world.post.there = set(SITES)
+    limit = {"rounds": 2}
+
+    def gone(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        away = kind == "train" and number > limit["rounds"] and who != "north"
+        return (NEVER if away else 0.0), reply
+
+    world.post.fate = gone
+    with pytest.raises(FuelsError, match="round 3: 1 of 3 sites answered, 2 are needed"):
+        world.run()
+    limit["rounds"] = 99
+    assert [line["round"] for line in world.run()] == [1, 2, 3, 4]
+
+
+def test_a_site_absent_from_the_start_joins_and_gets_prototypes_one_round_later(
+    world: World,
+) -> None:
+    world.post.there = {"north", "south"}
+    original = world.post.send
+
+    def send(letters: Any, kind: str, number: int, ttl: float) -> list[str]:
+        tickets = original(letters, kind, number, ttl)
+        if kind == "train" and number == 1:
+            world.post.there = set(SITES)
+        return tickets
+
+    world.post.send = send  # type: ignore[method-assign]
+    history = world.run()
+    assert [line["clients"] for line in history] == [4, 4, 6, 6]
+    asked = {n: c for s, k, n, c in world.post.sent if s == "east" and k == "train"}
+    assert set(asked) == {3, 4}
+    assert decode(asked[3], LIMIT).facts["having"] == []  # it gives its prototypes first
+    assert set(decode(asked[4], LIMIT).facts["having"]) == {"c", "f"}
+
+
+def test_thirty_percent_failing_at_random_for_twenty_rounds(tmp_path: Path) -> None:
+    world = World(tmp_path / "fed", settings(rounds=20), attempts=10, quorum=0.3)
+    rng = np.random.default_rng(3)
+
+    def decide(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if kind != "train" or rng.random() > 0.3:
+            return 0.0, reply
+        choices: list[tuple[float, bytes | str]] = [
+            (NEVER, reply), (12.0, reply), (0.0, "it died"), (0.0, reply[:40]),
+        ]  # fmt: skip
+        return choices[rng.integers(len(choices))]
+
+    world.post.fate = decide
+    history = world.run()
+    assert [line["round"] for line in history] == list(range(1, 21))
+    assert sum(len(line["failures"]) for line in history) > 10
+    assert history[-1]["val_mse"] < history[0]["val_mse"]
+
+
+def test_a_restarted_server_ends_where_an_uninterrupted_one_does(tmp_path: Path) -> None:
+    whole = World(tmp_path / "whole", settings(rounds=5))
+    whole.run()
+    world = World(tmp_path / "fed", settings(rounds=5))
+    original = world.post.collect
+    trained: list[str] = []
+
+    class Killed(BaseException):
+        pass
+
+    def collect(tickets: Any) -> Any:
+        """The server is killed after all sites have trained round 3, before it heard of it."""
+        if sum(k == "train" and n == 3 for _, k, n, _ in world.post.got) == 3 and not trained:
+            trained.append("killed")
+            raise Killed
+        return original(tickets)
+
+    world.post.collect = collect  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        world.run()
+    assert [line["round"] for line in world.history()] == [1, 2]
+    history = world.run()
+    assert [line["round"] for line in history] == [1, 2, 3, 4, 5]
+    for name, array in whole.state().items():
+        if name != "pairs_computed":
+            np.testing.assert_array_equal(world.state()[name], array)
+    assert history == whole.history()
+
+
+# -- hostile uploads -------------------------------------------------------------------------------
+
+
+def altered(change: Callable[[Envelope], Envelope]) -> Callable[[bytes], bytes]:
+    return lambda reply: encode(change(decode(reply, LIMIT)))
+
+
+def with_array(name: str, array: Any) -> Callable[[bytes], bytes]:
+    return altered(lambda e: replace(e, arrays={**e.arrays, name: array}))
+
+
+def prototype(change: Callable[[Any], Any]) -> Callable[[bytes], bytes]:
+    return altered(
+        lambda e: replace(
+            e, arrays={**e.arrays, "upload/prototype": change(e.arrays["upload/prototype"])}
+        )
+    )
+
+
+def facts(**values: Any) -> Callable[[bytes], bytes]:
+    return altered(lambda e: replace(e, facts={**e.facts, **values}))
+
+
+HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "nan": (prototype(lambda p: p * np.float32(np.nan)), "not finite"),
+    "inf": (prototype(lambda p: p + np.float32(np.inf)), "not finite"),
+    "scaled": (prototype(lambda p: p * np.float32(1000)), "at most 1"),
+    "shape": (prototype(lambda p: p[:, :12]), "shape"),
+    "broadcast": (prototype(lambda p: p.ravel()[:1]), "shape"),
+    "dtype": (prototype(lambda p: p.astype(np.float64)), "float64"),
+    "missing": (
+        altered(
+            lambda e: replace(
+                e, arrays={k: v for k, v in e.arrays.items() if k != "upload/prototype"}
+            )
+        ),
+        "missing arrays",
+    ),
+    "extra": (with_array("upload/model", np.zeros((2, 4), np.float32)), "undeclared arrays"),
+    "unknown": (with_array("secrets", np.zeros(3)), "undeclared array"),
+    "other site's client": (facts(clients=["b", "d"]), "not asked"),
+    "twice the same client": (facts(clients=["d", "d"]), "twice"),
+    "other site": (altered(lambda e: replace(e, site="south")), "not its key's name"),
+    "other run": (altered(lambda e: replace(e, run="other")), "belongs to run"),
+    "older round": (altered(lambda e: replace(e, round=1)), "stale"),
+    "replayed round": (altered(lambda e: replace(e, round=2)), "duplicate"),
+    "future round": (altered(lambda e: replace(e, round=9)), "not begun"),
+    "samples": (with_array("samples", np.array([10**9, 10**9])), "samples"),
+    "oversized": (lambda reply: reply + bytes(200_000), "at most"),
+    "no array": (lambda reply: b"\x80\x04cos\nsystem\n" + reply[:50], "not in this format"),
+    "cut off": (lambda reply: reply[:-3], "cut off"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_upload_is_refused_and_changes_nothing_for_the_others(
+    tmp_path: Path, name: str
+) -> None:
+    becomes, reason = HOSTILE[name]
+    world = World(tmp_path / "fed", settings(rounds=3))
+    world.post.fate = fate(3, "north", becomes=becomes)
+    history = world.run()
+    silent = World(tmp_path / "silent", settings(rounds=3))
+    silent.post.fate = fate(3, "north", delay=NEVER)
+    silent.run()
+    assert any(reason in text and text.startswith("north") for text in history[2]["failures"])
+    others = [i for i, client in enumerate("abcdef") if client not in SITES["north"]]
+    kept = ["north", "d"] if name == "other site's client" else []
+    if not kept:
+        np.testing.assert_array_equal(world.state()["prototypes"], silent.state()["prototypes"])
+        np.testing.assert_array_equal(world.state()["jsd"], silent.state()["jsd"])
+    np.testing.assert_array_equal(
+        world.state()["prototypes"][others], silent.state()["prototypes"][others]
+    )
+
+
+def test_a_site_refuses_what_no_server_should_send(world: World) -> None:
+    world.run()
+    site, _, number, content = next(
+        letter for letter in world.post.sent if letter[1] == "train" and letter[2] == 3
+    )
+    bad = {
+        "nan": prototype_down(lambda p: p * np.float32(np.nan)),
+        "shape": prototype_down(lambda p: p[:, :1]),
+        "bound": prototype_down(lambda p: p + np.float32(2)),
+        "stranger": facts(asked=["b", "z"]),
+        "name": altered(lambda e: replace(e, site="south" if site != "south" else "north")),
+        "path": altered(lambda e: replace(e, run="../../outside")),
+        "undeclared": with_array("shared/code", np.zeros(3, np.float32)),
+        "garbage": lambda request: b"x" * 100,
+    }
+    for name, change in bad.items():
+        later = altered(lambda e: replace(e, round=number + 90))(content)
+        tickets = world.post.send({site: change(later)}, "train", number, 60.0)
+        (answer,) = world.post.collect(tickets)
+        assert answer.content is None and answer.reason, name
+
+
+def prototype_down(change: Callable[[Any], Any]) -> Callable[[bytes], bytes]:
+    return altered(
+        lambda e: replace(
+            e, arrays={**e.arrays, "personal/positive": change(e.arrays["personal/positive"])}
+        )
+    )

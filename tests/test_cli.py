@@ -1,0 +1,153 @@
+"""The command line as a stranger meets it: help, wrong input, and a small run from end to end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from conftest import make_panel
+
+from fuels.cli import main
+from fuels.forecaster import long_frame
+
+Fuels = Callable[..., tuple[int, str, str]]
+SMALL = ("--set", "model.hidden=4", "--rounds", "2", "--no-plots", "--threads", "1")
+
+
+@pytest.fixture
+def fuels(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Fuels:
+    """Runs a command line in an empty folder; gives exit code, output and error output."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["fuels", *words])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def csv(tmp_path: Path) -> str:
+    long_frame(make_panel(clients=4, days=14)).write_csv(tmp_path / "traffic.csv")
+    return "traffic.csv"
+
+
+def test_help_and_version(fuels: Fuels) -> None:
+    code, out, _ = fuels("--version")
+    assert code == 0 and out.startswith("fuels ")
+    for words in ([], ["run"], ["forecast"], ["data"], ["data", "describe"], ["data", "convert"]):
+        code, out, _ = fuels(*words, "--help")
+        assert code == 0 and "Usage" in out
+
+
+def test_from_file_to_forecast(fuels: Fuels, csv: str, tmp_path: Path) -> None:
+    code, out, err = fuels("run", "--data", csv, "--out", "r", *SMALL)
+    assert code == 0, err
+    assert "last value" in out and "ridge" in out and "Results" in out
+    code, out, err = fuels("forecast", "r", "--horizon", "3")
+    assert code == 0, err
+    assert out.splitlines()[0] == "client,time,forecast" and len(out.splitlines()) == 13
+    code, out, err = fuels("forecast", "r", "--data", csv, "--out", "next.parquet")
+    assert code == 0, err
+    assert len(pl.read_parquet(tmp_path / "next.parquet")) == 4
+    code, _, err = fuels("forecast", "r", "--data", csv, "--out", "next.parquet")
+    assert code == 1 and "--overwrite" in err
+
+
+def test_the_config_reproduces_the_run(fuels: Fuels, csv: str, tmp_path: Path) -> None:
+    assert fuels("run", "--data", csv, "--out", "a", "--seed", "3", *SMALL)[0] == 0
+    code, _, err = fuels("run", "--config", "a/config.toml", "--out", "b", "--no-plots")
+    assert code == 0, err
+    for name in ("config.toml", "metrics.jsonl", "models.safetensors", "forecasts.parquet"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_json_is_the_summary(fuels: Fuels, csv: str, tmp_path: Path) -> None:
+    code, out, _ = fuels("run", "--data", csv, "--out", "r", "--json", *SMALL)
+    assert code == 0
+    assert json.loads(out) == json.loads((tmp_path / "r" / "summary.json").read_text())
+
+
+def test_the_default_run_says_it_is_synthetic_and_quick(fuels: Fuels) -> None:
+    code, out, err = fuels("run", "--clients", "3", *SMALL)
+    assert code == 0, err
+    assert "synthetic" in out and "--scale paper" in out + err
+    assert list(Path("runs").iterdir()) == [Path("runs/fuels-synthetic-net-seed0-001")]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "--data", "none.csv"], "none.csv"),
+        (["run", "--method", "fuel"], "did you mean fuels"),
+        (["run", "--preset", "papr"], "did you mean paper"),
+        (["run", "--scale", "quik"], "did you mean quick"),
+        (["run", "--set", "options.taau=1"], "did you mean tau"),
+        (["run", "--set", "training.batch=12"], "row b means phase b"),
+        (["run", "--set", "training.round=5"], "did you mean rounds"),
+        (["run", "--config", "none.toml"], "no such config file"),
+        (["run", "--resume", "nowhere"], "no run to continue"),
+        (["run", "--resume", "nowhere", "--seed", "1"], "takes no other settings"),
+        (["run", "--split", "1/2"], "train/val/test"),
+        (["run", "--clients", "5000000"], "clients"),
+        (["forecast", "nowhere"], "no such file"),
+        (["forecast", "nowhere", "--out", "x.txt"], ".parquet or .csv"),
+        (["data", "describe", "none.parquet"], "none.parquet"),
+    ],
+)
+def test_wrong_input_is_one_sentence(fuels: Fuels, words: list[str], message: str) -> None:
+    code, out, err = fuels(*words)
+    assert code == 1
+    lines = [line for line in err.splitlines() if line.startswith("fuels: ")]
+    assert len(lines) == 1 and message in lines[0]
+    assert "Traceback" not in out + err
+    assert not Path("runs").exists()
+
+
+def test_unknown_options_are_usage_errors(fuels: Fuels) -> None:
+    code, _, err = fuels("run", "--round", "5")
+    assert code == 2 and "--rounds" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "empty"),
+        ("unique_id,ds,y\na,2024-01-01,x\n", "x"),
+        ("unique_id,y\na,1\n", "time"),
+        ("unique_id,ds,y\na,2024-01-01,1\na,2024-01-01,2\na,2024-01-02,2\n", "2024-01-01"),
+    ],
+)
+def test_bad_tables_are_refused(fuels: Fuels, tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "bad.csv").write_text(content)
+    code, _, err = fuels("run", "--data", "bad.csv", "--out", "r")
+    assert code == 1 and "bad.csv" in err and message in err and "Traceback" not in err
+    assert not (tmp_path / "r").exists()
+
+
+def test_nothing_is_overwritten(fuels: Fuels, csv: str, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    code, _, err = fuels("run", "--data", csv, "--out", "mine", *SMALL)
+    assert code == 1 and "not empty" in err
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+
+
+def test_infinite_values_are_refused(fuels: Fuels, tmp_path: Path) -> None:
+    panel = make_panel(clients=2, days=14)
+    panel.values[30, 1] = np.inf
+    long_frame(panel).write_csv(tmp_path / "inf.csv")
+    code, _, err = fuels("run", "--data", "inf.csv", "--out", "r")
+    assert code == 1 and "inf.csv" in err and "c1" in err
