@@ -44,7 +44,7 @@ $(VENV)/.ready-run: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.ready-test: $(VENV)/.ready-run
 	@echo "Setting up what the tests need ..."
-	$(PIP) -e ".[dev,flower]"
+	$(PIP) -e ".[dev,flower,ray]"
 	@touch $@
 
 clean:

@@ -5,8 +5,8 @@ rate eta the mean squared gradient norm of a client lies below xi. The other cli
 because their prototypes move between its rounds; `floor` = rho L_h N alpha I G is that disturbance,
 and no xi below it can be promised.
 
-Generalisation (Theorem 4.2, Eq. 16): the loss of a federation exceeds that of its best models by at most
-`Generalisation.total`, with probability 1 - kappa.
+Generalisation (Theorem 4.2, Eq. 16): the loss of a federation exceeds that of its best models by at
+most `Generalisation.total`, with probability 1 - kappa.
 
 The functions say what the formulas say, and refuse constants for which they say nothing.
 docs/theory.md tells how far the theorems hold.

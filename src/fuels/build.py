@@ -6,15 +6,16 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuels.config import Engine, Settings, check
+from fuels.config import Engine, Settings, check, check_engine
 from fuels.data.panel import Panel
 from fuels.data.readers import read_panel
 from fuels.data.synthetic import synthesise
 from fuels.data.windows import Branches, Dataset, branches, prepare
 from fuels.errors import FuelsError
 from fuels.federation.loop import Loop
+from fuels.federation.ray_transport import RayTransport
 from fuels.federation.site import Site
-from fuels.federation.transport import LocalTransport
+from fuels.federation.transport import LocalTransport, OwnSites
 from fuels.methods import build_method, complete
 from fuels.methods.base import Facts, Method
 from fuels.model.network import build_network
@@ -98,22 +99,43 @@ class Job:
     settings: Settings
     dataset: Dataset
     method: Method
-    site: Site
+    sites: OwnSites
     loop: Loop
+
+    @property
+    def site(self) -> Site:
+        """All clients and their models, in this process, wherever they are trained."""
+        return self.sites.whole()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sites.close()
 
 
 def build(settings: Settings, engine: Engine, panel: Panel | None = None) -> Job:
     """Check the settings, read the data and set everything up."""
     check(settings)
+    check_engine(engine)
     settings = complete(settings)
     threads = set_up(engine)
     dataset = load_dataset(settings, panel)
     if not dataset.target[:, : dataset.split.train].any(axis=1).all():
         raise FuelsError("a client has no training sample; its gaps are too long to be filled")
     method = make_method(settings, dataset)
-    site = Site(dataset, method, keep=settings.training.keep, threads=threads, device=engine.device)
-    loop = Loop(method, LocalTransport(site), settings.training, settings.seed)
-    return Job(settings, dataset, method, site, loop)
+    sites = open_sites(dataset, method, engine, threads, settings.training.keep)
+    loop = Loop(method, sites, settings.training, settings.seed)
+    return Job(settings, dataset, method, sites, loop)
+
+
+def open_sites(
+    dataset: Dataset, method: Method, engine: Engine, threads: int, keep: str
+) -> OwnSites:
+    """The sites of an engine, ready to train."""
+    if engine.transport == "ray":
+        return RayTransport(dataset, method, engine, threads=threads, keep=keep)
+    return LocalTransport(Site(dataset, method, keep=keep, threads=threads, device=engine.device))
 
 
 def fingerprint(dataset: Dataset) -> str:

@@ -99,7 +99,12 @@ class Engine:
     threads: int = 0  # 0: all cores this process may use
     device: str = "cpu"
     kernels: str = "auto"  # auto, fused or plain
+    transport: str = "local"  # local: one site in this process; ray: sites as Ray actors
+    sites: int = 1  # of ray
+    address: str = ""  # of a running Ray cluster; empty: Ray is started on this machine
 
+
+ENGINES = ("local", "ray")
 
 # The paper's settings are the defaults above: a preset is only what it changes, and no second
 # list of numbers exists. A scale changes clients and rounds, nothing else.
@@ -227,6 +232,16 @@ def check(settings: Settings) -> None:
         raise FuelsError(f"training.keep must be best or last, not {training.keep}")
     if settings.preset not in PRESETS:
         raise FuelsError(f"unknown preset {settings.preset}{nearest(settings.preset, PRESETS)}")
+
+
+def check_engine(engine: Engine) -> None:
+    """Refuse an engine that cannot work, in words."""
+    if engine.transport not in ENGINES:
+        raise FuelsError(f"unknown engine {engine.transport}{nearest(engine.transport, ENGINES)}")
+    if engine.transport == "local" and (engine.sites != 1 or engine.address):
+        raise FuelsError("several sites, or an address, need --engine ray")
+    if engine.transport == "ray" and engine.device != "cpu":
+        raise FuelsError("--engine ray trains on CPUs; leave --device out, or use --engine local")
 
 
 def late_joiners(text: str) -> tuple[float, int]:

@@ -10,7 +10,6 @@ element-wise work is left out on both sides.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -175,8 +174,13 @@ def _fedrep(s: Sizes) -> Cost:
     head = s.head_epochs * s.sampled_periods * (s.encode + 2 * s.decode)
     body = s.iterations * (s.gradient - s.decode)
     return _cost(
-        s, "fedrep", "FedRep", up=s.encoder, down=s.encoder,
-        train_appendix=s.iterations * s.pass_appendix, train=head + body,
+        s,
+        "fedrep",
+        "FedRep",
+        up=s.encoder,
+        down=s.encoder,
+        train_appendix=s.iterations * s.pass_appendix,
+        train=head + body,
     )
 
 
@@ -184,17 +188,20 @@ def _perfedavg(s: Sizes) -> Cost:
     """Hessian-free: three batches and four gradients a step; the appendix counts three."""
     steps = s.iterations // 3
     return _cost(
-        s, "perfedavg", "PerFedAvg", up=s.model, down=s.model,
-        train_appendix=3 * steps * s.pass_appendix, train=4 * steps * s.gradient,
+        s,
+        "perfedavg",
+        "PerFedAvg",
+        up=s.model,
+        down=s.model,
+        train_appendix=3 * steps * s.pass_appendix,
+        train=4 * steps * s.gradient,
         adaptation=1,
     )
 
 
 def _pfedme(s: Sizes) -> Cost:
     train = s.inner_steps * s.iterations * s.gradient
-    return _cost(
-        s, "pfedme", "pFedMe", up=s.model, down=s.model, train_appendix=None, train=train
-    )
+    return _cost(s, "pfedme", "pFedMe", up=s.model, down=s.model, train_appendix=None, train=train)
 
 
 def _fedda(s: Sizes) -> Cost:
@@ -205,8 +212,16 @@ def _fedda(s: Sizes) -> Cost:
     # Attention inside the clusters and across them: a norm and a weighted sum over each model.
     server = 2 * s.model * (chosen + min(s.clusters, chosen))
     return _cost(
-        s, "fedda", "FedDA", up=s.model, down=s.model, train_appendix=None, own=0.1,
-        server=server, first_up=first, first_down=0,
+        s,
+        "fedda",
+        "FedDA",
+        up=s.model,
+        down=s.model,
+        train_appendix=None,
+        own=0.1,
+        server=server,
+        first_up=first,
+        first_down=0,
     )
 
 
@@ -219,10 +234,17 @@ def _fuels(s: Sizes) -> Cost:
     # A divergence goes once through two prototypes; PR_n and NR_n are means over N of them.
     server = (pairs + 2 * chosen * s.clients) * s.prototype
     return _cost(
-        s, "fuels", "FUELS", up=s.prototype, down=2 * s.prototype,
+        s,
+        "fuels",
+        "FUELS",
+        up=s.prototype,
+        down=2 * s.prototype,
         train_appendix=s.iterations * (3 * s.encode + 2 * s.filter + 2 * s.decode),
         train=s.iterations * (batch + similarity),
-        server=server, server_appendix="(α - α²/2) N² - α/2 N", pairs=pairs, first_down=0,
+        server=server,
+        server_appendix="(α - α²/2) N² - α/2 N",
+        pairs=pairs,
+        first_down=0,
     )
 
 
@@ -290,8 +312,3 @@ def costs(sizes: Sizes, methods: Sequence[str] = tuple(COSTS)) -> list[Cost]:
 def appendix_pairs(clients: int, selection: float) -> float:
     """The appendix's server entry as a number: (alpha - alpha^2 / 2) N^2 - alpha N / 2."""
     return (selection - selection**2 / 2) * clients**2 - selection * clients / 2
-
-
-def share_saved(cost: Cost, other: Cost) -> float:
-    """What `cost` saves of the numbers `other` sends up, 0 to 1."""
-    return 1 - cost.up / other.up if other.up else math.nan

@@ -103,17 +103,17 @@ class Forecaster:
         validation = self.validation if self.validation is not None else max(1, periods // 5)
         split = f"{max(1, periods - validation)}/{min(validation, periods - 1)}/0"
         settings = replace(self.settings, windows=replace(self.settings.windows, split=split))
-        job = build(settings, self.engine, panel)
-        job.loop.run()
-        own = {n: p.cpu().numpy() for n, p in job.site.parts.items() if n not in MODEL}
-        self.models = personal_models(
-            job.dataset,
-            job.site.models(job.loop.final_download()),
-            own,
-            encoder=settings.model.encoder,
-            hidden=settings.model.hidden,
-            method=settings.method,
-        )
+        with build(settings, self.engine, panel) as job:
+            job.loop.run()
+            own = {n: p.cpu().numpy() for n, p in job.site.parts.items() if n not in MODEL}
+            self.models = personal_models(
+                job.dataset,
+                job.site.models(job.loop.final_download()),
+                own,
+                encoder=settings.model.encoder,
+                hidden=settings.model.hidden,
+                method=settings.method,
+            )
         self.left_out = job.dataset.left_out
         self._panel = panel
         return self

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.windows import Dataset
+from fuels.experts.ridge import fit_ridge
 
 Forecast = NDArray[np.float32]
-PENALTIES = 10.0 ** np.arange(-3, 5)  # candidates for the ridge, in units of one squared z-score
 
 
 def references(dataset: Dataset, part: str) -> dict[str, Forecast]:
@@ -43,31 +43,11 @@ def ridge(dataset: Dataset, part: str, phase: bool = False) -> Forecast:
     clients = np.arange(len(dataset.ids))
     end = dataset.split.train
     x = _features(dataset, 0, end, phase, clients)
-    mask = dataset.target[:, :end].astype(np.float64)
     y = dataset.series[:, :end].astype(np.float64)
-    count = mask.sum(axis=1)
-    x_mean = np.einsum("nst,ns->nt", x, mask) / count[:, None]
-    y_mean = (y * mask).sum(axis=1) / count
-    x_centred = (x - x_mean[:, None, :]) * mask[:, :, None]
-    y_centred = (y - y_mean[:, None]) * mask
-    gram = x_centred.transpose(0, 2, 1) @ x_centred
-    moment = np.einsum("nst,ns->nt", x_centred, y_centred)
-    values, vectors = np.linalg.eigh(gram)  # gram = V diag(values) V'
-    rotated = np.einsum("nij,ni->nj", vectors, moment)
-    total = (y_centred**2).sum(axis=1)
-
-    scores = []
-    for penalty in PENALTIES:
-        shrunk = rotated / (values + penalty)
-        residual = total - 2 * (shrunk * rotated).sum(axis=1) + (shrunk**2 * values).sum(axis=1)
-        freedom = 1 + (values / (values + penalty)).sum(axis=1)
-        scores.append(residual / np.maximum(count - freedom, 1.0) ** 2)
-    penalty = PENALTIES[np.argmin(np.stack(scores), axis=0)]
-    weights = np.einsum("nij,nj->ni", vectors, rotated / (values + penalty[:, None]))
-
+    fitted = fit_ridge(x, y, dataset.target[:, :end])
     first, last = dataset.split.part(part)
-    wanted = _features(dataset, first, last, phase, clients) - x_mean[:, None, :]
-    return (np.einsum("nst,nt->ns", wanted, weights) + y_mean[:, None]).astype(np.float32)
+    wanted = _features(dataset, first, last, phase, clients)
+    return fitted.predict(wanted).astype(np.float32)
 
 
 def _features(

@@ -43,17 +43,17 @@ def run(
 
     `watch(loop)` gives a context manager whose value is a watcher: the progress display.
     """
-    job = build(settings, engine, panel)
-    if not folder.config.exists():  # only now: a run that cannot begin leaves nothing behind
-        folder.begin(job.settings, engine)
-    start(job, folder, resume)
-    display: AbstractContextManager[Watcher | None] = (
-        watch(job.loop) if watch is not None else nullcontext()
-    )
-    with display as watcher:
-        watchers: Sequence[Watcher] = [folder] if watcher is None else [folder, watcher]
-        job.loop.run(watchers, saver=_Saver(folder, fingerprint(job.dataset)))
-    return conclude(job, folder, plots=plots)
+    with build(settings, engine, panel) as job:
+        if not folder.config.exists():  # only now: a run that cannot begin leaves nothing behind
+            folder.begin(job.settings, engine)
+        start(job, folder, resume)
+        display: AbstractContextManager[Watcher | None] = (
+            watch(job.loop) if watch is not None else nullcontext()
+        )
+        with display as watcher:
+            watchers: Sequence[Watcher] = [folder] if watcher is None else [folder, watcher]
+            job.loop.run(watchers, saver=_Saver(folder, fingerprint(job.dataset)))
+        return conclude(job, folder, plots=plots)
 
 
 class _Saver:
@@ -85,15 +85,17 @@ def warm_start(job: Job, source: Path) -> None:
     if {name: part.shape[1] for name, part in models.parts.items()} != sizes:
         raise FuelsError(f"{path}: its models are of another size than this run's")
     row = {client: i for i, client in enumerate(models.ids)}
+    site = job.site
     for name in MODEL:
         mean = models.parts[name].mean(0)
-        if name in job.site.parts:
-            for i, client in enumerate(job.site.ids):
+        if name in site.parts:
+            for i, client in enumerate(site.ids):
                 own = models.parts[name][row[client]] if client in row else mean
-                job.site.parts[name][i] = own
+                site.parts[name][i] = own
         shared = getattr(job.loop.server, "parts", {})
         if name in shared:
             shared[name] = mean.numpy()
+    job.sites.load(site.state())
 
 
 def conclude(job: Job, folder: RunFolder, *, plots: bool = True) -> Outcome:

@@ -106,9 +106,7 @@ class MemoryPost:
                 self.got.append((site, kind, number, reply))
                 delay, reply = self.fate(site, kind, number, reply)
             answer = (
-                Answer(ticket, reply)
-                if isinstance(reply, bytes)
-                else Answer(ticket, None, reply)
+                Answer(ticket, reply) if isinstance(reply, bytes) else Answer(ticket, None, reply)
             )
             self.waiting[ticket] = Letter(site, kind, number, content, self.time + delay, answer)
             tickets.append(ticket)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fuels.errors import FuelsError
+
+if TYPE_CHECKING:
+    from fuels.costs import Cost, Sizes
+    from fuels.report.tables import Table
 
 SIZES = "Sizes"
 
@@ -90,3 +96,71 @@ def _words(text: str) -> list[str]:
     if not words:
         raise FuelsError("--methods names no method")
     return words
+
+
+def sent_table(found: Sequence[Cost], sizes: Sizes) -> Table:
+    """What travels: per client and round, from the server, and over the whole training."""
+    from fuels.report.tables import Column, Table
+
+    return Table(
+        columns=[
+            Column("method"),
+            Column("clients a round"),
+            Column("a client sends", "numbers a round"),
+            Column("a client gets", "numbers a round"),
+            Column("the server sends", "numbers a round"),
+            Column("in all", "MB"),
+        ],
+        rows=[[c.title, c.chosen, c.up, c.down, c.server_down, c.bytes_total / 1e6] for c in found],
+        title=f"Numbers sent, {sizes.clients:,} clients and {sizes.rounds:,} rounds",
+    )
+
+
+def work_table(found: Sequence[Cost], sizes: Sizes) -> Table:
+    """What is computed in a round, in millions of multiply-adds."""
+    from fuels.report.tables import Column, Table
+
+    return Table(
+        columns=[
+            Column("method"),
+            Column("training, client", "appendix"),
+            Column("training, client", "code"),
+            Column("inference, client", "code"),
+            Column("server", "code"),
+            Column("divergences", "pairs"),
+        ],
+        rows=[
+            [
+                c.title,
+                None if c.train_appendix is None else c.train_appendix / 1e6,
+                c.train / 1e6,
+                c.infer / 1e6,
+                c.server / 1e6,
+                c.pairs,
+            ]
+            for c in found
+        ],
+        title=f"Millions of operations in a round of {sizes.iterations} batches, and to forecast"
+        f" {sizes.test_periods} periods",
+    )
+
+
+def to_json(sizes: Sizes, found: Sequence[Cost]) -> dict[str, Any]:
+    """Everything, with FE, FF and FD as numbers."""
+    return {
+        "sizes": asdict(sizes)
+        | {
+            "iterations": sizes.iterations,
+            "model": sizes.model,
+            "encoder": sizes.encoder,
+            "prototype": sizes.prototype,
+            "FE": sizes.encode,
+            "FF": sizes.filter,
+            "FD": sizes.decode,
+        },
+        "methods": {
+            cost.method: asdict(cost)
+            | {"server_down": cost.server_down, "bytes_total": cost.bytes_total}
+            for cost in found
+        },
+    }

@@ -66,6 +66,17 @@ def add_site_command(
     typer.echo(f"{folder}/sites/{name}/ is ready; restart the server so that it knows the key.")
 
 
+@federation_app.command("renew")
+def renew_command(
+    folder: Annotated[Path, typer.Argument(help="The folder `init` made, with authority/.")],
+) -> None:
+    """Sign a new certificate for the server."""
+    from fuels.federation.flower.found import renew
+
+    renew(folder)
+    typer.echo("the server has a new certificate; restart it, the sites need nothing")
+
+
 @server_app.command("start")
 def server_start(folder: ServerDir, show: Show = False) -> None:
     """Start the server: Flower's SuperLink with TLS, authentication and a database."""
@@ -76,6 +87,7 @@ def server_start(folder: ServerDir, show: Show = False) -> None:
     if show:
         extra = commands.server_environment(server)
         typer.echo(commands.shown(commands.superlink(server), extra))
+        typer.echo(commands.shown(commands.door(server), extra))
         for name in server.config.sites:
             key = server.keys / f"{name}.pub"
             typer.echo(commands.shown(commands.register(key, name), extra))

@@ -150,6 +150,27 @@ def run_command(
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda.", rich_help_panel=COMPUTE)
     ] = None,
+    engine_: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            help="local (one site in this process) or ray (sites as Ray actors).",
+            rich_help_panel=COMPUTE,
+        ),
+    ] = None,
+    sites: Annotated[
+        int | None,
+        typer.Option(
+            help="Sites of --engine ray; they share clients and threads.", rich_help_panel=COMPUTE
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Ray cluster to use. Without it Ray is started on this machine and ended after.",
+            rich_help_panel=COMPUTE,
+        ),
+    ] = None,
 ) -> None:
     """Train personal forecasters and compare them with simple references.
 
@@ -187,7 +208,15 @@ def run_command(
         },
     }
     changes = given(changes)
-    compute = given({"threads": threads, "device": device})
+    compute = given(
+        {
+            "threads": threads,
+            "device": device,
+            "transport": engine_,
+            "sites": sites,
+            "address": address,
+        }
+    )
     if resume is not None:
         if changes or config or out or settings_ or preset or scale:
             raise FuelsError("--resume continues a run as it was begun; it takes no other settings")

@@ -2,6 +2,34 @@
 
 from __future__ import annotations
 
+from fuels.experiments import (
+    ablation,
+    communication,
+    data,
+    filtering,
+    hyperparameters,
+    metr_la,
+    performance,
+    predictions,
+    privacy,
+    prototype_size,
+    similarity,
+)
 from fuels.experiments.base import Experiment
 
-EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in ()}
+EXPERIMENTS: dict[str, Experiment] = {
+    module.EXPERIMENT.name: module.EXPERIMENT
+    for module in (
+        data,
+        performance,
+        predictions,
+        communication,
+        ablation,
+        hyperparameters,
+        prototype_size,
+        similarity,
+        filtering,
+        privacy,
+        metr_la,
+    )
+}

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from fuels.config import Engine, Settings, merge, nearest
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.report.folder import writing
 from fuels.report.style import save
 from fuels.report.tables import Table
+from fuels.study.assemble import options_for
+from fuels.study.files import make_folder, write_text
 from fuels.study.progress import Quiet, Teller
-from fuels.study.store import RunResult, Store, ensure_run
+from fuels.study.store import RunResult, Store, ensure_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +56,8 @@ class Context:
     budget: Budget
     scale: str  # quick or paper
     out: Path
-    base: Settings = field(default_factory=Settings)  # what --set and other options changed
+    changes: Mapping[str, Any] = field(default_factory=dict)  # settings changed for all runs
+    method_options: Mapping[str, str] = field(default_factory=dict)  # for methods that have them
     engine: Engine = field(default_factory=Engine)
     store: Store = field(default_factory=Store)
     teller: Teller = field(default_factory=Quiet)  # progress over all runs
@@ -89,13 +91,25 @@ class Context:
 
         Without `source` and `seed`: the first of each.
         """
+        sized = {"data": {"clients": self.clients}, "training": {"rounds": self.rounds}}
         chosen = {
             "method": method,
             "seed": self.seeds[0] if seed is None else seed,
-            "data": {"source": source or self.sources[0], "clients": self.clients},
-            "training": {"rounds": self.rounds},
+            "data": {"source": source or self.sources[0]},
+            "options": options_for(method, self.method_options),
         }
-        return merge(merge(self.base, chosen, "experiment"), changes, "experiment")
+        settings = merge(merge(Settings(), sized, "experiment"), self.changes, "--set")
+        return merge(merge(settings, chosen, "experiment"), changes, "experiment")
+
+    def numbers(self, option: str) -> list[float]:
+        """Numbers between commas, of one of the experiment's own options."""
+        text = self.options[option]
+        try:
+            return list(dict.fromkeys(float(word) for word in text.split(",")))
+        except ValueError:
+            raise FuelsError(
+                f"--option {option} takes numbers between commas, not {text!r}"
+            ) from None
 
     def dataset(self, settings: Settings) -> Dataset:
         """The data of a run, without training; a file is read once for all runs."""
@@ -106,16 +120,9 @@ class Context:
 
         `with_folder`: also models and forecasts, in `result.folder`.
         """
-        return [
-            ensure_run(
-                settings,
-                self.engine,
-                self.store,
-                with_folder=with_folder,
-                teller=self.teller.place(number, len(wanted)),
-            )
-            for number, settings in enumerate(wanted, 1)
-        ]
+        return ensure_runs(
+            wanted, self.engine, self.store, with_folder=with_folder, teller=self.teller
+        )
 
 
 @dataclass(frozen=True)
@@ -145,20 +152,17 @@ class Experiment:
 def write(experiment: Experiment, context: Context, result: Result, command: str) -> list[Path]:
     """Tables as Markdown and CSV, figures as PNG, and one page with everything: NAME.md."""
     out = context.out
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FuelsError(f"{out}: cannot be created ({error.strerror})") from None
+    make_folder(out)
     page = [f"# {experiment.title}", "", *heading(context, command), ""]
     files = [out / f"{experiment.name}.md"]
     for name, table in result.tables.items():
-        files.append(_write_text(out / f"{name}.csv", table.to_csv()))
+        files.append(write_text(out / f"{name}.csv", table.to_csv()))
         page += [table.to_markdown()]
     page += [f"- {sentence}" for sentence in result.text] + [""]
     for name, picture in result.figures.items():
         files.append(save(picture, out / f"{name}.png"))
         page += [f"![{experiment.title}]({name}.png)", ""]
-    _write_text(files[0], "\n".join(page).rstrip() + "\n")
+    write_text(files[0], "\n".join(page).rstrip() + "\n")
     return files
 
 
@@ -179,9 +183,3 @@ def heading(context: Context, command: str) -> list[str]:
 def source_name(source: str) -> str:
     """A source as a page may show it: the name of a file, not its place."""
     return source if source.startswith("synthetic:") else Path(source).name
-
-
-def _write_text(path: Path, text: str) -> Path:
-    with writing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    return path

@@ -47,7 +47,10 @@ class Fixed:
         calendar: Calendar,
     ) -> Floats:
         parts = self.terms(history, horizon).items()
-        return np.sum([c * history.lagged(first, last, lag) for lag, c in parts], axis=0)
+        total = np.zeros((history.clients, last - first))
+        for lag, coefficient in parts:
+            total += coefficient * history.lagged(first, last, lag)
+        return total
 
 
 def last_value(history: History, horizon: int) -> dict[int, float]:
@@ -150,8 +153,8 @@ class Linear:
         for low in range(0, history.clients, CHUNK):
             clients = slice(low, low + CHUNK)
             x, base = self._features(history, first, last, horizon, calendar, clients)
-            weights, constant = fitted["weights"][clients], fitted["constant"][clients]
-            parts.append((x @ weights[:, :, None])[:, :, 0] + constant[:, None] + base)
+            ridge = Ridge(fitted["weights"][clients], fitted["constant"][clients])
+            parts.append(ridge.predict(x) + base)
         return np.concatenate(parts)
 
     def _features(

@@ -101,12 +101,13 @@ class Pool:
         for key, value in arrays.items():
             horizon, name, part = key.split("/")
             if len(value) != clients:
-                raise FuelsError(f"expert '{name}' was fitted for {len(value)} clients, not {clients}")
-            for h in [int(horizon)]:
-                fitted = learned.setdefault(h, {e.name: {} for e in self.experts})
-                if name not in fitted:
-                    raise FuelsError(f"expert '{name}' is saved but not one of this pool")
-                fitted[name][part] = value
+                raise FuelsError(
+                    f"expert '{name}' was fitted for {len(value)} clients, not {clients}"
+                )
+            fitted = learned.setdefault(int(horizon), {e.name: {} for e in self.experts})
+            if name not in fitted:
+                raise FuelsError(f"expert '{name}' is saved but not one of this pool")
+            fitted[name][part] = value
         return FittedPool(self, clients, learned)
 
 
@@ -142,9 +143,7 @@ class FittedPool:
             )
         learned = self.learned[horizon]
         return {
-            e.name: e.forecasts(
-                learned[e.name], history, first, last, horizon, self.pool.calendar
-            )
+            e.name: e.forecasts(learned[e.name], history, first, last, horizon, self.pool.calendar)
             for e in self.pool.experts
         }
 

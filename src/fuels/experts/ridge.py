@@ -21,7 +21,6 @@ class Ridge:
 
     weights: Floats  # [client, feature]
     constant: Floats  # [client]
-    penalty: Floats  # [client]
 
     def predict(self, x: Floats) -> Floats:
         """Forecasts [client, step] from features [client, step, feature]; NaN in, NaN out."""
@@ -58,4 +57,4 @@ def fit_ridge(x: Floats, y: Floats, used: NDArray[np.bool_]) -> Ridge:
     penalty = PENALTIES[np.argmin(np.stack(scores), axis=0)]
     weights = (vectors @ (rotated / (values + penalty[:, None]))[:, :, None])[:, :, 0]
     constant = y_mean - (weights * x_mean).sum(axis=1)
-    return Ridge(weights=weights, constant=constant, penalty=penalty)
+    return Ridge(weights=weights, constant=constant)

@@ -52,9 +52,7 @@ def _smooth(
             deviation = value - level - profile[here]
         if k + horizon < len(out):
             out[k + horizon] = (
-                level + profile[slot[k + horizon]] + phi**horizon * deviation
-                if started
-                else np.nan
+                level + profile[slot[k + horizon]] + phi**horizon * deviation if started else np.nan
             )
 
 

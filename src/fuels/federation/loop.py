@@ -191,7 +191,7 @@ class Loop:
                 if len(bad):
                     raise FuelsError(
                         f"round {done.number}: the {name} loss of client {report.clients[bad[0]]} "
-                        "is not finite; training diverged, try a smaller training.learning_rate"
+                        "is not finite; training diverged, try a smaller learning rate"
                     )
                 losses.setdefault(name, []).append(values)
         done.losses |= {name: float(np.mean(np.concatenate(v))) for name, v in losses.items()}

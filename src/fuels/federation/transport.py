@@ -1,7 +1,7 @@
 """What carries messages between the server and the sites.
 
-The round loop knows this interface alone: everything in one process and Flower across a network are
-two implementations of it.
+The round loop knows this interface alone: everything in one process, actors of Ray and Flower
+across a network are three implementations of it.
 """
 
 from __future__ import annotations
@@ -51,6 +51,19 @@ class Transport(Protocol):
     def load(self, state: Mapping[str, NDArray[Any]]) -> None: ...
 
 
+class OwnSites(Transport, Protocol):
+    """A transport whose sites all belong to this run, so that they can be brought together here."""
+
+    def whole(self) -> Site:
+        """One site in this process with all clients as they are now.
+
+        Whoever changes it hands its state to `load`, or the change may be seen here alone.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
 class LocalTransport:
     """One site in this process."""
 
@@ -75,3 +88,9 @@ class LocalTransport:
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         self.site.load(state)
+
+    def whole(self) -> Site:
+        return self.site
+
+    def close(self) -> None:
+        return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, get_type_hints
 
 from fuels.config import Settings, coerce, nearest
@@ -42,7 +42,8 @@ def find_method(name: str) -> type[Method]:
 def complete(settings: Settings) -> Settings:
     """The settings with what they leave to the method filled in."""
     kind = find_method(settings.method)
-    return replace(settings, training=kind.complete(settings.training))
+    options = asdict(method_options(settings.method, settings.options))
+    return replace(settings, training=kind.complete(settings.training), options=options)
 
 
 def method_options(name: str, options: Mapping[str, Any]) -> Any:

@@ -8,7 +8,8 @@ Jensen-Shannon divergence and gives each client the mean of those alike and of t
 (Eq. 9-10).
 
 Travels up: the prototype R_n [24, 256], averaged over the batches of the last local epoch as they
-pass (Eq. 8), with noise where asked for. Travels down: PR_n and NR_n of the same shape. Stays: the model and W_n.
+pass (Eq. 8), with noise where options.noise asks for it. Travels down: PR_n and NR_n of the same
+shape. Stays: the model and W_n.
 L_inter is left out while a client has no PR_n and NR_n: in round 1, in the round in which a late
 client joins, and where nobody is unlike it.
 """

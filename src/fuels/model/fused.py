@@ -42,7 +42,7 @@ def _blocks(rows: int) -> tuple[int, int, int]:
 
 def _tape_size(length: int, hidden: int, clients: int, rows: int) -> int:
     count, _, padded = _blocks(rows)
-    return clients * count * (length * GATES + length - 1) * hidden * padded
+    return clients * count * length * GATES * hidden * padded
 
 
 def take_tape(inputs: Sequence[Tensor], shape: GruShape) -> Tensor:
@@ -89,7 +89,7 @@ def encode_forward(
     weights = params.detach().contiguous().numpy()
     parts = None if tape is None else torch.split(tape, _tape_sizes(inputs, shape))
     for i, (offset, column, length, width) in enumerate(_branches(shape)):
-        x_size = padded * (length * width + shape.hidden)
+        x_size = padded * (length * width + 2 * shape.hidden)
         one_block = _tape_size(length, shape.hidden, 1, block)
         work = _work(x_size + one_block)
         record = work[x_size:] if parts is None else parts[i]
@@ -112,7 +112,7 @@ def encode_backward(
     for i, (offset, column, length, width) in enumerate(_branches(shape)):
         steps = (length - 1) * padded
         work = _work(
-            padded * (length * width + 3 + hidden) + steps * (3 * hidden + wide) + TILE * wide
+            padded * (length * width + 3 + hidden) + steps * (4 * hidden + wide) + TILE * wide
         )
         gru_backward(
             weights, offset, inputs[i].detach().numpy(), hidden, upstream, column,

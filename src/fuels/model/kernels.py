@@ -6,8 +6,9 @@ caller, so results do not depend on the number of threads. Inside, a state is he
 weights as they lie in memory, and the element-wise work of a unit follows its product while the
 numbers are still in the nearest cache.
 
-Tape of one block of rows, kept from forward to backward: for each step r, z, n, (W_hn h + b_hn)
-and the new h, each [H, padded rows].
+Tape of one block of rows, kept from forward to backward: for each step and unit r, z, n and
+W_hn h + b_hn, padded rows each. States are not kept but made again from z and n: memory traffic
+costs more than that.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from fuels.model.lanes import (
     get,
     load,
     put,
+    ratio,
     spread,
     store,
     total,
@@ -51,7 +53,7 @@ def tanh(x: Lanes) -> Lanes:
     q = s * np.float32(2.36669607e-04) + np.float32(2.40118683e-02)
     q = q * s + np.float32(0.463088657)
     q = q * s + np.float32(1.0)
-    return x * p / q
+    return ratio(x * p, q)
 
 
 @compiled()
@@ -103,7 +105,8 @@ def _cell_forward(
         store(gates, at, r)
         store(gates, at + padded, z)
         store(gates, at + 2 * padded, n)
-        store(gates, at + 3 * padded, hn)
+        if before != 0:
+            store(gates, at + 3 * padded, hn)
         store(after, unit * padded + row, h)
 
 
@@ -129,8 +132,8 @@ def gru_forward(
     """One branch of all clients: x [G, R, L, I] to out[:, :, column : column + H]."""
     clients, rows, length, inputs = x.shape
     plane = hidden * padded
-    last = address(work)
-    x_work = last + 4 * plane
+    states = address(work)  # two, the one before and the one after a step
+    x_work = states + 4 * 2 * plane
     place = address(tape)
     for g in range(clients):
         w_ih = address(params) + 4 * (g * params.shape[1] + offset)
@@ -141,7 +144,7 @@ def gru_forward(
             before = 0
             for t in range(length):
                 gates = place + 4 * t * GATES * plane
-                after = place + 4 * (length * GATES + t) * plane if t < length - 1 else last
+                after = states + 4 * (t % 2) * plane
                 for unit in range(0, hidden, TILE):
                     units = min(TILE, hidden - unit)
                     if t > 0:
@@ -159,16 +162,16 @@ def gru_forward(
                         )  # fmt: skip
                 before = after
             transpose(
-                last, padded, hidden, count,
+                before, padded, hidden, count,
                 address(out) + 4 * ((g * rows + first) * out.shape[2] + column), out.shape[2],
             )  # fmt: skip
             if keep:
-                place += 4 * (length * GATES + length - 1) * plane
+                place += 4 * length * GATES * plane
 
 
 @compiled()
 def _cell_backward(
-    unit: int, hidden: int, inputs: int, padded: int, x: int,
+    unit: int, hidden: int, inputs: int, padded: int, x: int, bias: float,
     gates: int, before: int, dh: int, dg: int, dg_row: int, grad: int, lane_work: int,
 ) -> None:  # fmt: skip
     """Gradients of one unit at one step: into grad (biases, W_ih), dg (W_hh h) and dh (direct)."""
@@ -177,10 +180,10 @@ def _cell_backward(
     for row in range(0, padded, LANES):
         at = unit * GATES * padded + row
         r, z, n = load(gates, at), load(gates, at + padded), load(gates, at + 2 * padded)
-        hn = load(gates, at + 3 * padded)
         d = load(dh, unit * padded + row)
-        change = spread(np.float32(0.0)) - n
+        hn, change = spread(bias), spread(np.float32(0.0)) - n
         if before != 0:
+            hn = load(gates, at + 3 * padded)
             change = load(before, unit * padded + row) - n
         a_n = d * (one - z) * (one - n * n)
         a_z = d * change * z * (one - z)
@@ -218,6 +221,22 @@ def _cell_backward(
             put(grad, at, get(grad, at) + total(weighted))
 
 
+@compiled()
+def _states(tape: int, length: int, hidden: int, padded: int, states: int) -> None:
+    """The states after all steps but the last, [step, H, padded], from the z and n of the tape."""
+    plane = hidden * padded
+    for t in range(length - 1):
+        gates, after = tape + 4 * t * GATES * plane, states + 4 * t * plane
+        for unit in range(hidden):
+            for row in range(0, padded, LANES):
+                at = unit * GATES * padded + row
+                z, n = load(gates, at + padded), load(gates, at + 2 * padded)
+                h = n - z * n
+                if t > 0:
+                    h = h + z * load(after - 4 * plane, unit * padded + row)
+                store(after, unit * padded + row, h)
+
+
 @compiled(
     void(
         float32[:, ::1], int64, float32[:, :, :, :], int64, float32[:, :, ::1], int64,
@@ -246,12 +265,14 @@ def gru_backward(
     dh = address(work)
     dg = dh + 4 * plane
     states = dg + 4 * 3 * hidden * steps
-    tile = states + 4 * steps * wide
+    turned = states + 4 * hidden * steps  # the states again, [row, unit]
+    tile = turned + 4 * steps * wide
     lane_work = tile + 4 * TILE * wide
     x_work = lane_work + 4 * 3 * padded
     place = address(tape)
     for g in range(clients):
         w_hh = address(params) + 4 * (g * params.shape[1] + offset + 3 * hidden * inputs)
+        b_hn = w_hh + 4 * hidden * (3 * hidden + 5)
         d = address(grad) + 4 * (g * grad.shape[1] + offset)
         d_hh = d + 4 * 3 * hidden * inputs
         for i in range(3 * hidden * inputs):
@@ -269,14 +290,15 @@ def gru_backward(
                 address(grad_out) + 4 * ((g * rows + first) * grad_out.shape[2] + column),
                 grad_out.shape[2], count, hidden, dh, padded,
             )  # fmt: skip
+            _states(place, length, hidden, padded, states)
             for t in range(length - 1, -1, -1):
                 gates = place + 4 * t * GATES * plane
-                before = place + 4 * (length * GATES + t - 1) * plane if t > 0 else 0
+                before = states + 4 * (t - 1) * plane if t > 0 else 0
                 dg_t = dg + 4 * (t - 1) * padded
                 for unit in range(hidden):
                     _cell_backward(
                         unit, hidden, inputs, padded, x_work + 4 * t * inputs * padded,
-                        gates, before, dh, dg_t, steps, d, lane_work,
+                        get(b_hn, unit), gates, before, dh, dg_t, steps, d, lane_work,
                     )  # fmt: skip
                 if t > 0:
                     for gate in range(3):
@@ -289,7 +311,7 @@ def gru_backward(
                             )  # fmt: skip
                     transpose(
                         before, padded, hidden, padded,
-                        states + 4 * (t - 1) * padded * wide, wide,
+                        turned + 4 * (t - 1) * padded * wide, wide,
                     )  # fmt: skip
             for gate in range(0, 3 * hidden if length > 1 else 0, TILE):
                 gates = min(TILE, 3 * hidden - gate)
@@ -297,7 +319,7 @@ def gru_backward(
                 if wide == hidden:
                     target, stride = d_hh + 4 * gate * hidden, hidden
                 multiply(
-                    dg + 4 * gate * steps, steps, 1, gates, states, wide, steps,
+                    dg + 4 * gate * steps, steps, 1, gates, turned, wide, steps,
                     target, stride, wide, wide == hidden and first > 0,
                 )  # fmt: skip
                 if wide != hidden:
@@ -306,4 +328,4 @@ def gru_backward(
                             at = (gate + j) * hidden + k
                             held = get(d_hh, at) if first > 0 else np.float32(0.0)
                             put(d_hh, at, held + get(tile, j * wide + k))
-            place += 4 * (length * GATES + length - 1) * plane
+            place += 4 * length * GATES * plane

@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 
 import numba.core.cgutils
 import numba.extending
+import numba.types
 from llvmlite import binding, ir
-from numba import njit, types
+from numba import njit
 
 
 def _host_lanes() -> tuple[int, int]:
@@ -38,6 +39,7 @@ LANES, TILE = _host_lanes()
 
 extending: Any = numba.extending  # Numba's own annotations cover it in part
 cgutils: Any = numba.core.cgutils
+types: Any = numba.types
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -72,7 +74,7 @@ def intrinsic(generator: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-class LanesType(types.Type):
+class LanesType(numba.types.Type):
     """The Numba type of a register of float32."""
 
     def __init__(self) -> None:
@@ -257,3 +259,51 @@ def clamp(typingctx: Any, value: Any, limit: Any) -> Any:
         return builder.select(builder.fcmp_ordered("<", capped, low), low, capped)
 
     return lanes(lanes, types.float32), generate
+
+
+@intrinsic
+def ratio(typingctx: Any, over: Any, under: Any) -> Any:
+    """over / under for finite numbers, by the processor's estimate and a Newton step (1e-7)."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        return builder.fdiv(args[0], args[1], flags=(*FLAGS, "ninf"))
+
+    return lanes(lanes, lanes), generate
+
+
+@intrinsic
+def any_above(typingctx: Any, value: Any, limit: Any) -> Any:
+    """Whether some lane is greater than the limit."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        above = builder.fcmp_ordered(">", args[0], spread_scalar(builder, args[1]))
+        bits = builder.bitcast(above, ir.IntType(LANES))
+        return builder.icmp_unsigned("!=", bits, ir.Constant(ir.IntType(LANES), 0))
+
+    return types.boolean(lanes, types.float32), generate
+
+
+@intrinsic
+def greater(typingctx: Any, a: Any, b: Any) -> Any:
+    """The greater of each lane of a and b; where a lane of b is NaN, NaN."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        return builder.select(builder.fcmp_ordered(">", args[0], args[1]), args[0], args[1])
+
+    return lanes(lanes, lanes), generate
+
+
+@intrinsic
+def split_power(typingctx: Any, value: Any) -> Any:
+    """(e, m) with value = 2^e m and m in [0.75, 1.5), for positive numbers; 0 gives e = -127."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        whole = ir.VectorType(ir.IntType(32), LANES)
+        shift = ir.Constant(whole, [23] * LANES)
+        bits = builder.bitcast(args[0], whole)
+        above = builder.sub(bits, ir.Constant(whole, [0x3F400000] * LANES))  # bits of 0.75
+        exponent = builder.ashr(above, shift)
+        mantissa = builder.bitcast(builder.sub(bits, builder.shl(exponent, shift)), VECTOR)
+        return cgutils.pack_array(builder, [builder.sitofp(exponent, VECTOR), mantissa])
+
+    return types.Tuple((lanes, lanes))(lanes), generate

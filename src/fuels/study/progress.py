@@ -7,12 +7,14 @@ the run is found, gone on with or done.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from typing import Protocol
 
 from rich.console import Console
 
 from fuels.config import Settings
 from fuels.federation.loop import Loop, Watcher
+from fuels.methods import method_options
 from fuels.report.display import progress
 from fuels.report.style import short
 
@@ -70,7 +72,9 @@ class SpokenPlace:
         )
 
     def _name(self, settings: Settings) -> str:
-        options = ", ".join(f"{key}={value}" for key, value in settings.options.items())
+        usual = asdict(method_options(settings.method, {}))
+        special = {k: v for k, v in settings.options.items() if v != usual[k]}
+        options = ", ".join(f"{key}={value}" for key, value in special.items())
         source = settings.data.source.replace("\\", "/").rsplit("/", 1)[-1]
         parts = [settings.method, short(source, 40), f"seed {settings.seed}", options]
         return f"run {self.number} of {self.of}: {', '.join(part for part in parts if part)}"

@@ -22,9 +22,9 @@ from fuels.config import Settings, to_dict
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.methods import complete, method_options
-from fuels.report.folder import writing
 from fuels.report.outcome import Outcome
 from fuels.scores import Scores
+from fuels.study.files import write_text
 
 FORMAT = 1
 DIGITS = 7
@@ -77,12 +77,7 @@ class Record:
         """One line for each entry, so that a difference between two records can be read."""
         content = {"format": FORMAT, **_plain(asdict(self))}
         lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FuelsError(f"{path.parent}: cannot be created ({error.strerror})") from None
-        with writing(path) as temporary:
-            temporary.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
     @classmethod
     def read(cls, path: Path) -> Record:

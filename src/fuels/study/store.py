@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from fuels.methods import complete, method_options
 from fuels.models import load_models
 from fuels.report.folder import RunFolder
 from fuels.run import judge, run
-from fuels.study.progress import Place
+from fuels.study.progress import Place, Teller
 from fuels.study.record import Record, described, make_record
 
 DEFAULT_RUNS = Path("runs") / "store"
@@ -130,6 +130,29 @@ def ensure_run(
         return RunResult(found, folder if folder.finished else None)
 
 
+def ensure_runs(
+    wanted: Sequence[Settings],
+    engine: Engine,
+    store: Store,
+    *,
+    with_folder: bool = False,
+    teller: Teller,
+) -> list[RunResult]:
+    """Many runs in the order asked for."""
+    for settings in wanted:
+        check(settings)  # before hours are spent on those that come first
+    return [
+        ensure_run(
+            settings,
+            engine,
+            store,
+            with_folder=with_folder,
+            teller=teller.place(number, len(wanted)),
+        )
+        for number, settings in enumerate(wanted, 1)
+    ]
+
+
 def _train(
     key: str,
     settings: Settings,
@@ -197,7 +220,7 @@ def _of_data(name: str) -> bool:
 
 
 def spelt_out(settings: Settings) -> Settings:
-    """Settings with every number that is used, so that a stored run shows under which it was made."""
+    """Settings with every number that is used: a stored run shows under which it was made."""
     settings = complete(settings)
     return replace(settings, options=asdict(method_options(settings.method, settings.options)))
 

@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 
 from fuels.errors import FuelsError
 from fuels.federation.flower.desk import Desk, RefusalError
+from fuels.federation.flower.lifeline import end_with_parent
 from fuels.federation.flower.parties import SiteFolder, log, set_up_log
 from fuels.federation.flower.records import pack, unpack
 from fuels.federation.flower.serving import settings_of
@@ -26,12 +27,15 @@ def handle(message: Message, context: Context) -> Message:
     where = str(context.node_config.get("folder", ""))
     if not where:
         raise FuelsError("the SuperNode's node config names no folder")
+    end_with_parent()
     folder = SiteFolder(Path(where))
     set_up_log(folder.state / "site.log")
     try:
         data = str(context.node_config.get("data", ""))
         desk = Desk(folder, settings_of(context.run_config), data)
-        return Message(pack(desk.answer(unpack(message.content))), reply_to=message)
+        expires = message.metadata.created_at + message.metadata.ttl
+        answer = desk.answer(unpack(message.content), expires)
+        return Message(pack(answer), reply_to=message)
     except RefusalError as refusal:
         log.error("%s", refusal)
         raise

@@ -11,11 +11,13 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import httpx
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
 from fuels.errors import FuelsError
 from fuels.federation.flower.keys import public_line
+from fuels.federation.flower.lifeline import end_with_parent
 from fuels.federation.flower.parties import ServerFolder, log, set_up_log
 from fuels.federation.flower.records import pack, unpack
 from fuels.federation.flower.serving import serve, settings_of
@@ -57,17 +59,27 @@ class GridPost:
         return [str(ticket) for ticket in self.grid.push_messages(messages)]
 
     def collect(self, tickets: Sequence[str]) -> list[Answer]:
+        """One at a time: what makes Flower stumble over one message must not lose another."""
         answers = []
-        for message in self.grid.pull_messages(list(tickets)):
-            ticket = message.metadata.reply_to_message_id
-            if message.has_error():
-                answers.append(Answer(ticket, None, _reason(str(message.error.reason))))
-                continue
+        for ticket in tickets:
             try:
-                answers.append(Answer(ticket, unpack(message.content)))
-            except FuelsError as error:
-                answers.append(Answer(ticket, None, f"refused: {error}"))
+                for message in self.grid.pull_messages([ticket]):
+                    answers.append(_answer(ticket, message))
+            except httpx.HTTPError:
+                raise
+            except Exception as error:
+                name = type(error).__name__
+                answers.append(Answer(ticket, None, f"refused: Flower cannot read it ({name})"))
         return answers
+
+
+def _answer(ticket: str, message: Message) -> Answer:
+    if message.has_error():
+        return Answer(ticket, None, _reason(str(message.error.reason)))
+    try:
+        return Answer(ticket, unpack(message.content))
+    except FuelsError as error:
+        return Answer(ticket, None, f"refused: {error}")
 
 
 def _key(line: str) -> str:
@@ -89,6 +101,7 @@ def main(grid: Grid, context: Context) -> None:
     where = os.environ.get("FUELS_SERVER", "")
     if not where:
         raise FuelsError("FUELS_SERVER is not set; it names the server's folder")
+    end_with_parent()
     folder = ServerFolder(Path(where))
     set_up_log(folder.state / "server.log")
     run = str(context.run_config.get("run", "")) or f"flower-{context.run_id}"

@@ -43,8 +43,8 @@ def superlink(folder: ServerFolder) -> list[str]:
     config = folder.config
     return [
         program("flower-superlink"),
-        "--host", config.host,
-        "--port", str(config.port),
+        "--host", "127.0.0.1",
+        "--port", str(config.control_port),
         "--ssl-ca-certfile", str(folder.ca),
         "--ssl-certfile", str(folder.certificate),
         "--ssl-keyfile", str(folder.key),
@@ -52,6 +52,11 @@ def superlink(folder: ServerFolder) -> list[str]:
         "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
     ]  # fmt: skip
+
+
+def door(folder: ServerFolder) -> list[str]:
+    """Not Flower's: what stands between the network and the SuperLink."""
+    return [sys.executable, "-m", "fuels.federation.flower.door", str(folder.path)]
 
 
 def supernode(folder: SiteFolder, data: str, port: int) -> list[str]:
@@ -111,12 +116,11 @@ def write_connection(folder: ServerFolder) -> None:
     """Flower's config.toml, which tells its commands where the server is."""
     folder.home.mkdir(parents=True, exist_ok=True)
     config = folder.config
-    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
     content = {
         "superlink": {
             "default": CONNECTION,
             CONNECTION: {
-                "address": f"{host}:{config.port}",
+                "address": f"127.0.0.1:{config.control_port}",
                 "root-certificates": str(folder.ca),
             },
         }

@@ -69,7 +69,14 @@ def federation(
 ) -> Iterator[tuple[ServerFolder, Processes]]:
     """Found and start a federation in `root`: each site has some clients of one data source."""
     found(
-        root, "demo", list(sites), "127.0.0.1", commands.free_port(), methods=methods, rules=rules
+        root,
+        "demo",
+        list(sites),
+        "127.0.0.1",
+        commands.free_port(),
+        control_port=commands.free_port(),
+        methods=methods,
+        rules=rules,
     )
     processes, server = Processes(root), ServerFolder(root)
     try:

@@ -13,6 +13,7 @@ import fcntl
 import json
 import logging
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -49,8 +50,11 @@ class Desk:
         self.folder, self.config = folder, folder.config_for(data)
         self.settings = replace(settings, data=self.config.data)
 
-    def answer(self, request: bytes) -> bytes:
-        """The reply to a request; FuelsError says why there is none."""
+    def answer(self, request: bytes, expires: float = float("inf")) -> bytes:
+        """The reply to a request; FuelsError says why there is none.
+
+        `expires`, in seconds since 1970: a request that waited longer than that is not worked on.
+        """
         envelope = decode(request, self.config.consent.largest_message_mb * 2**20)
         if envelope.site != self.config.name:
             raise RefusalError(f"the message is for site {envelope.site!r}, this is another")
@@ -60,7 +64,14 @@ class Desk:
         run = self.folder.runs / envelope.run
         run.mkdir(parents=True, exist_ok=True)
         with exclusive(run / "lock"):
-            return self._handle(envelope, Progress(run / "state.safetensors"))
+            if time.time() > expires:
+                raise RefusalError(f"the request of round {envelope.round} came too late")
+            answer = self._handle(envelope, Progress(run / "state.safetensors"))
+            if self.config.consent.keep_copies:
+                copies = run / "sent"
+                copies.mkdir(exist_ok=True)
+                (copies / f"{envelope.kind}-{envelope.round:05d}.bin").write_bytes(answer)
+            return answer
 
     def _handle(self, envelope: Envelope, progress: Progress) -> bytes:
         if envelope.kind == "train" and progress.round == envelope.round:

@@ -31,6 +31,7 @@ def found(
     port: int,
     *,
     listen: str = "",
+    control_port: int = 0,
     methods: Sequence[str] = ("fuels",),
     rules: Rules | None = None,
 ) -> None:
@@ -54,6 +55,7 @@ def found(
             federation=name,
             host=listen or ("127.0.0.1" if server in ("127.0.0.1", "localhost") else "0.0.0.0"),
             port=port,
+            control_port=control_port or port + 1,
             address=f"{server}:{port}",
             rules=rules or Rules(),
             sites=keys,
@@ -84,6 +86,17 @@ def add_site(path: Path, federation: str, site: str, server: str, methods: Seque
     config["data"] = {key: value for key, value in config["data"].items() if key == "source"}
     _write(folder / "site.toml", SITE_HEADER, config)
     return line
+
+
+def renew(path: Path) -> None:
+    """A new certificate and key for the server; the former ones are kept beside them."""
+    folder = ServerFolder(path)
+    if not (path / "authority" / "ca.key").is_file():
+        raise FuelsError(f"{path}: the authority folder with its ca.key is needed to sign")
+    for file in (folder.key, folder.certificate):
+        file.replace(file.with_name(f"{file.name}.former"))
+    host = folder.config.address.rpartition(":")[0]
+    make_server_certificate(path / "authority", folder.path, [host, "localhost", "127.0.0.1"])
 
 
 def admit(folder: ServerFolder, site: str, line: str) -> None:

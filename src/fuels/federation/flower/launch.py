@@ -23,14 +23,15 @@ SHORTEST, LONGEST = 1.0, 30.0  # seconds before a SuperNode that ended is starte
 
 
 def become_server(folder: ServerFolder) -> NoReturn:
-    """Turn this process into the SuperLink, with its steward beside it."""
+    """Turn this process into the SuperLink, with its door and its steward beside it."""
     command, extra = commands.superlink(folder), commands.server_environment(folder)
     folder.state.mkdir(parents=True, exist_ok=True)
     (folder.state / "ready").unlink(missing_ok=True)
     commands.write_connection(folder)
     steward = [sys.executable, "-m", "fuels.federation.flower.steward", str(folder.path)]
     environment = commands.environment(extra)
-    subprocess.Popen([*steward, str(os.getpid())], env=environment)
+    for beside in (commands.door(folder), steward):
+        subprocess.Popen(beside, env=environment)
     os.execve(command[0], command, environment)
 
 

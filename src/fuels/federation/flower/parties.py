@@ -45,6 +45,7 @@ class ServerConfig:
     federation: str = ""
     host: str = "127.0.0.1"  # the interface the server listens on
     port: int = 9092
+    control_port: int = 9093  # on loopback: the SuperLink itself, for the operator's commands
     address: str = ""  # HOST:PORT as the sites reach it
     rules: Rules = field(default_factory=Rules)
     sites: Mapping[str, str] = field(default_factory=dict)  # name: public key
@@ -58,6 +59,7 @@ class Consent:
     metrics: bool = True  # error figures of training and validation
     raw_derived: bool = False  # arrays that a method computes from raw values, as FedDA does
     largest_message_mb: int = 256
+    keep_copies: bool = False  # of every message that leaves, in runs/RUN/sent/
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,9 @@ def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings, time:
     config = folder.config
     path = folder.runs / run
     store = RunFolder(path) if path.exists() else RunFolder.create(path, settings, Engine())
+    if store.finished:
+        log.info("run %s is finished", run)
+        return
     restored = store.restore()
     transport = FlowerTransport(post, run, config.rules, settings.training.rounds, time)
     if restored is None:

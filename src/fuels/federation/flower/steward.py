@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from fuels.federation.flower import commands
+from fuels.federation.flower.lifeline import end_with_parent
 from fuels.federation.flower.parties import Current, ServerFolder, log, set_up_log
 
 LOOK = 1.0  # seconds between two looks
@@ -50,13 +51,15 @@ def is_busy(folder: ServerFolder) -> bool:
 
 
 def is_listening(folder: ServerFolder) -> bool:
+    """Whether the SuperLink and its door take connections."""
     config = folder.config
     host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
     try:
-        with socket.create_connection((host, config.port), timeout=2):
-            return True
+        for address in (("127.0.0.1", config.control_port), (host, config.port)):
+            socket.create_connection(address, timeout=2).close()
     except OSError:
         return False
+    return True
 
 
 def register_keys(folder: ServerFolder) -> None:
@@ -85,33 +88,35 @@ def register_keys(folder: ServerFolder) -> None:
     noted.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
 
 
-def stand_by(folder: ServerFolder, parent: int) -> None:
-    """Until the SuperLink ends: register keys, then keep the current run going."""
+def stand_by(folder: ServerFolder) -> None:
+    """As long as the SuperLink lives: register keys, then keep the current run going."""
     while not is_listening(folder):
-        if os.getppid() != parent:
-            return
         time.sleep(0.2)
     register_keys(folder)
-    (folder.state / "ready").write_text(str(parent))
-    begun = -GRACE
-    while os.getppid() == parent:
-        now = time.monotonic()
+    (folder.state / "ready").write_text(str(os.getppid()))
+    idle_since, taken_up = None, False
+    while True:
         state = Current(folder).read().get("state")
-        if state == "running" and not is_busy(folder) and now - begun > GRACE:
-            begun = now
+        if state not in ("running", "submitted") or is_busy(folder):
+            idle_since = None
+        elif idle_since is None:
+            idle_since = time.monotonic()
+        # A run that has begun and is not at work was cut off; one just handed over needs a while.
+        patience = GRACE if taken_up or state == "submitted" else 2 * LOOK
+        if idle_since is not None and time.monotonic() - idle_since > patience:
+            idle_since, taken_up = time.monotonic(), True
             log.info("the current run is not at work: it is taken up again")
             reason = submit(folder)
             if reason:
                 log.error("the run could not be taken up: %s", reason)
-        elif state == "submitted":
-            begun = now  # `fuels federation run` has just handed it over
         time.sleep(LOOK)
 
 
 def main() -> None:
+    end_with_parent()
     folder = ServerFolder(Path(sys.argv[1]))
     set_up_log(folder.state / "steward.log")
-    stand_by(folder, int(sys.argv[2]))
+    stand_by(folder)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from fuels.messages import Download
 from fuels.methods.base import Method
 
 log = logging.getLogger("fuels")
-POLL = 0.25  # seconds between two looks for answers
+POLL = 0.5  # seconds between two looks for answers
 MOST_HELLO = 8 * 2**20  # bytes of a site's list of clients
 
 

@@ -1,0 +1,205 @@
+"""Time of the training kernels: encoder forward and backward and Adam, per client-epoch.
+
+One client-epoch is 37 batches of 48 rows (raw and augmented), hidden 128, two GRUs of 3 steps,
+with a trivial loss. Groups of G stacked clients are spread over threads, one group at a time on
+each. Beside it stand the floor (the same matrix products and nothing else, at the best rate found)
+and torch.nn.GRU with torch.optim.Adam, client after client, on a sample. All are measured in turn,
+several times; the median and the spread are printed.
+
+    python benchmarks/kernels.py [--threads 2] [--turns 5] [--batches 10] [--rows 48]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fuels.jsd_kernel import pairwise_jsd
+from fuels.model.gru import GruShape, encode, encoder_size
+from fuels.model.lanes import TILE, address, compiled
+from fuels.model.optimiser import adam_step
+from fuels.model.tiles import multiply
+
+EPOCH = 37
+HIDDEN = 128
+SHAPE = GruShape(HIDDEN, ((3, 1), (3, 1)))
+PRODUCTS = 12  # two branches x two steps with a state x (forward, its gradient, weight gradient)
+
+
+class Group:
+    """Some stacked clients with their data and optimiser state."""
+
+    def __init__(self, clients: int, rows: int, batches: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        uniform = torch.rand(clients, encoder_size(SHAPE), generator=generator) * 2 - 1
+        self.params = (uniform / HIDDEN**0.5).requires_grad_()
+        self.m = torch.zeros(clients, encoder_size(SHAPE))
+        self.v = torch.zeros(clients, encoder_size(SHAPE))
+        self.step = torch.zeros(clients, dtype=torch.int64)
+        self.active = torch.ones(clients, dtype=torch.bool)
+        self.data = [
+            torch.randn(clients, batches, rows, 3, 1, generator=generator) for _ in SHAPE.branches
+        ]
+
+    def train(self) -> None:
+        for batch in range(self.data[0].shape[1]):
+            out = encode(self.params, [x[:, batch] for x in self.data], SHAPE)
+            (grad,) = torch.autograd.grad(out, self.params, out.detach())
+            adam_step(self.params, grad, self.m, self.v, self.step, self.active, lr=1e-3)
+
+
+def on_threads(jobs: Sequence[Callable[[], object]]) -> float:
+    """Seconds until all jobs are done, each on a thread of its own."""
+    workers = [threading.Thread(target=job) for job in jobs]
+    start = time.perf_counter()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return time.perf_counter() - start
+
+
+def fused_turn(size: int, threads: int, rows: int, batches: int) -> Callable[[], float]:
+    """A turn trains one group on every thread; milliseconds per client-epoch."""
+    groups = [Group(size, rows, batches, seed) for seed in range(threads)]
+
+    def turn() -> float:
+        seconds = on_threads([group.train for group in groups])
+        return 1e3 * seconds / (size * threads) * EPOCH / batches
+
+    return turn
+
+
+@compiled()
+def _products(W: np.ndarray, h: np.ndarray, out: np.ndarray, repeats: int) -> None:
+    """[3H, H] x [H, rows], operands in the nearest cache."""
+    gates, hidden = W.shape
+    rows = h.shape[1]
+    for _ in range(repeats):
+        for gate in range(0, gates, TILE):
+            multiply(
+                address(W) + 4 * gate * hidden, hidden, 1, min(TILE, gates - gate),
+                address(h), rows, hidden, address(out) + 4 * gate * rows, rows, rows, False,
+            )  # fmt: skip
+
+
+def own_floor(threads: int, rows: int, batches: int) -> Callable[[], float]:
+    """The products of a client-epoch by the kernels' own product."""
+    padded = -(-rows // 16) * 16
+    operands = [
+        tuple(np.ones(s, np.float32) for s in ((384, 128), (128, padded), (384, padded)))
+        for _ in range(threads)
+    ]
+
+    def turn() -> float:
+        jobs = [lambda o=o: _products(*o, PRODUCTS * batches * 4) for o in operands]
+        return 1e3 * on_threads(jobs) / (4 * threads) * EPOCH / batches
+
+    return turn
+
+
+def bmm_floor(threads: int, rows: int, batches: int, size: int = 8) -> Callable[[], float]:
+    """The products of a client-epoch by torch.bmm."""
+    operands = [
+        (torch.randn(size, rows, HIDDEN), torch.randn(size, HIDDEN, 3 * HIDDEN))
+        for _ in range(threads)
+    ]
+
+    def job(h: Tensor, W: Tensor) -> None:
+        out = torch.empty(size, rows, 3 * HIDDEN)
+        for _ in range(PRODUCTS * batches):
+            torch.bmm(h, W, out=out)
+
+    def turn() -> float:
+        seconds = on_threads([lambda o=o: job(*o) for o in operands])
+        return 1e3 * seconds / (size * threads) * EPOCH / batches
+
+    return turn
+
+
+def eager_turn(threads: int, rows: int, batches: int) -> Callable[[], float]:
+    """torch.nn.GRU and torch.optim.Adam, one client at a time, torch using all the threads."""
+    grus = torch.nn.ModuleList([torch.nn.GRU(1, HIDDEN, batch_first=True) for _ in range(2)])
+    adam = torch.optim.Adam(grus.parameters())
+    data = torch.randn(batches, rows, 3, 1)
+
+    def turn() -> float:
+        torch.set_num_threads(threads)
+        start = time.perf_counter()
+        for x in data:
+            finals = torch.cat([gru(x)[1][0] for gru in grus], dim=1)
+            adam.zero_grad()
+            finals.backward(finals.detach())
+            adam.step()
+        torch.set_num_threads(1)
+        return 1e3 * (time.perf_counter() - start) * EPOCH / batches
+
+    return turn
+
+
+def jsd_turn(threads: int, count: int = 400) -> Callable[[], float]:
+    """Microseconds per pair of 24 x 256 prototypes."""
+    logits = torch.randn(count, 24, 256, generator=torch.Generator().manual_seed(0)) * 0.3
+    P, out = torch.softmax(logits, -1).numpy(), np.zeros((count, count), dtype=np.float32)
+
+    def turn() -> float:
+        start = time.perf_counter()
+        pairwise_jsd(P, np.arange(count), out, threads)
+        return 1e6 * (time.perf_counter() - start) / (count * (count - 1) / 2)
+
+    return turn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--batches", type=int, default=10)
+    parser.add_argument("--rows", type=int, default=48)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8, 16, 25])
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    threads, rows, batches = options.threads, options.rows, options.batches
+    torch.set_num_threads(1)
+    turns = {f"fused, G = {n}": fused_turn(n, threads, rows, batches) for n in options.sizes}
+    turns["floor: own product"] = own_floor(threads, rows, batches)
+    turns["floor: torch.bmm"] = bmm_floor(threads, rows, batches)
+    turns["eager nn.GRU"] = eager_turn(threads, rows, batches)
+    times: dict[str, list[float]] = {name: [] for name in turns}
+    for turn in turns.values():
+        turn()
+    for _ in range(options.turns):
+        for name, turn in turns.items():
+            times[name].append(turn())
+    jsd = jsd_turn(threads)
+    jsd()
+    floor = min(float(np.median(times[name])) for name in times if name.startswith("floor"))
+    result = {
+        name: {
+            "ms": float(np.median(values)),
+            "low": min(values),
+            "high": max(values),
+            "times_floor": float(np.median(values)) / floor,
+        }
+        for name, values in times.items()
+    }
+    jsd_us = float(np.median([jsd() for _ in range(options.turns)]))
+    if options.json:
+        print(json.dumps({"client_epoch": result, "jsd_us_per_pair": jsd_us}, indent=2))
+        return
+    print(f"ms per client-epoch ({EPOCH} batches of {rows} rows), {threads} threads")
+    for name, row in result.items():
+        span = f"{row['low']:.1f} to {row['high']:.1f}"
+        print(f"{name:22} {row['ms']:8.1f}   {span:18} {row['times_floor']:6.2f} x floor")
+    print(f"JSD of 24 x 256: {jsd_us:.2f} us per pair")
+
+
+if __name__ == "__main__":
+    main()

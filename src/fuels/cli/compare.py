@@ -1,0 +1,274 @@
+"""`fuels compare`: several methods on the same data, over several seeds, in one table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fuels.cli import options as opt
+from fuels.cli.run import assemble, given, source_name
+from fuels.config import Engine, Settings, nearest
+from fuels.errors import FuelsError
+
+if TYPE_CHECKING:
+    from fuels.report.tables import Table
+
+METHODS, OUTPUT = "Methods and training", "Results"
+
+Seeds = Annotated[
+    str | None,
+    typer.Option(
+        metavar="0,1,2",
+        help="Seeds between commas; each is one run of every method.",
+        rich_help_panel=METHODS,
+    ),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any other setting by its name in config.toml, e.g. model.hidden=64; options.tau=0.05"
+        " concerns the methods that have it. May be given several times.",
+        rich_help_panel=METHODS,
+    ),
+]
+Period = Annotated[
+    int | None,
+    typer.Option(help="Steps in a period: 24 for hourly data.", rich_help_panel=opt.DATA),
+]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        help="Whole periods for train/validation/test, e.g. 40/11/11. Without it: in this"
+        " proportion.",
+        rich_help_panel=opt.DATA,
+    ),
+]
+Rounds = Annotated[
+    int | None, typer.Option(help="Training rounds of each run.", rich_help_panel=METHODS)
+]
+Runs = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        metavar="DIR",
+        help="Where finished runs are kept and looked for. Without it: runs/store.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Records = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="A second place for the small records of finished runs; one found there is not run"
+        " again.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(help="Worker threads. Without it: all cores.", rich_help_panel="Computation"),
+]
+
+
+def compare_command(
+    methods: Annotated[
+        str,
+        typer.Option(
+            metavar="all|A,B,...",
+            help="Methods between commas, or all.",
+            rich_help_panel=METHODS,
+        ),
+    ] = "all",
+    data: Annotated[
+        str,
+        typer.Option(
+            help="A file, or synthetic:net, synthetic:call, synthetic:sms. Without it:"
+            " synthetic:net.",
+            rich_help_panel=opt.DATA,
+        ),
+    ] = "",
+    clients: opt.Clients = None,
+    ids: opt.Ids = None,
+    resample: opt.Resample = None,
+    how: opt.How = None,
+    start: opt.From = None,
+    end: opt.To = None,
+    client_column: opt.ClientColumn = None,
+    time_column: opt.TimeColumn = None,
+    value_column: opt.ValueColumn = None,
+    timezone: opt.Timezone = None,
+    missing: opt.Missing = None,
+    activity: opt.Activity = None,
+    coordinates: opt.Coordinates = None,
+    period: Period = None,
+    split: Split = None,
+    rounds: Rounds = None,
+    seeds: Seeds = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            help="quick (24 clients, 30 rounds) or paper (100 clients, 200 rounds). Without data:"
+            " quick.",
+            rich_help_panel=METHODS,
+        ),
+    ] = None,
+    settings_: Changes = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for compare.md, .csv and .json. Without it: runs/compare/DATA.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    store: Runs = None,
+    records: Records = None,
+    json_: Annotated[
+        bool,
+        typer.Option("--json", help="Print compare.json instead.", rich_help_panel=OUTPUT),
+    ] = False,
+    threads: Threads = None,
+) -> None:
+    """Compare methods on the same data, model and budget.
+
+    Every method is run once per seed; runs already done with the same configuration are reused, and
+    an interrupted comparison goes on with the same command. The table also holds the references
+    (naive and ridge), what travels, and a test of the first method against the second.
+    """
+    changes = given(
+        {
+            "data": {
+                "source": data or None,
+                "clients": clients,
+                "ids": opt.parse_ids(ids),
+                "resample": resample,
+                "how": how,
+                "start": start,
+                "end": end,
+                "client_column": client_column,
+                "time_column": time_column,
+                "value_column": value_column,
+                "timezone": timezone,
+                "missing": missing,
+                "activity": activity,
+                "coordinates": coordinates,
+            },
+            "windows": {"period": period, "split": split},
+            "training": {"rounds": rounds},
+        }
+    )
+    from fuels.study.assemble import check_options, options_for
+
+    own, others = divide(settings_ or [])
+    settings, _, remarks = assemble(changes, None, scale, None, others)
+    names, numbers = parse_methods(methods), parse_seeds(seeds)
+    folder = out or Path("runs") / "compare" / source_name(settings)
+    engine = Engine(threads=threads or 0)
+    check_options(own, names)
+    wanted = [
+        [replace(settings, method=name, seed=n, options=options_for(name, own)) for n in numbers]
+        for name in names
+    ]
+    with going_on("fuels compare"):
+        compare_all(wanted, engine, folder, store, records, remarks, json_)
+
+
+def compare_all(
+    wanted: Sequence[Sequence[Settings]],
+    engine: Engine,
+    folder: Path,
+    runs: Path | None,
+    records: Path | None,
+    remarks: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Do what is not yet done, then write and print the table."""
+    from rich.console import Console
+
+    from fuels.study import compare
+    from fuels.study.files import write_text
+    from fuels.study.progress import Spoken
+    from fuels.study.store import DEFAULT_RUNS, Store, ensure_runs
+
+    teller = Spoken()
+    for remark in remarks:
+        teller.console.print(remark, style="yellow", highlight=False)
+    every = [settings for row in wanted for settings in row]
+    done = ensure_runs(every, engine, Store(runs or DEFAULT_RUNS, records), teller=teller)
+    results = iter(done)
+    comparison = compare.compare([[next(results).record for _ in row] for row in wanted])
+    table, notes = compare.table(comparison), compare.notes(comparison)
+    page = table.to_markdown() + "\n" + "".join(f"- {note}\n" for note in notes)
+    content = json.dumps(compare.as_json(comparison), indent=2) + "\n"
+    write_text(folder / "compare.md", page)
+    write_text(folder / "compare.csv", table.to_csv())
+    write_text(folder / "compare.json", content)
+    if as_json:
+        typer.echo(content, nl=False)
+        return
+    show(Console(), table, [*notes, f"Written to {folder}."])
+
+
+def show(console: Any, table: Table, notes: Sequence[str]) -> None:
+    """A table and its sentences on stdout: in colour on a terminal, plain elsewhere."""
+    if console.is_terminal:
+        console.print("", table.to_rich(), "", sep="\n")
+    else:
+        marks = "* best of its column\n" if any(column.best for column in table.columns) else ""
+        console.out("\n" + table.to_plain() + marks, highlight=False)
+    for note in notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+
+
+# -- reading options ---------------------------------------------------------------------------
+
+
+def parse_methods(text: str) -> list[str]:
+    from fuels.methods import METHODS as KNOWN
+
+    if text == "all":
+        return list(KNOWN)
+    names = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    for name in names:
+        if name not in KNOWN:
+            raise FuelsError(f"--methods: unknown method {name}{nearest(name, KNOWN)}")
+    if not names:
+        raise FuelsError("--methods names no method")
+    return names
+
+
+def parse_seeds(text: str | None) -> tuple[int, ...]:
+    words = [word.strip() for word in (text or "0").split(",")]
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise FuelsError(f"--seeds takes whole numbers between commas, such as 0,1,2; not {text!r}")
+    return tuple(dict.fromkeys(int(word) for word in words))
+
+
+def divide(assignments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Options of methods, `options.KEY=VALUE`, and all other assignments."""
+    own, others = {}, []
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        if key.startswith("options.") and equals:
+            own[key.removeprefix("options.")] = value
+        else:
+            others.append(text)
+    return own, others
+
+
+@contextmanager
+def going_on(command: str) -> Iterator[None]:
+    """Says how to go on when a study is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise FuelsError(
+            f"interrupted; the same {command} command goes on where it stopped"
+        ) from None

@@ -1,0 +1,200 @@
+"""`fuels experiment`: every table and figure of the paper by its name."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fuels.cli import compare as shared
+from fuels.cli import options as opt
+from fuels.config import SCALES, Engine, assignment, nearest
+from fuels.errors import FuelsError
+
+if TYPE_CHECKING:
+    from fuels.experiments.base import Experiment
+
+
+def experiment_command(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME|list", help="The experiment; list shows all of them.")
+    ],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A file, or synthetic:net, synthetic:call, synthetic:sms; may be given several"
+            " times. Without it: the experiment's own.",
+            rich_help_panel=opt.DATA,
+        ),
+    ] = None,
+    clients: opt.Clients = None,
+    period: shared.Period = None,
+    split: shared.Split = None,
+    rounds: shared.Rounds = None,
+    seeds: shared.Seeds = None,
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="quick (minutes) or paper (100 clients, 200 rounds: hours).",
+            rich_help_panel=shared.METHODS,
+        ),
+    ] = "quick",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="An option of the experiment itself, as fuels experiment list shows it.",
+            rich_help_panel=shared.METHODS,
+        ),
+    ] = None,
+    settings_: shared.Changes = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for tables and figures. Without it: runs/experiments/NAME.",
+            rich_help_panel=shared.OUTPUT,
+        ),
+    ] = None,
+    store: shared.Runs = None,
+    records: shared.Records = None,
+    threads: shared.Threads = None,
+) -> None:
+    """Reproduce a table or figure of the paper, on the embedded data or on your own.
+
+    Writes tables (Markdown, CSV) and figures (PNG). Runs already done are reused, also those of
+    fuels compare; an interrupted experiment goes on with the same command. How a file is read can
+    be set with --set, e.g. --set data.resample=1h --set data.how=mean.
+    """
+    from fuels.experiments import EXPERIMENTS
+
+    if name == "list":
+        list_experiments(EXPERIMENTS)
+        return
+    if name not in EXPERIMENTS:
+        raise FuelsError(f"no experiment {name}{nearest(name, [*EXPERIMENTS, 'list'])}")
+    if scale not in SCALES:
+        raise FuelsError(f"--scale {scale} is unknown{nearest(scale, SCALES)}")
+    run_experiment(
+        EXPERIMENTS[name],
+        data=tuple(data or ()),
+        size={
+            key: value
+            for key, value in {
+                "clients": clients,
+                "rounds": rounds,
+                "seeds": None if seeds is None else shared.parse_seeds(seeds),
+            }.items()
+            if value is not None
+        },
+        scale=scale,
+        option=parse_options(option or []),
+        windows={
+            key: value
+            for key, value in {"period": period, "split": split}.items()
+            if value is not None
+        },
+        assignments=settings_ or [],
+        out=out or Path("runs") / "experiments" / name,
+        store=store,
+        records=records,
+        threads=threads or 0,
+    )
+
+
+def run_experiment(
+    experiment: Experiment,
+    *,
+    data: tuple[str, ...],
+    size: dict[str, Any],
+    scale: str,
+    option: dict[str, str],
+    windows: dict[str, Any],
+    assignments: list[str],
+    out: Path,
+    store: Path | None,
+    records: Path | None,
+    threads: int,
+) -> None:
+    """Run with progress on stderr, write the files, print the tables."""
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from fuels.experiments.base import Context, write
+    from fuels.methods import METHODS
+    from fuels.study.assemble import check_options
+    from fuels.study.progress import Spoken
+    from fuels.study.store import DEFAULT_RUNS, Store
+
+    own, others = shared.divide(assignments)
+    check_options(own, list(METHODS))
+    changes: dict[str, Any] = {"windows": dict(windows)}
+    for text in others:
+        for section, value in assignment(text).items():
+            if not isinstance(value, dict):
+                raise FuelsError(f"--set {text}: an experiment sets {section} itself")
+            changes.setdefault(section, {}).update(value)
+    context = Context(
+        sources=data or experiment.sources,
+        budget=replace(experiment.budget(scale), **size),
+        scale=scale,
+        out=out,
+        changes=changes,
+        method_options=own,
+        engine=Engine(threads=threads),
+        store=Store(store or DEFAULT_RUNS, records),
+        teller=Spoken(),
+        options=experiment.own_options(option),
+    )
+    with shared.going_on(f"fuels experiment {experiment.name}"):
+        result = experiment.run(context)
+        files = write(experiment, context, result, command_line())
+    console = Console()
+    more = f", with {len(files) - 1} more files beside it" if len(files) > 1 else ""
+    shared.show(
+        console,
+        next(iter(result.tables.values())),
+        [*result.text, f"Everything is in {files[0]}{more}."],
+    )
+
+
+def command_line() -> str:
+    """The command as it was given, files by their names: a page may be read anywhere."""
+    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
+    return shlex.join(["fuels", *words])
+
+
+def parse_options(texts: list[str]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise FuelsError(f"--option takes KEY=VALUE, not {text!r}")
+        found[key] = value
+    return found
+
+
+def list_experiments(known: dict[str, Experiment]) -> None:
+    from rich.console import Console
+
+    from fuels.report.tables import Column, Table
+
+    rows = [
+        [
+            experiment.name,
+            experiment.title,
+            f"{experiment.quick.clients or 'all'} x {experiment.quick.rounds}",
+            " ".join(f"{key}={value}" for key, value in experiment.options.items()) or "none",
+        ]
+        for experiment in known.values()
+    ]
+    columns = [
+        Column("name"),
+        Column("what it shows"),
+        Column("quick", "clients x rounds"),
+        Column("own options", "--option"),
+    ]
+    shared.show(Console(), Table(columns, rows), [])

@@ -1,0 +1,349 @@
+"""What a round costs: the formulas of the paper's table (Appendix C.3) against a real run.
+
+Each method trains a few rounds; what travelled and how many divergences the server computed are
+read from the last round. One client then trains one more round, and forecasts the test part, under
+torch's counter of matrix products, with the compiled kernels switched off, because the counter does
+not see into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fuels.build import Job, build
+from fuels.costs import COSTS, Cost, Sizes, costs
+from fuels.errors import FuelsError
+from fuels.experiments.base import Budget, Context, Experiment, Result, source_name
+from fuels.experiments.data import origin
+from fuels.federation.loop import Round
+from fuels.model.backend import use_kernels
+from fuels.report.style import METHOD, RIVAL, TRUTH, figure, legend
+from fuels.report.tables import Cell, Column, Table
+from fuels.training import Group, GroupData
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MILLION = 1e6
+# Options that change what is multiplied or sent; the formulas are for their defaults.
+FIXED = ("variant", "outer", "steps", "detach", "inter", "intra", "periodic", "filter")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What really happened in the last round, per client where not said otherwise."""
+
+    up: float
+    down: float
+    train: int  # multiply-adds of matrix products
+    infer: int
+    pairs: int  # divergences, of the server
+    total_up: float  # of all clients over all rounds
+    total_down: float
+
+
+@dataclass
+class LastRound:
+    """Keeps the newest round and what the server computed in it."""
+
+    job: Job
+    round: Round | None = None
+    pairs: int = 0
+    before: int = 0
+
+    def on_round(self, done: Round) -> None:
+        self.round = done
+        now = int(getattr(self.job.loop.server, "pairs_computed", 0))
+        self.pairs, self.before = now - self.before, now
+
+
+def sizes_of(job: Job) -> Sizes:
+    """The sizes of a real federation, for the formulas."""
+    settings, dataset, options = job.settings, job.dataset, job.method.options
+    if settings.model.encoder != "gru":
+        raise FuelsError(f"the cost formulas are for the gru encoder, not {settings.model.encoder}")
+    for name in FIXED:
+        if getattr(options, name, None) != getattr(type(options)(), name, None):
+            raise FuelsError(
+                f"the cost formulas are for the default of options.{name}; leave it out"
+            )
+    first, last = dataset.split.part("test")
+    whole = (last - first) // dataset.period
+    if whole < 1:
+        raise FuelsError("complexity forecasts whole periods, and the test part has none")
+    own = {
+        name: getattr(options, name)
+        for name in ("head_epochs", "inner_steps", "clusters", "week")
+        if hasattr(options, name)
+    }
+    return Sizes(
+        clients=len(dataset.ids),
+        period=dataset.period,
+        hidden=settings.model.hidden,
+        closeness=settings.windows.closeness,
+        periodicity=settings.windows.periodicity,
+        train_periods=dataset.split.train // dataset.period,
+        test_periods=whole,
+        rounds=job.loop.round or settings.training.rounds,
+        selection=settings.training.selection,
+        local_epochs=settings.training.local_epochs,
+        **own,
+    )
+
+
+def count(job: Job) -> Counted:
+    """Train the job to its end, then count one client's next round and its forecasts."""
+    seen = LastRound(job)
+    job.loop.run([seen])
+    done, totals = seen.round, job.loop.totals
+    assert done is not None
+    client, number = job.dataset.ids[:1], done.number + 1
+    download = job.method.download(job.loop.server, client)
+    group = _alone(job, number)
+    train = products(lambda: job.method.local(group, download))
+    return Counted(
+        up=done.numbers_up,
+        down=done.numbers_down,
+        train=train,
+        infer=products(lambda: _forecast(job, number)),
+        pairs=seen.pairs,
+        total_up=totals["numbers_up"],
+        total_down=totals["numbers_down"],
+    )
+
+
+def products(work: Any) -> int:
+    """Multiply-adds of the matrix products that `work()` executes, forward and backward."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    with counter:
+        work()
+    return int(counter.get_total_flops()) // 2  # it counts multiplications and additions
+
+
+def _alone(job: Job, number: int) -> Group:
+    """The first client of the federation in a group of its own."""
+    method, site, index = job.method, job.site, np.zeros(1, dtype=np.int64)
+    parts = {name: part[:1].clone() for name, part in site.parts.items()}
+    optimiser = method.facts.optimiser
+    return Group(
+        ids=job.dataset.ids[:1],
+        data=GroupData(job.dataset, index, site.device),
+        network=site.network,
+        parts=parts,
+        slots={name: optimiser.fresh(part) for name, part in parts.items()},
+        optimiser=optimiser,
+        seed=method.facts.seed,
+        round_number=number,
+        shift=method.shift,
+    )
+
+
+def _forecast(job: Job, number: int) -> None:
+    """The whole periods of the test part, by the model the first client is judged by."""
+    dataset, index = job.dataset, np.zeros(1, dtype=np.int64)
+    first, last = dataset.split.part("test")
+    last = first + (last - first) // dataset.period * dataset.period
+    download = job.method.download(job.loop.server, dataset.ids[:1])
+    models = job.method.model(_alone(job, number), download)
+    x = torch.from_numpy(dataset.inputs(index, first, last)).to(job.site.device)
+    with torch.no_grad():
+        job.site.network.predict(models, x)
+
+
+# -- the experiment ----------------------------------------------------------------------------
+
+
+def run(context: Context) -> Result:
+    wanted = [name.strip() for name in context.options["methods"].split(",") if name.strip()]
+    names = list(COSTS) if wanted == ["all"] else wanted
+    plain = replace(context.engine, kernels="plain", threads=1)
+    found: list[tuple[Cost, Counted]] = []
+    for name in names:
+        settings = context.settings(name)
+        job = build(settings, plain, context.store.panel(settings))
+        sizes = sizes_of(job)
+        [cost] = costs(sizes, [name])
+        found.append((cost, count(job)))
+    if not found:
+        raise FuelsError("complexity: the option methods names no method")
+    use_kernels(context.engine.kernels)
+    data = source_name(context.sources[0])
+    return Result(
+        {
+            "complexity-symbols": symbols(sizes),
+            "complexity-sent": sent_table(found, sizes, data),
+            "complexity-work": work_table(found, data),
+        },
+        {"complexity": draw(found, origin(job.dataset))},
+        sentences({cost.method: (cost, counted) for cost, counted in found}),
+    )
+
+
+def symbols(sizes: Sizes) -> Table:
+    """The letters of the appendix as numbers."""
+    rows: list[list[Cell]] = [
+        ["|w|", "parameters of a model", sizes.model],
+        ["|δ|", "parameters of an encoder", sizes.encoder],
+        ["B d_r", "numbers in a prototype", sizes.prototype],
+        ["I", "batches of a client in a round", sizes.iterations],
+        ["I'", "batches of the test part", sizes.test_periods],
+        ["FE", "encoder, one batch: (c + q) B 3H (1 + H)", sizes.encode],
+        ["FF", "filtering, one batch: B² (d_r + 1)", sizes.filter],
+        ["FD", "decoder, one batch: B d_r", sizes.decode],
+    ]
+    return Table(
+        columns=[Column("symbol"), Column("what it is"), Column("here")],
+        rows=rows,
+        title="The letters of the paper's complexity table",
+    )
+
+
+def sent_table(found: Sequence[tuple[Cost, Counted]], sizes: Sizes, data: str) -> Table:
+    return Table(
+        columns=[
+            Column("method"),
+            Column("a client sends", "formula"),
+            Column("a client sends", "counted"),
+            Column("a client gets", "formula"),
+            Column("a client gets", "counted"),
+            Column("the server sends", "formula"),
+            Column("all clients, all rounds", "formula"),
+            Column("all clients, all rounds", "counted"),
+        ],
+        rows=[
+            [
+                cost.title,
+                cost.up,
+                round(real.up),
+                cost.down,
+                round(real.down),
+                cost.server_down,
+                cost.total_up + cost.total_down,
+                round(real.total_up + real.total_down),
+            ]
+            for cost, real in found
+        ],
+        title=f"Numbers sent in a round, {data}, {sizes.clients} clients, {sizes.rounds} rounds",
+    )
+
+
+def work_table(found: Sequence[tuple[Cost, Counted]], data: str) -> Table:
+    rows: list[list[Cell]] = []
+    for cost, real in found:
+        appendix = cost.train_appendix
+        rows.append(
+            [
+                cost.title,
+                None if appendix is None else appendix / MILLION,
+                cost.train / MILLION,
+                real.train / MILLION,
+                None if appendix is None else real.train / appendix,
+                None if cost.infer_appendix is None else cost.infer_appendix / MILLION,
+                cost.infer / MILLION,
+                real.infer / MILLION,
+                cost.pairs,
+                real.pairs,
+                cost.server / MILLION,
+            ]
+        )
+    return Table(
+        columns=[
+            Column("method"),
+            Column("training, client", "appendix"),
+            Column("training, client", "our formula"),
+            Column("training, client", "counted"),
+            Column("counted over appendix"),
+            Column("inference, client", "appendix"),
+            Column("inference, client", "our formula"),
+            Column("inference, client", "counted"),
+            Column("divergences, server", "appendix"),
+            Column("divergences, server", "counted"),
+            Column("server", "our formula"),
+        ],
+        rows=rows,
+        title=f"Millions of multiply-adds of matrix products in a round, {data}; divergences in"
+        " pairs",
+    )
+
+
+def sentences(found: Mapping[str, tuple[Cost, Counted]]) -> list[str]:
+    text = [
+        "The appendix takes a backward pass for as dear as a forward pass; it really is one product"
+        " for the weights and one for the states, nearly twice as much. Element-wise work (gates,"
+        " Adam, L_inter) is counted nowhere.",
+        "The compiled kernels leave out the products with the first state, which is zero; the"
+        " counted run does not use them.",
+    ]
+    if "fuels" in found and "fedavg" in found:
+        (ours, real), (theirs, other) = found["fuels"], found["fedavg"]
+        up = 100 * (1 - real.up / other.up)
+        both = 100 * (1 - (real.up + real.down) / (other.up + other.down))
+        text.append(
+            f"FUELS sends up {up:.1f} % fewer numbers than FedAvg, and {both:.1f} % fewer counting"
+            f" both directions; a client multiplies {real.train / other.train:.2f} times as much to"
+            f" train. By the"
+            f" appendix it would be {_ratio(ours, theirs):.2f} times: 3 FE fits an augmented view"
+            " that gets no gradient, here it gets one."
+        )
+        text.append(
+            "The server's entry of the appendix counts divergences, each one through two whole"
+            " prototypes, and leaves out the means PR_n and NR_n; for FedAvg it says 1 where every"
+            " parameter of every client is added up. Our formula counts both in multiply-adds."
+        )
+    return text
+
+
+def _ratio(one: Cost, other: Cost) -> float:
+    assert one.train_appendix is not None and other.train_appendix is not None
+    return one.train_appendix / other.train_appendix
+
+
+def draw(found: Sequence[tuple[Cost, Counted]], footer: str) -> Figure:
+    """Sent and computed by every method, side by side."""
+    from matplotlib.ticker import EngFormatter
+
+    labels = ["sent up", "sent down", "training, appendix", "training, counted"]
+    picture, [axes] = figure(
+        1,
+        2,
+        labels,
+        title="What a round costs a client",
+        subtitle="Left: numbers sent. Right: multiply-adds of matrix products; the appendix has no"
+        " formula for some methods.",
+        footer=footer,
+        height=max(2.2, 0.42 * len(found)),
+    )
+    names = [cost.title for cost, _ in found]
+    place = np.arange(len(found))
+    left, right = axes
+    up, down = (np.array([getattr(real, key) for _, real in found]) for key in ("up", "down"))
+    left.barh(place, up, 0.6, color=METHOD, label=labels[0])
+    left.barh(place, down, 0.6, left=up, color="#8cb8d8", label=labels[1])
+    appendix = [cost.train_appendix or 0 for cost, _ in found]
+    right.barh(place - 0.2, appendix, 0.38, color=TRUTH, label=labels[2])
+    right.barh(place + 0.2, [real.train for _, real in found], 0.38, color=RIVAL, label=labels[3])
+    for axis, label in ((left, "numbers in a round"), (right, "multiply-adds in a round")):
+        axis.set_yticks(place, names)
+        axis.xaxis.set_major_formatter(EngFormatter(sep=" "))
+        axis.set_xlabel(label)
+        axis.grid(False, axis="y")
+    left.invert_yaxis()
+    legend(picture, left, right)
+    return picture
+
+
+EXPERIMENT = Experiment(
+    name="complexity",
+    title="Numbers sent and operations per round: formulas against a real run",
+    run=run,
+    quick=Budget(clients=8, rounds=3),
+    paper=Budget(clients=100, rounds=3),
+    options={"methods": "all"},
+)

@@ -1,0 +1,182 @@
+"""The arithmetic of the mixture for one client at one step, compiled.
+
+Three learners hold weights over the same experts (w >= 0, sum 1), a fourth mixes the learners:
+
+- steady: BOA, Bernstein online aggregation (Wintenberger 2017). Each expert has its own learning
+  rate from the squares of its regrets; nothing is forgotten.
+- switching: fixed share (Herbster and Warmuth 1998). Exponential weights, after which every expert
+  gets back a share of the whole, so that trust can return within a few steps.
+- tracking: the weights that would have been best lately: they minimise the discounted squared
+  error of the combination, with a penalty that draws towards equal weights.
+- top: ML-Poly (Gaillard, Stoltz and van Erven 2014) over the three, with slow forgetting.
+
+All is free of scale: multiplying every value by a constant changes no weight. The two quick
+learners see a truth moved to within CLIP usual errors of the median forecast, or one spike would
+turn them round; steady and top see the truth as it is, for that is what is judged.
+
+An expert that says nothing (NaN) sleeps: the others share its weight in proportion, and it is
+judged as if it had said what the learner said, which leaves its standing as it was.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+STEADY, SWITCHING, TRACKING, LEARNERS = 0, 1, 2, 3
+RATE = 0.2  # switching: learning rate, in units of one over its own mean squared error
+SHARE = 0.05  # switching: what is given back at every step
+MEMORY = 0.9  # tracking: a step's weight falls to a half in about 7 steps
+PULL, PULL_EARLY = 0.3, 10.0  # tracking: penalty, in least errors; the second fades with experience
+SLOW = 0.998  # top and scale: a step's weight falls to a half in about 350 steps
+CLIP = 2.5  # usual errors
+CLIP_FROM = 10  # steps before the usual error is trusted
+SWEEPS = 30  # pairwise moves of the tracking weights at one step
+TINY = 1e-12
+
+
+@njit(cache=True, nogil=True)
+def awake_weights(weights: Floats, forecasts: Floats, out: Floats) -> float:
+    """`weights` shared among the experts that speak, in out; returns what they say together."""
+    total, speaking = 0.0, 0
+    for i in range(len(weights)):
+        if not np.isnan(forecasts[i]):
+            total += weights[i]
+            speaking += 1
+    value = 0.0 if speaking else np.nan
+    for i in range(len(weights)):
+        out[i] = 0.0
+        if not np.isnan(forecasts[i]):
+            out[i] = weights[i] / total if total > TINY else 1.0 / speaking
+            value += out[i] * forecasts[i]
+    return value
+
+
+@njit(cache=True, nogil=True)
+def boa(forecasts: Floats, said: float, truth: float, sums: Floats, weights: Floats) -> None:
+    """One step of BOA on the slope of the squared error; renews `weights`.
+
+    `sums` is [3, expert]: regret, sum of squared gains, largest gain.
+    """
+    experts = len(weights)
+    for i in range(experts):
+        if not np.isnan(forecasts[i]):
+            gain = 2 * (said - truth) * (said - forecasts[i])
+            sums[1, i] += gain * gain
+            sums[2, i] = max(sums[2, i], abs(gain))
+    highest = np.max(sums[2])
+    most = -np.inf
+    for i in range(experts):
+        # An expert that never spoke is as uncertain as the wildest: it must not win by silence.
+        peak = sums[2, i] if sums[2, i] > 0 else highest
+        rate = min(0.5 / (peak + TINY), np.sqrt(np.log(experts + 1.0) / (sums[1, i] + TINY)))
+        if not np.isnan(forecasts[i]):
+            gain = 2 * (said - truth) * (said - forecasts[i])
+            sums[0, i] += gain - rate * gain * gain
+        weights[i] = np.log(rate) + rate * sums[0, i]
+        most = max(most, weights[i])
+    total = 0.0
+    for i in range(experts):
+        weights[i] = np.exp(weights[i] - most)
+        total += weights[i]
+    for i in range(experts):
+        weights[i] /= total
+
+
+@njit(cache=True, nogil=True)
+def fixed_share(
+    forecasts: Floats, said: float, truth: float, error: Floats, weights: Floats
+) -> None:
+    """One step of fixed share; `error` is [sum of squared errors, count]."""
+    own = (said - truth) ** 2
+    error[0] += own
+    error[1] += 1.0
+    rate = RATE / (error[0] / error[1] + TINY)
+    experts, total = len(weights), 0.0
+    for i in range(experts):
+        lost = own if np.isnan(forecasts[i]) else (forecasts[i] - truth) ** 2
+        # An expert far behind keeps e^-50, one far ahead gains e^50: enough either way.
+        weights[i] *= np.exp(min(max(rate * (own - lost), -50.0), 50.0))
+        total += weights[i]
+    for i in range(experts):
+        weights[i] = (1.0 - SHARE) * weights[i] / total + SHARE / experts
+
+
+@njit(cache=True, nogil=True)
+def best_lately(
+    forecasts: Floats, said: float, truth: float, moments: Floats, count: Floats, weights: Floats
+) -> None:
+    """Discount and add the products of errors, then move weight between pairs of experts.
+
+    Each move takes from the expert with the steepest slope and gives to the one with the least, as
+    far as pays; the weights of the step before are the start.
+    """
+    experts = len(weights)
+    count[0] = MEMORY * count[0] + 1.0
+    least = np.inf
+    for i in range(experts):
+        error = (said if np.isnan(forecasts[i]) else forecasts[i]) - truth
+        for j in range(i + 1):
+            other = (said if np.isnan(forecasts[j]) else forecasts[j]) - truth
+            moments[i, j] = MEMORY * moments[i, j] + error * other
+            moments[j, i] = moments[i, j]
+        least = min(least, moments[i, i])
+    pull = least * (PULL + PULL_EARLY / count[0]) + TINY
+    slope = np.empty(experts)
+    for i in range(experts):
+        slope[i] = pull * weights[i]
+        for j in range(experts):
+            slope[i] += moments[i, j] * weights[j]
+    for _ in range(SWEEPS):
+        low, high = 0, -1
+        for i in range(experts):
+            if slope[i] < slope[low]:
+                low = i
+            if weights[i] > 0 and (high < 0 or slope[i] > slope[high]):
+                high = i
+        gap = slope[high] - slope[low]
+        if gap <= 1e-9 * pull:
+            break
+        bend = moments[low, low] + moments[high, high] - 2 * moments[low, high] + 2 * pull
+        move = min(gap / bend, weights[high])
+        weights[low] += move
+        weights[high] -= move
+        for i in range(experts):
+            slope[i] += move * (moments[i, low] - moments[i, high])
+        slope[low] += move * pull
+        slope[high] -= move * pull
+
+
+@njit(cache=True, nogil=True)
+def ml_poly(forecasts: Floats, said: float, truth: float, sums: Floats, weights: Floats) -> None:
+    """One step of ML-Poly with forgetting; renews `weights`.
+
+    `sums` is [3, learner]: regret, sum of squared gains, largest squared gain of all.
+    """
+    total = 0.0
+    for i in range(len(weights)):
+        gain = 2 * (said - truth) * (said - forecasts[i])
+        sums[0, i] = SLOW * sums[0, i] + gain
+        sums[1, i] = SLOW * sums[1, i] + gain * gain
+        sums[2, :] = max(sums[2, 0], gain * gain)
+    for i in range(len(weights)):
+        weights[i] = max(sums[0, i], 0.0) / (sums[2, i] + sums[1, i] + TINY)
+        total += weights[i]
+    for i in range(len(weights)):
+        weights[i] = weights[i] / total if total > 0 else 1.0 / len(weights)
+
+
+@njit(cache=True, nogil=True)
+def clipped(forecasts: Floats, truth: float, scale: Floats) -> float:
+    """The truth, moved to within CLIP usual errors of the median forecast; renews `scale`."""
+    middle = np.nanmedian(forecasts)
+    error = truth - middle
+    if scale[1] >= CLIP_FROM:
+        limit = CLIP * np.sqrt(scale[0] / scale[1])
+        error = min(max(error, -limit), limit)
+    scale[0] = SLOW * scale[0] + error * error
+    scale[1] = SLOW * scale[1] + 1.0
+    return float(middle + error)

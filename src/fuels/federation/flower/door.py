@@ -1,0 +1,108 @@
+"""The only way in from outside: what sites need of the SuperLink, and nothing else.
+
+Flower serves three interfaces on one port: Fleet (for sites, who prove their keys), Control (to
+submit and stop runs) and Runtime (for its own processes). Without an account service Control lets
+anybody in who can reach it, and a run is code that every site executes. So the SuperLink listens on
+loopback alone, and this process stands at the public port: TLS, POST, /v1/fleet/, a size cap. It
+ends with the SuperLink.
+"""
+
+from __future__ import annotations
+
+import ssl
+import sys
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+from fuels.federation.flower.lifeline import end_with_parent
+from fuels.federation.flower.parties import ServerFolder
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+PREFIX = "/v1/fleet/"
+LARGEST = 16 * 2**20  # bytes of one request; Flower cuts arrays into pieces of 5 MB
+HOP = {b"host", b"connection", b"content-length", b"transfer-encoding"}  # of one connection only
+
+
+class Door:
+    """An ASGI application that passes Fleet requests on and refuses all others."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        # The path as it was sent: a decoded one could hide a second meaning.
+        path = bytes(scope["raw_path"]).decode("latin-1")
+        if scope["method"] != "POST" or not is_open(path):
+            await answer(send, 403, b"not open to sites")
+            return
+        body = await read(receive)
+        if body is None:
+            await answer(send, 413, b"too large")
+            return
+        headers = [(name, value) for name, value in scope["headers"] if name not in HOP]
+        try:
+            reply = await self.client.post(path, content=body, headers=headers)
+        except httpx.HTTPError:
+            await answer(send, 502, b"the SuperLink does not answer")
+            return
+        kept = [(k.lower(), v) for k, v in reply.headers.raw if k.lower() not in HOP]
+        await answer(send, reply.status_code, reply.content, kept)
+
+
+def is_open(path: str) -> bool:
+    """Plain names below the prefix; no dots, no escapes, no second slash."""
+    name = path.removeprefix(PREFIX)
+    return path.startswith(PREFIX) and name.replace("-", "").isalpha() and name.isascii()
+
+
+async def read(receive: Receive) -> bytes | None:
+    """The body of a request; None as soon as it is too large."""
+    body, more = b"", True
+    while more:
+        event = await receive()
+        body += event.get("body", b"")
+        more = event.get("more_body", False)
+        if len(body) > LARGEST:
+            return None
+    return body
+
+
+async def answer(
+    send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    start = {"type": "http.response.start", "status": status}
+    await send({**start, "headers": [*(headers or []), length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+def main() -> None:
+    end_with_parent()
+    folder = ServerFolder(Path(sys.argv[1]))
+    config = folder.config
+    context = ssl.create_default_context(cafile=str(folder.ca))
+    client = httpx.AsyncClient(
+        base_url=f"https://127.0.0.1:{config.control_port}", verify=context, timeout=60.0
+    )
+    uvicorn.run(
+        Door(client),
+        host=config.host,
+        port=config.port,
+        ssl_certfile=str(folder.certificate),
+        ssl_keyfile=str(folder.key),
+        log_level="warning",
+        access_log=False,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""Text files of a study, written whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fuels.errors import FuelsError
+from fuels.report.folder import writing
+
+
+def write_text(path: Path, text: str) -> Path:
+    make_folder(path.parent)
+    with writing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FuelsError(f"{path}: cannot be created ({error.strerror})") from None
