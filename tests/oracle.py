@@ -295,9 +295,9 @@ def perfedavg(
 def pfedme(
     fed: Federation,
     inner_steps: int = 5,
-    lam: float = 15.0,
-    personal_rate: float = 0.09,
-    eta: float = 0.005,
+    lam: float = 1.0,
+    personal_rate: float = 0.0,
+    eta: float = 0.5,
     beta: float = 1.0,
 ) -> tuple[list[Model], Model]:
     """The personal models and the global one."""
@@ -307,14 +307,19 @@ def pfedme(
         locals_ = []
         for n in chosen:
             w = weights_of(shared)
-            theta = w.clone()
+            theta = nn.Parameter(w.clone())
+            optimiser = (
+                torch.optim.SGD([theta], lr=personal_rate) if personal_rate else adam([theta])
+            )
             for _ in range(fed.epochs):
                 for batch in fed.clients[n].batches():
                     for _ in range(inner_steps):
-                        g = gradient_at(shared, theta, batch) + lam * (theta - w)
-                        theta = theta - personal_rate * g
-                    w = w - eta * lam * (w - theta)
-            vector_to_parameters(theta, personal[n].parameters())
+                        optimiser.zero_grad()
+                        theta.grad = gradient_at(shared, theta.detach(), batch)
+                        theta.grad += lam * (theta.detach() - w)
+                        optimiser.step()
+                    w = w - eta * lam * (w - theta.detach())
+            vector_to_parameters(theta.detach(), personal[n].parameters())
             locals_.append(copy.deepcopy(shared))
             vector_to_parameters(w, locals_[-1].parameters())
         mean = average(locals_, [fed.clients[n].samples for n in chosen])

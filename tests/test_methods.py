@@ -68,12 +68,14 @@ def test_perfedavg(variant: str, outer: str) -> None:
     assert_same_models(job, textbook, fed)
 
 
-@pytest.mark.parametrize("beta", [1.0, 0.7])
-def test_pfedme(beta: float) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"beta": 0.7, "personal_rate": 0.05, "lam": 15.0, "eta": 0.02}]
+)
+def test_pfedme(options: dict[str, float]) -> None:
     panel = small_panel()
-    job = trained("pfedme", panel, options={"beta": beta}, training={"selection": 0.67})
+    job = trained("pfedme", panel, options=options, training={"selection": 0.67})
     fed = federation(job, panel)
-    personal, shared = oracle.pfedme(fed, beta=beta)
+    personal, shared = oracle.pfedme(fed, **options)
     assert_same_models(job, personal, fed)
     parts = {n: torch.from_numpy(v)[None] for n, v in job.loop.server.parts.items()}
     named = job.method.facts.network.tensors(parts, 0)
@@ -314,6 +316,7 @@ def test_what_is_declared_for_round_1_is_refused_in_round_2() -> None:
         ("perfedavg", {"steps": 0}, "options.steps"),
         ("pfedme", {"inner_steps": 0}, "options.inner_steps"),
         ("pfedme", {"lam": 0}, "options.lam"),
+        ("pfedme", {"personal_rate": -1}, "options.personal_rate"),
         ("fedda", {"clusters": 0}, "options.clusters"),
         ("fedda", {"warm_rate": 0}, "options.warm_rate"),
         ("fedda", {}, "options.week"),

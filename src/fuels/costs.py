@@ -4,7 +4,7 @@ The paper's table (Appendix C.3) counts in FE, FF and FD, the cost of encoder, f
 for one batch in the forward direction, and takes a backward pass for as dear as a forward pass. Its
 entries are `Cost.train_appendix` and `Cost.server_appendix`. `Cost.train` and `Cost.server` say
 what this package really multiplies: a backward pass is a product for the weights and one for the
-states, so nearly twice the forward pass. Operations are multiply-adds of matrix products;
+states, so up to twice the forward pass. Operations are multiply-adds of matrix products;
 element-wise work is left out on both sides.
 """
 
@@ -35,14 +35,17 @@ class Sizes:
     local_epochs: int = 1
     # Options of the methods compared with, as they stand in their files.
     head_epochs: int = 1  # FedRep
+    variant: str = "fo"  # PerFedAvg: first order, or hf for Hessian-free
     inner_steps: int = 5  # pFedMe
     clusters: int = 16  # FedDA
     week: int = 7  # FedDA
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if name != "selection" and value < 1:
+            if isinstance(value, int) and value < 1:
                 raise FuelsError(f"{name} must be at least 1, it is {value}")
+        if self.variant not in ("fo", "hf"):
+            raise FuelsError(f"variant must be fo or hf, not {self.variant}")
         if not 0 <= self.selection <= 1:
             raise FuelsError(
                 f"selection is the share of clients per round, at most 1, or 0 for the method's"
@@ -185,8 +188,12 @@ def _fedrep(s: Sizes) -> Cost:
 
 
 def _perfedavg(s: Sizes) -> Cost:
-    """Hessian-free: three batches and four gradients a step; the appendix counts three."""
-    steps = s.iterations // 3
+    """First order takes two batches and two gradients a step, Hessian-free three and four.
+
+    The appendix counts three gradients a step in either case.
+    """
+    batches, gradients = (2, 2) if s.variant == "fo" else (3, 4)
+    steps = s.iterations // batches
     return _cost(
         s,
         "perfedavg",
@@ -194,7 +201,7 @@ def _perfedavg(s: Sizes) -> Cost:
         up=s.model,
         down=s.model,
         train_appendix=3 * steps * s.pass_appendix,
-        train=4 * steps * s.gradient,
+        train=gradients * steps * s.gradient,
         adaptation=1,
     )
 

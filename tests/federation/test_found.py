@@ -160,7 +160,7 @@ def test_show_prints_flowers_commands_and_starts_nothing(metro: Path) -> None:
     pytest.importorskip("flwr")
     data = metro / "my.csv"
     data.write_text("x")
-    server = runner.invoke(server_app, [str(metro), "--show"])
+    server = runner.invoke(server_app, ["start", str(metro), "--show"])
     for flag in (
         "flower-superlink", "--host 127.0.0.1", "--database", "--enable-supernode-auth",
         "--disable-runtime-dependency-installation", "FLWR_TELEMETRY_ENABLED=0",
@@ -168,7 +168,7 @@ def test_show_prints_flowers_commands_and_starts_nothing(metro: Path) -> None:
     ):  # fmt: skip
         assert flag in server.output
     folder = str(metro / "sites/north")
-    site = runner.invoke(site_app, [folder, "--data", str(data), "--show"])
+    site = runner.invoke(site_app, ["start", folder, "--data", str(data), "--show"])
     assert "flower-supernode --superlink fed.example.org:9092" in site.output
     assert "--root-certificates" in site.output and str(data) in site.output
     for arguments in (["run"], ["status"], ["stop"]):

@@ -102,11 +102,14 @@ def test_local_engine_and_flower_agree(running: Cluster, method: str) -> None:
 
 
 def test_a_site_killed_in_mid_round(running: Cluster) -> None:
-    """The round closes at its deadline, the site comes back with its models, nothing is doubled."""
+    """The round closes at its deadline, the site comes back with its models, nothing is doubled.
+
+    Flower lets a killed node in again when two of its heartbeats are missing, after a minute.
+    """
     deadline = 60.0
     set_rules(running, replace(RULES, deadline=deadline))
     running.plan({"train 2 north": "sleep 600"})
-    run = running.submit(settings(rounds=4))
+    run = running.submit(settings(rounds=9))
     asleep = running.root / "north.asleep"
     running.wait(asleep.exists, LONG, "round 2 did not reach north")
     node = running.supernode("north")
@@ -114,12 +117,13 @@ def test_a_site_killed_in_mid_round(running: Cluster) -> None:
     history = running.finish(run, LONG)
     set_rules(running, RULES)
     assert running.timings(run)[1]["train"] <= deadline + 2.0
-    assert [line["clients"] for line in history] == [6, 4, 6, 6]
-    assert history[1]["failures"] == [f"north: no answer within {deadline:g} s"]
+    assert history[0]["clients"] == 6 and history[1]["clients"] == 4 and history[-1]["clients"] == 6
+    assert history[1]["failures"][0].startswith("north: ")
+    trained = [line["round"] for line in history if line["clients"] == 6]
     copies = sorted(p.name for p in (running.site_run("north", run) / "sent").glob("train*"))
-    assert copies == ["train-00001.bin", "train-00003.bin", "train-00004.bin"]
-    assert steps(running, "north", run) == {3 * BATCHES}
-    assert steps(running, "south", run) == {4 * BATCHES}
+    assert copies == [f"train-{number:05d}.bin" for number in trained]
+    assert steps(running, "north", run) == {len(trained) * BATCHES}
+    assert steps(running, "south", run) == {9 * BATCHES}
     assert (running.site_run("north", run) / "models.safetensors").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import tempfile
@@ -17,6 +18,16 @@ from fuels.errors import FuelsError
 federation_app = typer.Typer(help="Found, run and watch a federation.", no_args_is_help=True)
 server_app = typer.Typer(help="The server of a federation.", no_args_is_help=True)
 site_app = typer.Typer(help="A site of a federation.", no_args_is_help=True)
+
+
+@federation_app.callback()
+@server_app.callback()
+@site_app.callback()
+def need_flower() -> None:
+    """Flower and its keys come with an extra of this package."""
+    if not all(importlib.util.find_spec(name) for name in ("flwr", "cryptography")):
+        raise FuelsError("Flower is not installed here; install it: pip install 'fuels[flower]'")
+
 
 Show = Annotated[bool, typer.Option("--show", help="Print Flower's own commands and do nothing.")]
 ServerDir = Annotated[Path, typer.Argument(help="The server's folder, or the one `init` made.")]

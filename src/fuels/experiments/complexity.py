@@ -2,20 +2,21 @@
 
 Each method trains a few rounds; what travelled and how many divergences the server computed are
 read from the last round. One client then trains one more round, and forecasts the test part, under
-torch's counter of matrix products, with the compiled kernels switched off, because the counter does
-not see into them.
+torch's counter of matrix products; the compiled kernels are switched off for that, because the
+counter does not see into them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from fuels.build import Job, build
+from fuels.config import Engine
 from fuels.costs import COSTS, Cost, Sizes, costs
 from fuels.errors import FuelsError
 from fuels.experiments.base import Budget, Context, Experiment, Result, source_name
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 MILLION = 1e6
 # Options that change what is multiplied or sent; the formulas are for their defaults.
-FIXED = ("variant", "outer", "steps", "detach", "inter", "intra", "periodic", "filter")
+FIXED = ("outer", "steps", "detach", "inter", "intra", "periodic", "filter")
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def sizes_of(job: Job) -> Sizes:
         raise FuelsError("complexity forecasts whole periods, and the test part has none")
     own = {
         name: getattr(options, name)
-        for name in ("head_epochs", "inner_steps", "clusters", "week")
+        for name in ("head_epochs", "variant", "inner_steps", "clusters", "week")
         if hasattr(options, name)
     }
     return Sizes(
@@ -96,7 +97,7 @@ def sizes_of(job: Job) -> Sizes:
     )
 
 
-def count(job: Job) -> Counted:
+def count(job: Job, engine: Engine) -> Counted:
     """Train the job to its end, then count one client's next round and its forecasts."""
     seen = LastRound(job)
     job.loop.run([seen])
@@ -105,12 +106,17 @@ def count(job: Job) -> Counted:
     client, number = job.dataset.ids[:1], done.number + 1
     download = job.method.download(job.loop.server, client)
     group = _alone(job, number)
-    train = products(lambda: job.method.local(group, download))
+    use_kernels("plain")
+    try:
+        train = products(lambda: job.method.local(group, download))
+        infer = products(lambda: _forecast(job, number))
+    finally:
+        use_kernels(engine.kernels)
     return Counted(
         up=done.numbers_up,
         down=done.numbers_down,
         train=train,
-        infer=products(lambda: _forecast(job, number)),
+        infer=infer,
         pairs=seen.pairs,
         total_up=totals["numbers_up"],
         total_down=totals["numbers_down"],
@@ -163,17 +169,15 @@ def _forecast(job: Job, number: int) -> None:
 def run(context: Context) -> Result:
     wanted = [name.strip() for name in context.options["methods"].split(",") if name.strip()]
     names = list(COSTS) if wanted == ["all"] else wanted
-    plain = replace(context.engine, kernels="plain", threads=1)
     found: list[tuple[Cost, Counted]] = []
     for name in names:
         settings = context.settings(name)
-        job = build(settings, plain, context.store.panel(settings))
+        job = build(settings, context.engine, context.store.panel(settings))
         sizes = sizes_of(job)
         [cost] = costs(sizes, [name])
-        found.append((cost, count(job)))
+        found.append((cost, count(job, context.engine)))
     if not found:
         raise FuelsError("complexity: the option methods names no method")
-    use_kernels(context.engine.kernels)
     data = source_name(context.sources[0])
     return Result(
         {
@@ -182,7 +186,7 @@ def run(context: Context) -> Result:
             "complexity-work": work_table(found, data),
         },
         {"complexity": draw(found, origin(job.dataset))},
-        sentences({cost.method: (cost, counted) for cost, counted in found}),
+        sentences({cost.method: (cost, counted) for cost, counted in found}, sizes),
     )
 
 
@@ -273,11 +277,12 @@ def work_table(found: Sequence[tuple[Cost, Counted]], data: str) -> Table:
     )
 
 
-def sentences(found: Mapping[str, tuple[Cost, Counted]]) -> list[str]:
+def sentences(found: Mapping[str, tuple[Cost, Counted]], sizes: Sizes) -> list[str]:
     text = [
         "The appendix takes a backward pass for as dear as a forward pass; it really is one product"
-        " for the weights and one for the states, nearly twice as much. Element-wise work (gates,"
-        " Adam, L_inter) is counted nowhere.",
+        " for the weights and one for the states before the last lag, here"
+        f" {sizes.encode_back / sizes.encode:.2f} forward passes of the encoder. Element-wise work"
+        " (gates, Adam, L_inter) is counted nowhere.",
         "The compiled kernels leave out the products with the first state, which is zero; the"
         " counted run does not use them.",
     ]

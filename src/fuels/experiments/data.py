@@ -84,17 +84,18 @@ def part_of_day(dataset: Dataset, share: tuple[float, float]) -> Floats:
 
 def phases(dataset: Dataset, share: tuple[float, float]) -> slice:
     """The phases of a part of the period, at least one."""
-    first = round(share[0] * dataset.period)
-    return slice(first, max(first + 1, round(share[1] * dataset.period)))
+    first, last = (int(end * dataset.period + 0.5) for end in share)
+    return slice(first, max(first + 1, last))
 
 
-def part_means(dataset: Dataset) -> tuple[Floats, Floats]:
-    """Mean of mornings and of evenings, [client] each."""
+def evening_lead(dataset: Dataset) -> Floats:
+    """Mean of evenings less that of mornings, in standard deviations of the client, [client]."""
     days = mean_days(dataset)
     morning, evening = (
         days[:, phases(dataset, share)].mean(axis=1) for share in (MORNING, EVENING)
     )
-    return morning, evening
+    lead: Floats = (evening - morning) / dataset.std
+    return lead
 
 
 def telling_pair(dataset: Dataset) -> tuple[int, int]:
@@ -144,7 +145,8 @@ def run(context: Context) -> Result:
         rows += [[name, *row] for row in _parts(dataset, pair)]
         spreads += [[name, *row] for row in _spread(dataset)]
         figures[f"data-heterogeneity{after}"] = draw_pair(dataset, pair)
-        if dataset.panel.coordinates is None:
+        places = dataset.panel.coordinates
+        if places is None or not np.isfinite(places).all(axis=1).any():
             text.append(f"{name}: no coordinates are known, so there is no map.")
         else:
             panel = context.store.panel(context.settings(source=source))
@@ -185,26 +187,27 @@ def _parts(dataset: Dataset, pair: tuple[int, int]) -> list[list[Cell]]:
         for word, share in zip(part_names(dataset), (MORNING, EVENING), strict=True):
             values = part_of_day(dataset, share)[client]
             values = values[~np.isnan(values)]
-            low, middle, high = (float(v) for v in np.percentile(values, (10, 50, 90)))
-            found = (len(values), float(values.mean()), float(values.std()), low, middle, high)
-            rows.append([dataset.ids[client], word, *found])
+            row: list[Cell] = [dataset.ids[client], word, len(values)]
+            if len(values):
+                spread = np.percentile(values, (10, 50, 90)).tolist()
+                row += [float(values.mean()), float(values.std()), *spread]
+            rows.append(row + [None] * (8 - len(row)))
     return rows
 
 
 def _spread(dataset: Dataset) -> list[list[Cell]]:
-    morning, evening = part_means(dataset)
-    ratio = np.divide(evening, morning, out=np.full(len(morning), np.nan), where=morning > 0)
     apart = divergences(day_shapes(dataset))
     others = apart.sum(axis=1) / max(1, len(apart) - 1)
     figures = {
         f"mean value ({dataset.panel.unit})": dataset.mean,
-        "standard deviation over mean": dataset.std / np.abs(dataset.mean),
-        f"{part_names(dataset)[1]} mean over {part_names(dataset)[0]} mean": ratio,
+        f"standard deviation ({dataset.panel.unit})": dataset.std,
+        f"mean of {part_names(dataset)[1]}, less that of {part_names(dataset)[0]} (standard"
+        " deviations)": evening_lead(dataset),
         "phase of the highest mean": peak_phases(dataset).astype(np.float64),
         "mean divergence of the day from those of others (nats)": others,
     }
     return [
-        [name, *(float(f(values)) for f in (np.nanmin, np.nanmedian, np.nanmax))]
+        [name, *(float(f(values)) for f in (np.min, np.median, np.max))]
         for name, values in figures.items()
     ]
 
@@ -238,8 +241,9 @@ def draw_pair(dataset: Dataset, pair: tuple[int, int]) -> Figure:
     hours = np.arange(dataset.period) * (24 / dataset.period if is_a_day(dataset) else 1)
     for column, client in enumerate(pair):
         upper, lower = axes[0][column], axes[1][column]
-        low, high = np.nanpercentile(days[client], (10, 90), axis=0)
-        upper.fill_between(hours, low, high, color="#d9d9d9", linewidth=0, label=labels[1])
+        seen = ~np.isnan(days[client]).all(axis=0)
+        low, high = np.nanpercentile(days[client][:, seen], (10, 90), axis=0)
+        upper.fill_between(hours[seen], low, high, color="#d9d9d9", linewidth=0, label=labels[1])
         upper.plot(hours, mean_days(dataset)[client], color=INK, linewidth=1.8, label="mean")
         for share, colour in ((MORNING, METHOD), (EVENING, RIVAL)):
             upper.axvspan(
@@ -271,10 +275,12 @@ def _histograms(axis: Axes, dataset: Dataset, client: int, words: tuple[str, str
     found = [part_of_day(dataset, share)[client] for share in (MORNING, EVENING)]
     found = [values[~np.isnan(values)] for values in found]
     together = np.concatenate(found)
+    if not len(together):
+        return
     top = float(np.percentile(together, 99.5))  # a rare surge would leave the rest in one bin
     edges = np.linspace(float(together.min()), max(top, float(together.min()) + 1e-9), 31)
     for values, colour, word in zip(found, (METHOD, RIVAL), words, strict=True):
-        weights = np.full(len(values), 100 / len(values))
+        weights = np.full(len(values), 100 / max(1, len(values)))
         axis.hist(values, edges.tolist(), weights=weights, color=colour, alpha=0.55, label=word)
     axis.set_xlabel(f"{short(dataset.panel.unit, 20)} in one step")
 
@@ -297,21 +303,24 @@ def draw_map(dataset: Dataset, everyone: Floats) -> Figure:
         footer=origin(dataset),
         height=4.6,
     )
-    morning, evening = part_means(dataset)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        panels: tuple[tuple[Floats, str | Colormap, str], ...] = (
-            (np.log10(dataset.mean), "viridis", f"mean {short(dataset.panel.unit, 16)} (log10)"),
-            (
-                np.log2(evening / morning),
-                LinearSegmentedColormap.from_list("kind", [METHOD, "#f0f0f0", RIVAL]),
-                "evening over morning mean (log2)",
-            ),
-        )
+    level, unit = dataset.mean, short(dataset.panel.unit, 16)
+    if (level > 0).all():
+        level, unit = np.log10(level), f"{unit} (log10)"
+    kind = LinearSegmentedColormap.from_list("kind", [METHOD, "#f0f0f0", RIVAL])
+    names = part_names(dataset)
+    panels: tuple[tuple[Floats, str | Colormap, str], ...] = (
+        (level, "viridis", f"mean {unit}"),
+        (
+            evening_lead(dataset),
+            kind,
+            f"{names[1].split(',')[0]} less {names[0].split(',')[0]} (standard deviations)",
+        ),
+    )
     side = marker_size(known)
     for axis, (values, colours, label) in zip(axes, panels, strict=True):
-        shown = np.isfinite(places).all(axis=1) & np.isfinite(values)
+        shown = np.isfinite(places).all(axis=1)
         low, high = np.percentile(values[shown], (2, 98))  # a few extremes would take all colours
-        if colours != "viridis":
+        if colours is kind:
             high = max(abs(low), abs(high))
             low = -high
         axis.scatter(

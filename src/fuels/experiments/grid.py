@@ -147,7 +147,7 @@ def dots(
             axis.errorbar(
                 row.mean(),
                 place[row.name],
-                xerr=row.spread() or 0.0,
+                xerr=row.spread(),
                 fmt="o" if row.is_method else "D",
                 color=colour,
                 markerfacecolor=colour if row.is_method else "white",
@@ -183,8 +183,6 @@ def sweep(
     panels: Mapping[str, Mapping[str, float]],
     title: str,
     subtitle: str,
-    *,
-    log: bool,
 ) -> Figure:
     """MSE against the value of a setting; a panel per setting, from its row names to its values."""
     looks = (
@@ -206,10 +204,11 @@ def sweep(
         for i, (source, comparison) in enumerate(found.items()):
             rows = {name: comparison.row(name) for name in values}
             there = {name: row for name, row in rows.items() if row is not None}
+            spread = [s for s in (row.spread() for row in there.values()) if s is not None]
             axis.errorbar(
                 [values[name] for name in there],
                 [row.mean() for row in there.values()],
-                yerr=[row.spread() or 0.0 for row in there.values()],
+                yerr=spread or None,
                 marker="o",
                 markersize=4.5,
                 label=title_of(source),
@@ -217,9 +216,10 @@ def sweep(
                 **looks[i % len(looks)],
             )
         axis.set_xlabel(setting)
-        positive = [value for value in values.values() if value > 0]
-        if log and len(positive) == len(values) and max(positive) > 20 * min(positive):
-            log_scale(axis, "x", positive, 20)
-    axes[0].set_ylabel("MSE (z-scored)")
+        if min(values.values()) > 0:
+            log_scale(axis, "x", list(values.values()), WIDE_RANGE)
+    means = [row.mean() for comparison in found.values() for row in comparison.methods]
+    wide = log_scale(axes[0], "y", means, WIDE_RANGE)
+    axes[0].set_ylabel(f"MSE (z-scored{', log scale' if wide else ''})")
     legend(picture, axes[0])
     return picture

@@ -39,7 +39,6 @@ def run(context: Context) -> Result:
         {f"{name}{' (percentile)' if name == 'beta' else ''}": panels[name] for name in panels},
         "What beta, tau and rho do to the error of FUELS",
         "MSE of the test part, mean over the clients; one setting is varied at a time.",
-        log=True,
     )
     tables = {
         "hyperparameters": wide_table(found, "FUELS with one setting varied", first="setting")

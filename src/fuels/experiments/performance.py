@@ -30,8 +30,8 @@ def run(context: Context) -> Result:
     if model is not None:
         text.append(
             f"A model has {round(model.sent('numbers_up'))} numbers here, 100737 in the paper,"
-            " whose count fits a decoder of one branch of the encoder: ours sees both. FedRep is counted"
-            " by what it sends, the encoder alone."
+            " whose count fits a decoder of one branch of the encoder: ours sees both. FedRep is"
+            " counted by what it sends, the encoder alone."
         )
     picture = dots(
         found,

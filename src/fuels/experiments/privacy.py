@@ -55,11 +55,12 @@ def verdict(title: str, comparison: Comparison) -> str:
     assert plain is not None and fedavg is not None
     noised = [row for row in comparison.methods if row.name not in ("FUELS", "FedAvg")]
     changes = [100 * (row.mean() / plain.mean() - 1) for row in noised]
+    side = "lower" if plain.mean() < fedavg.mean() else "not lower"
     ahead = sum(row.mean() < fedavg.mean() for row in noised)
     return (
         f"{title}: noise changes the MSE of FUELS by {min(changes):+.1f} to {max(changes):+.1f} %;"
         f" {ahead} of {len(noised)} noised variants have a lower MSE than FedAvg; without noise"
-        f" that of FUELS is {'lower' if plain.mean() < fedavg.mean() else 'not lower'} than FedAvg's."
+        f" that of FUELS is {side} than FedAvg's."
     )
 
 

@@ -20,7 +20,6 @@ def run(context: Context) -> Result:
         "What the size of the prototype does to the error of FUELS",
         "MSE of the test part, mean over the clients. A prototype has 24 rows of twice the hidden"
         " size for hourly data.",
-        log=True,
     )
     tables = {
         "prototype-size": wide_table(found, "FUELS with prototypes of other sizes", first="hidden"),

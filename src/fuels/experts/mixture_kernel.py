@@ -30,12 +30,13 @@ STEADY, SWITCHING, TRACKING, LEARNERS = 0, 1, 2, 3
 RATE = 0.2  # switching: learning rate, in units of one over its own mean squared error
 SHARE = 0.05  # switching: what is given back at every step
 MEMORY = 0.9  # tracking: a step's weight falls to a half in about 7 steps
-PULL, PULL_EARLY = 0.3, 10.0  # tracking: penalty, in least errors; the second fades with experience
+PULL, PULL_EARLY = 0.3, 10.0  # tracking: penalty in least errors; the second over the count
 SLOW = 0.998  # top and scale: a step's weight falls to a half in about 350 steps
 CLIP = 2.5  # usual errors
 CLIP_FROM = 10  # steps before the usual error is trusted
 SWEEPS = 30  # pairwise moves of the tracking weights at one step
-TINY = 1e-12
+TINY = 1e-300  # keeps 0 / 0 away and changes no other number, whatever the data's scale
+NOISE = 1e-9  # relative: a smaller gain is rounding, and no reason to trust anyone
 
 
 @njit(cache=True, nogil=True)
@@ -50,7 +51,7 @@ def awake_weights(weights: Floats, forecasts: Floats, out: Floats) -> float:
     for i in range(len(weights)):
         out[i] = 0.0
         if not np.isnan(forecasts[i]):
-            out[i] = weights[i] / total if total > TINY else 1.0 / speaking
+            out[i] = weights[i] / total if total > NOISE else 1.0 / speaking
             value += out[i] * forecasts[i]
     return value
 
@@ -141,7 +142,7 @@ def best_lately(
         if gap <= 1e-9 * pull:
             break
         bend = moments[low, low] + moments[high, high] - 2 * moments[low, high] + 2 * pull
-        move = min(gap / bend, weights[high])
+        move = min(gap / max(bend, TINY), weights[high])
         weights[low] += move
         weights[high] -= move
         for i in range(experts):
@@ -159,6 +160,8 @@ def ml_poly(forecasts: Floats, said: float, truth: float, sums: Floats, weights:
     total = 0.0
     for i in range(len(weights)):
         gain = 2 * (said - truth) * (said - forecasts[i])
+        if abs(gain) <= NOISE * (said - truth) ** 2:  # before the first truth all say the same
+            gain = 0.0
         sums[0, i] = SLOW * sums[0, i] + gain
         sums[1, i] = SLOW * sums[1, i] + gain * gain
         sums[2, :] = max(sums[2, 0], gain * gain)

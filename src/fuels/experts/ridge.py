@@ -24,7 +24,9 @@ class Ridge:
 
     def predict(self, x: Floats) -> Floats:
         """Forecasts [client, step] from features [client, step, feature]; NaN in, NaN out."""
-        result: Floats = (x @ self.weights[:, :, None])[:, :, 0] + self.constant[:, None]
+        # Summed step by step, not as a matrix product, whose last bits depend on how many steps
+        # there are: a forecast at work is then exactly the one of a longer run.
+        result: Floats = (x * self.weights[:, None, :]).sum(axis=2) + self.constant[:, None]
         return result
 
 

@@ -35,6 +35,17 @@ State = dict[str, NDArray[Any]]
 STARTS = 3  # an actor that dies this many times in one call is not started again
 PATIENCE = 120.0  # seconds until all actors must have found a place and started
 
+# Read by Ray when it is imported: no report to its makers, and not its own account of a dead actor,
+# which would go to stdout, into the middle of a --json summary.
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+# With 0 Ray keeps to the loopback address on every system; otherwise it takes 127.0.0.1 for a wish
+# to be told the machine's own address, and listens to the network.
+CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+
 
 class SiteActor:
     """What runs in an actor: a site. Every answer comes with the state after it."""
@@ -194,8 +205,8 @@ class RayTransport:
             except errors.RayActorError as error:
                 if attempt == STARTS:
                     raise FuelsError(
-                        f"{stage}: site {seat.name} died {STARTS} times ({_cause(error)}); mend this"
-                        " and run again, with --resume if a round was finished"
+                        f"{stage}: site {seat.name} died {STARTS} times ({_cause(error)}); mend"
+                        " this and run again, with --resume if a round was finished"
                     ) from None
                 warnings.warn(
                     f"{stage}: site {seat.name} died and is started again from its last state",
@@ -260,19 +271,21 @@ def share_of_threads(engine: Engine) -> int:
     return max(1, (engine.threads or available_cores()) // engine.sites)
 
 
-def connect(engine: Engine) -> tuple[Any, bool]:
-    """Ray, connected, and whether it was started here: then it is ours to end."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray would print its own account of a dead actor to stdout, in the middle of a --json summary.
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a hint
-    if not engine.address:
-        # Without this Ray takes 127.0.0.1 for the machine's public address and listens to all.
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+def import_ray() -> Any:
     try:
         import ray
     except ImportError:
         raise FuelsError('--engine ray needs Ray: pip install "fuels[ray]"') from None
+    return ray
+
+
+def connect(engine: Engine) -> tuple[Any, bool]:
+    """Ray, connected, and whether it was started here: then it is ours to end."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    if not engine.address:
+        os.environ[CLUSTER] = "0"
+    ray = import_ray()
     if ray.is_initialized():
         return ray, False
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
@@ -282,12 +295,18 @@ def connect(engine: Engine) -> tuple[Any, bool]:
         except (ConnectionError, RuntimeError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise FuelsError(f"--address {engine.address}: no Ray cluster ({reason})") from None
-    else:
-        ray.init(
-            address="local",
-            num_cpus=share_of_threads(engine) * engine.sites,
-            include_dashboard=False,
-            _node_ip_address="127.0.0.1",
-            **common,
+        return ray, True
+    ray.init(
+        address="local",
+        num_cpus=share_of_threads(engine) * engine.sites,
+        include_dashboard=False,
+        _node_ip_address="127.0.0.1",
+        **common,
+    )
+    if any(node["NodeManagerAddress"] != "127.0.0.1" for node in ray.nodes()):
+        ray.shutdown()
+        raise FuelsError(
+            "Ray was imported before it could be told to stay on this machine; import it after"
+            f" fuels, set {CLUSTER}=0 in the environment, or start Ray yourself"
         )
     return ray, True

@@ -7,9 +7,11 @@ links forward to backward and the scratch space are kept by each thread and used
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fuels.model.gru import GruShape, branch_size
@@ -40,14 +42,25 @@ def _blocks(rows: int) -> tuple[int, int, int]:
     return count, block, _whole(block)
 
 
-def _tape_size(length: int, hidden: int, clients: int, rows: int) -> int:
-    count, _, padded = _blocks(rows)
-    return clients * count * length * GATES * hidden * padded
+def _tape_size(shape: GruShape, padded: int) -> int:
+    """Numbers on the tape for one block of rows of one client."""
+    return sum(length for length, _ in shape.branches) * GATES * shape.hidden * padded
+
+
+def _plan(inputs: Sequence[Tensor], shape: GruShape) -> NDArray[np.int64]:
+    """What the kernels need to know of each branch; the columns are named in kernels.py."""
+    rows, offset = [], 0
+    for b, (x, (length, width)) in enumerate(zip(inputs, shape.branches, strict=True)):
+        rows.append((x.data_ptr(), *x.stride(), length, width, offset, b * shape.hidden))
+        offset += branch_size(shape.hidden, width)
+    return np.array(rows, dtype=np.int64)
 
 
 def take_tape(inputs: Sequence[Tensor], shape: GruShape) -> Tensor:
     """Memory for what the forward pass of one call leaves for its backward pass."""
-    size = sum(_tape_sizes(inputs, shape))
+    clients, rows = inputs[0].shape[:2]
+    blocks, _, padded = _blocks(rows)
+    size = clients * blocks * _tape_size(shape, padded)
     waiting = _memory.tapes
     for i, tape in enumerate(waiting):
         if tape.numel() == size:
@@ -60,23 +73,10 @@ def give_tape(tape: Tensor) -> None:
     _memory.tapes = [tape, *_memory.tapes[:1]]
 
 
-def _tape_sizes(inputs: Sequence[Tensor], shape: GruShape) -> list[int]:
-    clients, rows = inputs[0].shape[:2]
-    return [_tape_size(length, shape.hidden, clients, rows) for length, _ in shape.branches]
-
-
 def _work(size: int) -> Tensor:
     if _memory.work.numel() < size:
         _memory.work = torch.zeros(size)  # zeros: padding must be finite
     return _memory.work
-
-
-def _branches(shape: GruShape) -> Iterator[tuple[int, int, int, int]]:
-    """(offset of the parameters, column of the result, length, inputs) of each branch."""
-    offset = 0
-    for i, (length, inputs) in enumerate(shape.branches):
-        yield offset, i * shape.hidden, length, inputs
-        offset += branch_size(shape.hidden, inputs)
 
 
 def encode_forward(
@@ -85,37 +85,30 @@ def encode_forward(
     """Final states [G, R, branches * H]; without a tape nothing is kept."""
     clients, rows = inputs[0].shape[:2]
     _, block, padded = _blocks(rows)
+    longest = max(length * width for length, width in shape.branches)
+    used = padded * (longest + 2 * shape.hidden)
+    work = _work(used + _tape_size(shape, padded))
     out = torch.empty(clients, rows, shape.width)
-    weights = params.detach().contiguous().numpy()
-    parts = None if tape is None else torch.split(tape, _tape_sizes(inputs, shape))
-    for i, (offset, column, length, width) in enumerate(_branches(shape)):
-        x_size = padded * (length * width + 2 * shape.hidden)
-        one_block = _tape_size(length, shape.hidden, 1, block)
-        work = _work(x_size + one_block)
-        record = work[x_size:] if parts is None else parts[i]
-        gru_forward(
-            weights, offset, inputs[i].detach().numpy(), shape.hidden, out.numpy(), column,
-            block, padded, record.numpy(), parts is not None, work.numpy(),
-        )  # fmt: skip
+    gru_forward(
+        _plan(inputs, shape), shape.hidden, params.detach().contiguous().numpy(), out.numpy(),
+        block, padded, (work[used:] if tape is None else tape).numpy(), tape is not None,
+        work.numpy(),
+    )  # fmt: skip
     return out
 
 
 def encode_backward(
-    params: Tensor, inputs: Sequence[Tensor], shape: GruShape, tape: Tensor, grad_out: Tensor
+    params: Tensor, inputs: Sequence[Tensor], shape: GruShape, tape: Tensor, upstream: Tensor
 ) -> Tensor:
     """Gradient [G, E] of the parameters for the gradient [G, R, branches * H] of the result."""
     _, block, padded = _blocks(inputs[0].shape[1])
     hidden, wide = shape.hidden, _whole(shape.hidden)
-    weights, upstream = params.detach().contiguous().numpy(), grad_out.contiguous().numpy()
-    parts = torch.split(tape, _tape_sizes(inputs, shape))
+    longest = max(length * width for length, width in shape.branches)
+    steps = (max(length for length, _ in shape.branches) - 1) * padded
+    work = _work(padded * (longest + 3 + hidden) + steps * (4 * hidden + wide) + TILE * wide)
     grad = torch.empty(params.shape)
-    for i, (offset, column, length, width) in enumerate(_branches(shape)):
-        steps = (length - 1) * padded
-        work = _work(
-            padded * (length * width + 3 + hidden) + steps * (4 * hidden + wide) + TILE * wide
-        )
-        gru_backward(
-            weights, offset, inputs[i].detach().numpy(), hidden, upstream, column,
-            block, padded, parts[i].numpy(), work.numpy(), grad.numpy(),
-        )  # fmt: skip
+    gru_backward(
+        _plan(inputs, shape), hidden, params.detach().contiguous().numpy(),
+        upstream.contiguous().numpy(), block, padded, tape.numpy(), work.numpy(), grad.numpy(),
+    )  # fmt: skip
     return grad

@@ -37,6 +37,10 @@ from fuels.model.tiles import multiply, transpose
 MAX_ROWS = 96  # rows of a block: its tape and the weights of one branch stay in a 1 MB cache
 GATES = 4  # what the tape keeps of a unit at each step: r, z, n, W_hn h + b_hn
 
+# Columns of a plan [branch, ...]: where a branch finds its data and parameters. Strides and offsets
+# count float32 numbers.
+X, X_CLIENT, X_ROW, X_STEP, X_INPUT, LENGTH, INPUTS, OFFSET, COLUMN = range(9)
+
 Lanes = Any  # a register; Numba infers its type
 
 
@@ -62,13 +66,17 @@ def sigmoid(x: Lanes) -> Lanes:
 
 
 @compiled()
-def _lay_inputs(x: np.ndarray, first: int, rows: int, padded: int, work: int) -> None:
-    """x [row, step, input] to work [step, input, padded row], zero where there is no row."""
-    for t in range(x.shape[1]):
-        for i in range(x.shape[2]):
-            at = (t * x.shape[2] + i) * padded
+def _lay_inputs(
+    branch: np.ndarray, client: int, first: int, rows: int, padded: int, work: int
+) -> None:
+    """Rows of one client's inputs to work [step, input, padded row], zero where there is no row."""
+    base = branch[X] + 4 * (client * branch[X_CLIENT] + first * branch[X_ROW])
+    for t in range(branch[LENGTH]):
+        for i in range(branch[INPUTS]):
+            at = (t * branch[INPUTS] + i) * padded
             for row in range(rows):
-                put(work, at + row, x[first + row, t, i])
+                source = row * branch[X_ROW] + t * branch[X_STEP] + i * branch[X_INPUT]
+                put(work, at + row, get(base, source))
             for row in range(rows, padded):
                 put(work, at + row, np.float32(0.0))
 
@@ -110,63 +118,71 @@ def _cell_forward(
         store(after, unit * padded + row, h)
 
 
+@compiled()
+def _forward(
+    branch: np.ndarray, hidden: int, client: int, params: int, first: int, count: int, padded: int,
+    tape: int, work: int, out: int, out_row: int,
+) -> None:  # fmt: skip
+    """One branch of one client: a block of rows, from its inputs to its final state."""
+    length, inputs = branch[LENGTH], branch[INPUTS]
+    plane = hidden * padded
+    states = work  # two, the one before and the one after a step
+    x = states + 4 * 2 * plane
+    w_ih = params + 4 * branch[OFFSET]
+    w_hh = w_ih + 4 * 3 * hidden * inputs
+    _lay_inputs(branch, client, first, count, padded, x)
+    before = 0
+    for t in range(length):
+        gates = tape + 4 * t * GATES * plane
+        after = states + 4 * (t % 2) * plane
+        for unit in range(0, hidden, TILE):
+            units = min(TILE, hidden - unit)
+            for gate in range(3 if t > 0 else 0):  # at first h = 0: there is nothing to multiply
+                multiply(
+                    w_hh + 4 * (gate * hidden + unit) * hidden, hidden, 1, units,
+                    before, padded, hidden,
+                    gates + 4 * (unit * GATES + gate) * padded, GATES * padded, padded, False,
+                )  # fmt: skip
+            for j in range(unit, unit + units):
+                _cell_forward(
+                    j, hidden, inputs, padded, w_ih, x + 4 * t * inputs * padded,
+                    gates, before, after,
+                )  # fmt: skip
+        before = after
+    transpose(before, padded, hidden, count, out + 4 * branch[COLUMN], out_row)
+
+
 @compiled(
     void(
-        float32[:, ::1], int64, float32[:, :, :, :], int64, float32[:, :, ::1], int64,
-        int64, int64, float32[::1], types.boolean, float32[::1],
+        int64[:, ::1], int64, float32[:, ::1], float32[:, :, ::1], int64, int64,
+        float32[::1], types.boolean, float32[::1],
     )
 )  # fmt: skip
 def gru_forward(
-    params: np.ndarray,
-    offset: int,
-    x: np.ndarray,
+    plan: np.ndarray,
     hidden: int,
+    params: np.ndarray,
     out: np.ndarray,
-    column: int,
     block: int,
     padded: int,
     tape: np.ndarray,
     keep: bool,
     work: np.ndarray,
 ) -> None:
-    """One branch of all clients: x [G, R, L, I] to out[:, :, column : column + H]."""
-    clients, rows, length, inputs = x.shape
-    plane = hidden * padded
-    states = address(work)  # two, the one before and the one after a step
-    x_work = states + 4 * 2 * plane
+    """All branches of all clients to out [G, R, branches * H]; the tape is filled from its start."""
+    clients, rows, width = out.shape
     place = address(tape)
-    for g in range(clients):
-        w_ih = address(params) + 4 * (g * params.shape[1] + offset)
-        w_hh = w_ih + 4 * 3 * hidden * inputs
+    for client in range(clients):
         for first in range(0, rows, block):
             count = min(block, rows - first)
-            _lay_inputs(x[g], first, count, padded, x_work)
-            before = 0
-            for t in range(length):
-                gates = place + 4 * t * GATES * plane
-                after = states + 4 * (t % 2) * plane
-                for unit in range(0, hidden, TILE):
-                    units = min(TILE, hidden - unit)
-                    if t > 0:
-                        for gate in range(3):
-                            w = w_hh + 4 * (gate * hidden + unit) * hidden
-                            multiply(
-                                w, hidden, 1, units, before, padded, hidden,
-                                gates + 4 * (unit * GATES + gate) * padded, GATES * padded,
-                                padded, False,
-                            )  # fmt: skip
-                    for j in range(unit, unit + units):
-                        _cell_forward(
-                            j, hidden, inputs, padded, w_ih, x_work + 4 * t * inputs * padded,
-                            gates, before, after,
-                        )  # fmt: skip
-                before = after
-            transpose(
-                before, padded, hidden, count,
-                address(out) + 4 * ((g * rows + first) * out.shape[2] + column), out.shape[2],
-            )  # fmt: skip
-            if keep:
-                place += 4 * length * GATES * plane
+            for b in range(plan.shape[0]):
+                _forward(
+                    plan[b], hidden, client, address(params) + 4 * client * params.shape[1],
+                    first, count, padded, place, address(work),
+                    address(out) + 4 * (client * rows + first) * width, width,
+                )  # fmt: skip
+                if keep:
+                    place += 4 * plan[b, LENGTH] * GATES * hidden * padded
 
 
 @compiled()
@@ -237,95 +253,101 @@ def _states(tape: int, length: int, hidden: int, padded: int, states: int) -> No
                 store(after, unit * padded + row, h)
 
 
+@compiled()
+def _backward(
+    branch: np.ndarray, hidden: int, client: int, params: int, first: int, count: int, padded: int,
+    tape: int, work: int, upstream: int, upstream_row: int, grad: int,
+) -> None:  # fmt: skip
+    """Gradient of one branch of one client for a block of rows; the first block starts it."""
+    length, inputs = branch[LENGTH], branch[INPUTS]
+    plane = hidden * padded
+    wide = (hidden + LANES - 1) // LANES * LANES
+    steps = (length - 1) * padded  # rows of all steps but the first, side by side
+    dh = work
+    dg = dh + 4 * plane
+    states = dg + 4 * 3 * hidden * steps
+    turned = states + 4 * hidden * steps  # the states again, [row, unit]
+    tile = turned + 4 * steps * wide
+    lane_work = tile + 4 * TILE * wide
+    x = lane_work + 4 * 3 * padded
+    w_hh = params + 4 * (branch[OFFSET] + 3 * hidden * inputs)
+    b_hn = w_hh + 4 * hidden * (3 * hidden + 5)
+    d = grad + 4 * branch[OFFSET]
+    d_hh = d + 4 * 3 * hidden * inputs
+    if first == 0:  # W_hh is set by its product, if there is more than one step
+        for i in range(3 * hidden * inputs):
+            put(d, i, np.float32(0.0))
+        for i in range(0 if length == 1 else 3 * hidden * hidden, 3 * hidden * (hidden + 2)):
+            put(d_hh, i, np.float32(0.0))
+    if count < padded:
+        for i in range(plane):
+            put(dh, i, np.float32(0.0))
+    _lay_inputs(branch, client, first, count, padded, x)
+    transpose(upstream + 4 * branch[COLUMN], upstream_row, count, hidden, dh, padded)
+    _states(tape, length, hidden, padded, states)
+    for t in range(length - 1, -1, -1):
+        before = states + 4 * (t - 1) * plane if t > 0 else 0
+        dg_t = dg + 4 * (t - 1) * padded
+        for unit in range(hidden):
+            _cell_backward(
+                unit, hidden, inputs, padded, x + 4 * t * inputs * padded, get(b_hn, unit),
+                tape + 4 * t * GATES * plane, before, dh, dg_t, steps, d, lane_work,
+            )  # fmt: skip
+        for unit in range(0, hidden if t > 0 else 0, TILE):
+            multiply(
+                w_hh + 4 * unit, 1, hidden, min(TILE, hidden - unit), dg_t, steps, 3 * hidden,
+                dh + 4 * unit * padded, padded, padded, True,
+            )  # fmt: skip
+        if t > 0:
+            transpose(before, padded, hidden, padded, turned + 4 * (t - 1) * padded * wide, wide)
+    for gate in range(0, 3 * hidden if length > 1 else 0, TILE):
+        gates = min(TILE, 3 * hidden - gate)
+        target, stride = tile, wide  # a row of W_hh may not be whole registers
+        if wide == hidden:
+            target, stride = d_hh + 4 * gate * hidden, hidden
+        multiply(
+            dg + 4 * gate * steps, steps, 1, gates, turned, wide, steps,
+            target, stride, wide, wide == hidden and first > 0,
+        )  # fmt: skip
+        for j in range(gates if wide != hidden else 0):
+            for k in range(hidden):
+                at = (gate + j) * hidden + k
+                held = get(d_hh, at) if first > 0 else np.float32(0.0)
+                put(d_hh, at, held + get(tile, j * wide + k))
+
+
 @compiled(
     void(
-        float32[:, ::1], int64, float32[:, :, :, :], int64, float32[:, :, ::1], int64,
-        int64, int64, float32[::1], float32[::1], float32[:, ::1],
+        int64[:, ::1], int64, float32[:, ::1], float32[:, :, ::1], int64, int64,
+        float32[::1], float32[::1], float32[:, ::1],
     )
 )  # fmt: skip
 def gru_backward(
-    params: np.ndarray,
-    offset: int,
-    x: np.ndarray,
+    plan: np.ndarray,
     hidden: int,
-    grad_out: np.ndarray,
-    column: int,
+    params: np.ndarray,
+    upstream: np.ndarray,
     block: int,
     padded: int,
     tape: np.ndarray,
     work: np.ndarray,
     grad: np.ndarray,
 ) -> None:
-    """Gradient of one branch of all clients, written to its part of grad [G, E]."""
-    clients, rows, length, inputs = x.shape
-    size = 3 * hidden * (inputs + hidden + 2)
-    plane = hidden * padded
-    wide = (hidden + LANES - 1) // LANES * LANES
-    steps = (length - 1) * padded  # rows of all steps but the first, side by side
-    dh = address(work)
-    dg = dh + 4 * plane
-    states = dg + 4 * 3 * hidden * steps
-    turned = states + 4 * hidden * steps  # the states again, [row, unit]
-    tile = turned + 4 * steps * wide
-    lane_work = tile + 4 * TILE * wide
-    x_work = lane_work + 4 * 3 * padded
-    place = address(tape)
-    for g in range(clients):
-        w_hh = address(params) + 4 * (g * params.shape[1] + offset + 3 * hidden * inputs)
-        b_hn = w_hh + 4 * hidden * (3 * hidden + 5)
-        d = address(grad) + 4 * (g * grad.shape[1] + offset)
-        d_hh = d + 4 * 3 * hidden * inputs
-        for i in range(3 * hidden * inputs):
-            put(d, i, np.float32(0.0))
-        biases = 3 * hidden * (inputs + hidden)  # W_hh has a product of its own, given two steps
-        for i in range(3 * hidden * inputs if length == 1 else biases, size):
-            put(d, i, np.float32(0.0))
-        for first in range(0, rows, block):
-            count = min(block, rows - first)
-            _lay_inputs(x[g], first, count, padded, x_work)
-            if count < padded:
-                for i in range(plane):
-                    put(dh, i, np.float32(0.0))
-            transpose(
-                address(grad_out) + 4 * ((g * rows + first) * grad_out.shape[2] + column),
-                grad_out.shape[2], count, hidden, dh, padded,
-            )  # fmt: skip
-            _states(place, length, hidden, padded, states)
-            for t in range(length - 1, -1, -1):
-                gates = place + 4 * t * GATES * plane
-                before = states + 4 * (t - 1) * plane if t > 0 else 0
-                dg_t = dg + 4 * (t - 1) * padded
-                for unit in range(hidden):
-                    _cell_backward(
-                        unit, hidden, inputs, padded, x_work + 4 * t * inputs * padded,
-                        get(b_hn, unit), gates, before, dh, dg_t, steps, d, lane_work,
-                    )  # fmt: skip
-                if t > 0:
-                    for gate in range(3):
-                        for unit in range(0, hidden, TILE):
-                            multiply(
-                                w_hh + 4 * (gate * hidden * hidden + unit), 1, hidden,
-                                min(TILE, hidden - unit),
-                                dg_t + 4 * gate * hidden * steps, steps, hidden,
-                                dh + 4 * unit * padded, padded, padded, True,
-                            )  # fmt: skip
-                    transpose(
-                        before, padded, hidden, padded,
-                        turned + 4 * (t - 1) * padded * wide, wide,
-                    )  # fmt: skip
-            for gate in range(0, 3 * hidden if length > 1 else 0, TILE):
-                gates = min(TILE, 3 * hidden - gate)
-                target, stride = tile, wide
-                if wide == hidden:
-                    target, stride = d_hh + 4 * gate * hidden, hidden
-                multiply(
-                    dg + 4 * gate * steps, steps, 1, gates, turned, wide, steps,
-                    target, stride, wide, wide == hidden and first > 0,
+    """Gradient [G, E] of all clients, last client first: its tape is the one still in the cache."""
+    clients, rows, width = upstream.shape
+    blocks = (rows + block - 1) // block
+    size = 0  # of the tape of one block
+    for b in range(plan.shape[0]):
+        size += plan[b, LENGTH] * GATES * hidden * padded
+    for client in range(clients - 1, -1, -1):
+        for n in range(blocks):
+            first = n * block
+            place = address(tape) + 4 * (client * blocks + n) * size
+            for b in range(plan.shape[0]):
+                _backward(
+                    plan[b], hidden, client, address(params) + 4 * client * params.shape[1],
+                    first, min(block, rows - first), padded, place, address(work),
+                    address(upstream) + 4 * (client * rows + first) * width, width,
+                    address(grad) + 4 * client * grad.shape[1],
                 )  # fmt: skip
-                if wide != hidden:
-                    for j in range(gates):
-                        for k in range(hidden):
-                            at = (gate + j) * hidden + k
-                            held = get(d_hh, at) if first > 0 else np.float32(0.0)
-                            put(d_hh, at, held + get(tile, j * wide + k))
-            place += 4 * length * GATES * plane
+                place += 4 * plan[b, LENGTH] * GATES * hidden * padded

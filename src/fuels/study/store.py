@@ -2,8 +2,8 @@
 
 A run's key is a short digest of its completed settings and of the values it trains on, so the
 place and the name of a file do not matter, nor does how fast it was computed. A finished run leaves
-a run folder and its record under `runs/store/KEY`; the record alone may also lie in a second place
-that is kept with the project, and is then enough. An interrupted run goes on where it stopped.
+a run folder `runs/store/KEY` and its record `KEY.json`; the record alone may also lie in a second
+place that is kept with the project, and is then enough. A run that was interrupted goes on.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from fuels.errors import FuelsError
 from fuels.federation.loop import Loop, Watcher
 from fuels.methods import complete, method_options
 from fuels.models import load_models
-from fuels.report.folder import RunFolder
+from fuels.report.folder import RunFolder, free_folder
 from fuels.run import judge, run
+from fuels.study.files import make_folder
 from fuels.study.progress import Place, Teller
 from fuels.study.record import Record, described, make_record
 
@@ -53,15 +54,25 @@ class Store:
     def dataset(self, settings: Settings) -> Dataset:
         return load_dataset(settings, self.panel(settings))
 
-    def folder(self, key: str) -> RunFolder:
-        return RunFolder(self.runs / key)
+    def folder(self, key: str, settings: Settings) -> RunFolder:
+        """The run's folder; one that was made under other defaults is put aside."""
+        folder = RunFolder(self.runs / key)
+        if folder.config.is_file():
+            _, stored, _ = RunFolder.reopen(folder.path)
+            if not same_settings(described(stored), described(settings)):
+                aside = free_folder(self.runs / "old", key)
+                make_folder(aside.parent)
+                folder.path.rename(aside)
+        return folder
+
+    def places(self, key: str, method: str) -> list[Path]:
+        """Where the record of a run may lie."""
+        second = [] if self.records is None else [self.records / f"{method}-{key}.json"]
+        return [self.runs / f"{key}.json", *second]
 
     def find(self, key: str, settings: Settings) -> Record | None:
         """The record of a finished run with these settings."""
-        places = [self.runs / key / "record.json"]
-        if self.records is not None:
-            places.append(self.record_path(settings.method, key))
-        for path in places:
+        for path in self.places(key, settings.method):
             if path.is_file():
                 record = Record.read(path)
                 if same_settings(record.settings, described(settings)):
@@ -69,28 +80,23 @@ class Store:
         return None
 
     def keep(self, record: Record) -> None:
-        paths = [self.runs / record.key / "record.json"]
-        if self.records is not None:
-            paths.append(self.record_path(record.method, record.key))
-        for path in paths:
-            if not path.is_file():
+        """Write the record where it is not yet, or where another one stands."""
+        for path in self.places(record.key, record.method):
+            if not path.is_file() or not same_settings(Record.read(path).settings, record.settings):
                 record.write(path)
-
-    def record_path(self, method: str, key: str) -> Path:
-        assert self.records is not None
-        return self.records / f"{method}-{key}.json"
 
     @contextmanager
     def alone(self, key: str) -> Iterator[None]:
         """Nobody else works on this run meanwhile: two studies may share a store."""
         locks = self.runs / "locks"
+        make_folder(locks)
         try:
-            locks.mkdir(parents=True, exist_ok=True)
-            with (locks / key).open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # let go of by the system if we are killed
-                yield
+            lock = (locks / key).open("w")
         except OSError as error:
             raise FuelsError(f"{locks}: cannot be written ({error.strerror})") from None
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # let go of by the system if we are killed
+            yield
 
 
 @dataclass(frozen=True)
@@ -117,8 +123,7 @@ def ensure_run(
     settings = spelt_out(settings)
     key = run_key(settings, store.dataset(settings))
     with store.alone(key):
-        folder = store.folder(key)
-        _check_folder(folder, settings)
+        folder = store.folder(key, settings)
         found = store.find(key, settings)
         if found is None and folder.finished:
             found = judged_again(key, settings, engine, folder, store.panel(settings))
@@ -139,8 +144,9 @@ def ensure_runs(
     teller: Teller,
 ) -> list[RunResult]:
     """Many runs in the order asked for."""
-    for settings in wanted:
-        check(settings)  # before hours are spent on those that come first
+    for settings in wanted:  # what cannot work is refused before hours are spent on the others
+        check(settings)
+        spelt_out(settings)
     return [
         ensure_run(
             settings,
@@ -165,27 +171,16 @@ def _train(
         return nullcontext() if teller is None else teller.rounds(loop, settings)
 
     resume = folder.config.is_file()
-    if not resume:
-        folder = RunFolder.create(folder.path, settings, engine)
     outcome = run(settings, engine, folder, panel=panel, resume=resume, watch=watch, plots=False)
     return make_record(key, outcome)
-
-
-def _check_folder(folder: RunFolder, settings: Settings) -> None:
-    if folder.config.is_file():
-        _, stored, _ = RunFolder.reopen(folder.path)
-        if not same_settings(described(stored), described(settings)):
-            raise FuelsError(
-                f"{folder.path} holds a run made under other defaults; move it away to run again"
-            )
 
 
 def judged_again(
     key: str, settings: Settings, engine: Engine, folder: RunFolder, panel: Panel
 ) -> Record:
     """The record of a run that was finished but killed before its record was written."""
-    job = build(settings, engine, panel)
-    outcome = judge(job, folder, load_models(folder.models))
+    with build(settings, engine, panel) as job:
+        outcome = judge(job, folder, load_models(folder.models))
     return make_record(key, replace(outcome, summary=json.loads(folder.summary.read_text())))
 
 

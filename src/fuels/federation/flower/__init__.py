@@ -1,13 +1,12 @@
 """A federation across machines, carried by Flower.
 
-parties    the folders and config files of server and sites
-keys       certificates and keys
-commands   Flower's own commands, as this package calls them
-transport  the round loop's transport: deadline, quorum, late replies
-desk       a site's side: opens its folder, trains, answers
-serving    the server's side: opens its folder, runs the loop
-app        the Flower app that both sides run
-steward    stands by the SuperLink: registers keys, takes up an unfinished run
+On disk      parties (folders and config files), found (makes them), keys
+On the way   letters (messages as envelopes), records (envelopes in Flower's messages)
+At a site    app_client (the ClientApp), desk (reads, trains, answers), results
+At the server  app_server (the ServerApp), serving (runs the loop), transport (deadline, quorum,
+             late answers), members (who has which clients)
+Processes    commands (Flower's own), launch, door (what the network sees of the server), steward
+             (takes up a cut-off run), lifeline, follow, state, demo
 
-Only `app_server`, `app_client` and what they alone import need Flower itself.
+Flower itself is imported by app_server, app_client and records alone.
 """

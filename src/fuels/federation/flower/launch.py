@@ -19,7 +19,7 @@ from fuels.federation.flower import commands
 from fuels.federation.flower.parties import Current, ServerFolder, SiteFolder, log, set_up_log
 from fuels.federation.flower.steward import is_busy, submit
 
-SHORTEST, LONGEST = 1.0, 30.0  # seconds before a SuperNode that ended is started again
+SHORTEST, LONGEST = 1.0, 10.0  # seconds before a SuperNode that ended is started again
 
 
 def become_server(folder: ServerFolder) -> NoReturn:

@@ -99,7 +99,7 @@ def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings, time:
     else:
         transport.load(unprefixed("transport", restored[0]))
         log.info("run %s goes on after round %d", run, restored[1]["round"])
-    method = method_for(settings, transport.train_periods)
+    method = method_for(settings, transport.members.train_periods)
     transport.method = method
     loop = Loop(method, transport, settings.training, settings.seed)
     if restored is not None:
@@ -108,7 +108,7 @@ def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings, time:
     done = transport.finish(loop.round, loop.final_download())
     save_state(store.server, loop.server.state(), {"clients": list(loop.clients)})
     # The checkpoint stays until every member has its models: a resumed run asks the rest again.
-    if done >= set(transport.members):
+    if done >= transport.members.sites:
         store.finish(_summary(loop, transport, settings))
 
 
@@ -119,7 +119,7 @@ def _summary(loop: Loop, transport: FlowerTransport, settings: Settings) -> dict
         "rounds": loop.round,
         "best_round": loop.best_round,
         "best_val_mse": loop.best_score if loop.best_round else None,
-        "sites": {site: len(clients) for site, clients in sorted(transport.members.items())},
+        "sites": {s: len(transport.members.of(s)) for s in sorted(transport.members.sites)},
         "counters": transport.counters,
         "totals": loop.totals,
     }

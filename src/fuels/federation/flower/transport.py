@@ -10,7 +10,6 @@ asked who its clients are, beside the round; they train from the next one on.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic, sleep
@@ -20,16 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.federation.codec import Envelope, decode, encode, text_list
+from fuels.federation.codec import Envelope, decode, encode
 from fuels.federation.flower.letters import read_report, read_upload, request
-from fuels.federation.flower.parties import Rules
+from fuels.federation.flower.members import Members
+from fuels.federation.flower.parties import Rules, log
 from fuels.federation.guard import OVERHEAD, Gate, size_limit
 from fuels.federation.site import Report
 from fuels.federation.transport import Failure, Reply
 from fuels.messages import Download
 from fuels.methods.base import Method
 
-log = logging.getLogger("fuels")
 POLL = 0.5  # seconds between two looks for answers
 MOST_HELLO = 8 * 2**20  # bytes of a site's list of clients
 
@@ -91,80 +90,58 @@ class FlowerTransport:
         self.post, self.run, self.rules, self.rounds = post, run, rules, rounds
         self.clock, self.sleep = time.clock, time.sleep
         self.gate = Gate(run, rules.staleness)
-        self.members: dict[str, tuple[str, ...]] = {}  # site: its clients
-        self.owner: dict[str, str] = {}  # client: its site
-        self.train_periods = 0
+        self.members = Members()
         self.open: dict[str, _Sent] = {}  # tickets without an answer, of this round and before
         self.late: dict[str, tuple[_Sent, Envelope]] = {}  # site: newest answer of an earlier round
         self.counters = {"bytes_up": 0, "bytes_down": 0, "refused": 0, "messages": 0}
 
     @property
     def clients(self) -> tuple[str, ...]:
-        return tuple(self.owner)
+        return self.members.clients
 
     # -- joining -------------------------------------------------------------------------------
 
     def join(self, expected: set[str]) -> None:
         """Before the first round: wait for the expected sites, at most `rules.join` seconds."""
         end = self.clock() + self.rules.join
-        heard: dict[str, tuple[str, ...]] = {}
-        failures: list[Failure] = []
         asked: set[str] = set()
+        failures: dict[str, str] = {}
         while True:
             new = self.post.connected() - asked
             self._send("hello", 0, dict.fromkeys(new, ()), Download())
             asked |= new
             for sent, envelope, failure in self._arrivals():
+                if failure is None and envelope is not None:
+                    failure = self._introduce(sent.site, envelope)
                 if failure is not None:
-                    failures.append(failure)
-                elif envelope is not None:
-                    heard |= self._introduction(sent.site, envelope, failures)
-            if expected <= set(heard) | {failure.site for failure in failures}:
-                break
-            if self.clock() >= end:
+                    failures[failure.site] = failure.reason
+            missing = expected - self.members.sites - set(failures)
+            if not missing or self.clock() >= end:
                 break
             self.sleep(POLL)
-        for failure in failures:
-            log.warning("%s did not join: %s", failure.site, failure.reason)
-        for site in sorted(expected - set(heard) - {failure.site for failure in failures}):
-            log.warning("%s did not join: not connected within %g s", site, self.rules.join)
-        if len(heard) < self.rules.quorum * len(expected):
-            reason = "; ".join(f"{f.site}: {f.reason}" for f in failures) or "none is connected"
-            raise FuelsError(
-                f"{len(heard)} of {len(expected)} sites joined within {self.rules.join:g} s"
-                f" ({reason})"
-            )
-        self.members |= {site: heard[site] for site in sorted(heard)}
-        # The order of the clients is the one that a single machine with all the data would have.
-        owner = {client: site for site, clients in heard.items() for client in clients}
-        self.owner = {client: owner[client] for client in sorted(owner)}
+        failures |= dict.fromkeys(missing, f"not connected within {self.rules.join:g} s")
+        for site, reason in sorted(failures.items()):
+            log.warning("%s did not join: %s", site, reason)
+        there = len(self.members.sites)
+        if there < self.rules.quorum * len(expected):
+            reasons = "; ".join(f"{site}: {reason}" for site, reason in sorted(failures.items()))
+            raise FuelsError(f"{there} of {len(expected)} sites joined ({reasons})")
+        self.members.sort()
 
-    def _introduction(
-        self, site: str, envelope: Envelope, failures: list[Failure]
-    ) -> dict[str, tuple[str, ...]]:
-        """The clients that a site says it has, unless another site has one of them."""
+    def _introduce(self, site: str, envelope: Envelope) -> Failure | None:
         try:
-            clients = text_list(envelope.facts.get("clients"), "the list of clients")
-            periods = envelope.facts.get("train_periods")
-            if not clients or len(set(clients)) != len(clients) or not isinstance(periods, int):
-                raise FuelsError("it has no clients, or one of them twice")
-            taken = [client for client in clients if self.owner.get(client, site) != site]
-            if taken:
-                raise FuelsError(f"client {taken[0]} belongs to site {self.owner[taken[0]]}")
+            self.members.introduce(site, envelope)
         except FuelsError as error:
-            failures.append(Failure(site, str(error)))
-            return {}
-        self.owner |= dict.fromkeys(clients, site)
-        self.train_periods = max(self.train_periods, min(periods, 10**6))
-        log.info("%s joins with %d clients", site, len(clients))
-        return {site: clients}
+            return Failure(site, str(error))
+        log.info("%s joins with %d clients", site, len(self.members.of(site)))
+        return None
 
     # -- rounds --------------------------------------------------------------------------------
 
     def train(
         self, round_number: int, clients: Sequence[str], download: Download
     ) -> tuple[list[Reply], list[Failure]]:
-        asked = self._by_site(clients)
+        asked = self.members.by_site(tuple(clients))
         replies: dict[str, Reply] = {}
         failures: list[Failure] = []
         needed = max(1, int(np.ceil(self.rules.quorum * len(asked) - 1e-9)))
@@ -196,7 +173,7 @@ class FlowerTransport:
         failures = [Failure(s, "not connected") for s in sorted(asked) if s not in connected]
         waiting = {site: ids for site, ids in asked.items() if site in connected}
         self._send("train", number, waiting, download)
-        strangers = connected - set(self.members)
+        strangers = connected - self.members.sites
         self._send("hello", number, dict.fromkeys(strangers, ()), Download())
         pending = set(waiting)
         while True:
@@ -228,8 +205,8 @@ class FlowerTransport:
     ) -> None:
         """Sort an answer that arrived in time, late, or from a site that joins."""
         if sent.kind == "hello":
-            new = self._introduction(sent.site, envelope, failures)
-            self.members |= new
+            failure = self._introduce(sent.site, envelope)
+            failures += [] if failure is None else [failure]
         elif sent.kind == "train" and sent.site in replies:
             log.info("%s: another upload of round %d is not needed", sent.site, sent.number)
         elif sent.kind == "train" and sent.number == number:
@@ -290,20 +267,20 @@ class FlowerTransport:
                 report = read_report(envelope)
             except FuelsError as error:
                 log.warning("%s: its evaluation is refused: %s", sent.site, error)
-            if report is not None and set(report.clients) <= set(self.members[sent.site]):
+            if report is not None and set(report.clients) <= set(self.members.of(sent.site)):
                 reports.append(report)
         return reports
 
     def finish(self, round_number: int, download: Download) -> set[str]:
         """Let every site write its models; returns the sites that confirmed it."""
         done = {sent.site for sent, _ in self._ask_all("finish", round_number, download)}
-        for site in sorted(set(self.members) - done):
+        for site in sorted(self.members.sites - done):
             log.warning("%s did not confirm the end; resume the run when it is back", site)
         return done
 
     def _ask_all(self, kind: str, number: int, download: Download) -> list[tuple[_Sent, Envelope]]:
         connected = self.post.connected()
-        asked = {site: ids for site, ids in self.members.items() if site in connected}
+        asked = {site: self.members.of(site) for site in sorted(self.members.sites & connected)}
         self._send(kind, number, asked, download)
         pending, found = set(asked), []
         end = self.clock() + self.rules.deadline
@@ -327,12 +304,6 @@ class FlowerTransport:
         return sorted(found, key=lambda pair: pair[0].site)
 
     # -- letters -------------------------------------------------------------------------------
-
-    def _by_site(self, clients: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        asked: dict[str, list[str]] = {}
-        for client in clients:
-            asked.setdefault(self.owner[client], []).append(client)
-        return {site: tuple(ids) for site, ids in asked.items()}
 
     def _send(
         self, kind: str, number: int, asked: Mapping[str, tuple[str, ...]], download: Download
@@ -377,14 +348,13 @@ class FlowerTransport:
             return MOST_HELLO
         if sent.kind == "train":
             return size_limit(len(sent.asked), self.method.uploads(sent.number))
-        return OVERHEAD + size_limit(len(self.members[sent.site]), {})
+        return OVERHEAD + size_limit(len(self.members.of(sent.site)), {})
 
     # -- state ---------------------------------------------------------------------------------
 
     def state(self) -> dict[str, NDArray[Any]]:
         facts = {
-            "owner": self.owner,
-            "train_periods": self.train_periods,
+            "members": self.members.state(),
             "used": self.gate.used,
             "counters": self.counters,
         }
@@ -392,10 +362,6 @@ class FlowerTransport:
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         facts = json.loads(state["facts"].tobytes())
-        self.owner = facts["owner"]
-        self.members = {}
-        for client, site in self.owner.items():
-            self.members[site] = (*self.members.get(site, ()), client)
-        self.train_periods = facts["train_periods"]
+        self.members.load(facts["members"])
         self.gate.used = facts["used"]
         self.counters = facts["counters"]

@@ -1,0 +1,214 @@
+"""Every expert, ways to mix them, and the chosen mixture with its intervals: docs/forecasts.md.
+
+    python benchmarks/mixture.py --data-folder DIR [--guest fuels=FORECASTS.npy] [--choice]
+
+DIR holds milan_net_441cells_hourly.npz and metr_la_first10_full_5min.npz; the synthetic federation
+needs no file. --choice prints the days on which the mixture was chosen (all before the test
+windows), otherwise the test windows are printed. A guest is an array [client, step] of Milan's 22
+test days, on the normalised scale, of the 100 clients drawn with seed 0 and split 40/0/22.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.build import load_dataset
+from fuels.config import Settings, merge
+from fuels.data.windows import Dataset
+from fuels.experts.history import Floats, History, fill_from_earlier, history_of
+from fuels.experts.mixture import LEARNER_NAMES
+from fuels.experts.online import start
+from fuels.experts.pool import Pool
+
+HOLIDAY_PERIODS = 5  # made holidays at the end of a choice window: Sundays again and again
+
+
+@dataclass(frozen=True)
+class Case:
+    """One dataset, fitted up to `fit` periods, judged on windows of periods."""
+
+    name: str
+    data: dict[str, object]
+    split: str
+    fit: int
+    windows: dict[str, tuple[int, int]]
+    quiet: float = 0.0  # with made holidays: how much of the traffic is left; 0 makes none
+
+
+def cases(folder: Path, choice: bool) -> Iterator[Case]:
+    milan = {"source": str(folder / "milan_net_441cells_hourly.npz"), "clients": 100}
+    metr: dict[str, object] = {
+        "source": str(folder / "metr_la_first10_full_5min.npz"),
+        "missing": "0",
+        "resample": "1h",
+        "how": "mean",
+    }
+    city = {"Milan": milan} | {
+        f"synthetic {kind}": {"source": f"synthetic:{kind}"} for kind in ("net", "call", "sms")
+    }
+    if choice:
+        for name, data in city.items():
+            yield Case(name, data, "29/0/11", 29, {"days 30-40": (29, 40)})
+        yield Case("METR-LA hourly", metr, "56/0/21", 56, {"days 57-77": (56, 77)})
+        for name, data in city.items():
+            yield Case(name, data, "29/0/11", 29, {"made holidays": (35, 40)}, quiet=0.8)
+        window = {"made holidays": (72, 77)}
+        yield Case("METR-LA hourly", metr, "56/0/21", 56, window, quiet=1.0)
+        return
+    for name, data in city.items():
+        windows = {"11-21 Dec": (40, 51), "22 Dec-1 Jan": (51, 62)}
+        yield Case(name, data, "40/0/22", 40, windows)
+    yield Case("METR-LA hourly", metr, "77/21/21", 77, {"7-27 Jun": (98, 119)})
+
+
+def load(case: Case) -> tuple[Dataset, History]:
+    changes = {"data": case.data, "windows": {"split": case.split}}
+    dataset = load_dataset(merge(Settings(), changes, case.name))
+    history = history_of(dataset)
+    return dataset, made_holidays(dataset, history, case) if case.quiet else history
+
+
+def made_holidays(dataset: Dataset, history: History, case: Case) -> History:
+    """The last days before the end of the choice window replaced by Sundays, with less traffic."""
+    p, end = history.period, max(last for _, last in case.windows.values())
+    zero = (dataset.mean / dataset.std)[:, None]  # nothing, on the normalised scale, is -zero
+    observed = history.observed.copy()
+    days = history.times(0, end * p)[::p].astype("datetime64[D]").astype(np.int64)
+    sundays = np.flatnonzero((days + 3) % 7 == 6)[::-1]
+    for day, sunday in zip(range(end - HOLIDAY_PERIODS, end), sundays, strict=False):
+        source = history.observed[:, sunday * p : (sunday + 1) * p]
+        observed[:, day * p : (day + 1) * p] = (source + zero) * case.quiet - zero
+    return replace(history, observed=observed, filled=fill_from_earlier(observed, p))
+
+
+# -- other ways to mix, for comparison ---------------------------------------------------------
+
+
+def mean_error(truth: Floats, forecast: Floats) -> float:
+    return float(np.nanmean(np.nanmean((truth - forecast) ** 2, axis=1)))
+
+
+def equal_weights(truth: Floats, forecasts: Floats) -> Floats:
+    return np.asarray(forecasts.mean(axis=0))
+
+
+def exponential(truth: Floats, forecasts: Floats) -> Floats:
+    """Exponential weights with constants: forgetting 0.95, learning rate 2."""
+    lost = np.zeros(forecasts.shape[:2])
+    said = np.empty(truth.shape)
+    for k in range(truth.shape[1]):
+        weights = np.exp(-2 * (lost - lost.min(axis=0)))
+        said[:, k] = (weights * forecasts[:, :, k]).sum(axis=0) / weights.sum(axis=0)
+        known = ~np.isnan(truth[:, k])
+        lost = np.where(known, 0.95 * lost + (forecasts[:, :, k] - truth[:, k]) ** 2, lost)
+    return said
+
+
+def ml_poly(truth: Floats, forecasts: Floats, memory: float) -> Floats:
+    regret, square = np.zeros((2, *forecasts.shape[:2]))
+    peak, said = np.zeros(len(truth)), np.empty(truth.shape)
+    for k in range(truth.shape[1]):
+        weights = np.maximum(regret, 0) / (peak + square + 1e-12)
+        weights = np.where(weights.sum(axis=0) > 0, weights, 1.0)
+        said[:, k] = (weights * forecasts[:, :, k]).sum(axis=0) / weights.sum(axis=0)
+        known = ~np.isnan(truth[:, k])
+        gain = 2 * (said[:, k] - truth[:, k]) * (said[:, k] - forecasts[:, :, k])
+        regret = np.where(known, memory * regret + gain, regret)
+        square = np.where(known, memory * square + gain**2, square)
+        peak = np.where(known, np.maximum(peak, (gain**2).max(axis=0)), peak)
+    return said
+
+
+CANDIDATES: dict[str, Callable[[Floats, Floats], Floats]] = {
+    "equal weights": equal_weights,
+    "exponential weights, 0.95, eta 2": exponential,
+    "ML-Poly": lambda truth, forecasts: ml_poly(truth, forecasts, 1.0),
+    "ML-Poly, forgetting 0.95": lambda truth, forecasts: ml_poly(truth, forecasts, 0.95),
+}
+
+
+# -- the tables --------------------------------------------------------------------------------
+
+
+def awake(experts: dict[str, Floats]) -> dict[str, Floats]:
+    """An expert alone must always answer: where it sleeps it takes the mean of those awake."""
+    stacked = np.stack(list(experts.values()))
+    count = (~np.isnan(stacked)).sum(axis=0)
+    mean = np.where(count > 0, np.nansum(stacked, axis=0) / np.maximum(count, 1), 0.0)
+    return {name: np.where(np.isnan(f), mean, f) for name, f in experts.items()}
+
+
+def measure(
+    case: Case, guests: dict[str, NDArray[np.float32]]
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Title and figures of every window of a case."""
+    dataset, history = load(case)
+    p, end = history.period, case.fit * history.period
+    last = min(max(b for _, b in case.windows.values()) * p, history.length)
+    online = start(Pool(), history, end, guests=list(guests))
+    warm = online.warm_up
+    assert warm is not None  # start always warms up
+    past = online.run(history, end, last, {name: f[:, : last - end] for name, f in guests.items()})
+    scored = np.where(dataset.target[:, end:last], history.observed[:, end:last], np.nan)
+    alone = awake(past.experts)
+    said = dict(alone)
+    before = end - warm.mixed.combined.shape[1]
+    truth = history.observed[:, before:last]
+    early = awake(warm.experts)
+    joined = np.stack([np.concatenate([early[name], alone[name]], axis=1) for name in alone])
+    for name, candidate in CANDIDATES.items():
+        said[f"= {name}"] = candidate(truth, joined)[:, end - before :]
+    for name, learner in zip(LEARNER_NAMES, past.mixed.learners, strict=True):
+        said[f"= {name}"] = learner
+    said["= mixture (chosen)"] = past.mixed.combined
+    for title, (first, stop) in case.windows.items():
+        part = slice(first * p - end, min(stop * p, last) - end)
+        figures = {name: mean_error(scored[:, part], f[:, part]) for name, f in said.items()}
+        best = min(figures[name] for name in alone)
+        figures["mixture / best expert"] = figures["= mixture (chosen)"] / best
+        bands = replace(
+            past.bands, lower=past.bands.lower[:, :, part], upper=past.bands.upper[:, :, part]
+        )
+        pairs = zip(bands.levels, bands.coverage(scored[:, part]), bands.width(), strict=True)
+        for level, coverage, width in pairs:
+            figures[f"{level} % interval, coverage"] = 100 * coverage
+            figures[f"{level} % interval, mean width"] = width
+        for name in guests:
+            leads = past.mixed.weights[part].argmax(axis=2) == list(alone).index(name)
+            figures[f"{name} leads, % of steps"] = 100 * float(leads.mean())
+        yield f"{case.name}, {title}", figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data-folder", type=Path, required=True)
+    parser.add_argument("--guest", default="", help="NAME=FILE.npy, Milan's 22 test days")
+    parser.add_argument("--choice", action="store_true", help="the windows of the choice")
+    options = parser.parse_args()
+    columns: dict[str, dict[str, float]] = {}
+    for case in cases(options.data_folder, options.choice):
+        columns |= dict(measure(case, {}))
+        if options.guest and case.name == "Milan" and not options.choice:
+            name, _, file = options.guest.partition("=")
+            for title, figures in measure(case, {name: np.load(file)}):
+                columns[f"{title}, with {name}"] = figures
+    rows = list(dict.fromkeys(row for figures in columns.values() for row in figures))
+    print("| | " + " | ".join(columns) + " |")
+    print("|---" * (len(columns) + 1) + "|")
+    for row in rows:
+        cells = (figures.get(row) for figures in columns.values())
+        shown = (
+            "" if c is None else f"{c:.1f}" if "%" in row and "width" not in row else f"{c:.4f}"
+            for c in cells
+        )
+        print(f"| {row.removeprefix('= ')} | " + " | ".join(shown) + " |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""Experiments of training runs: files, figures that can be checked by hand, and wrong input."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import types
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from conftest import make_panel
+from fuels.build import method_for
+from fuels.cli.experiment import experiment_command
+from fuels.config import Engine, Settings, merge
+from fuels.data.writers import write_panel
+from fuels.errors import FuelsError
+from fuels.experiments import EXPERIMENTS, paper
+from fuels.experiments.base import Budget, Context
+from fuels.experiments.communication import reached
+from fuels.experiments.predictions import stretches
+from fuels.methods import METHODS
+from fuels.study.store import Store, ensure_run
+from test_compare import record
+
+TRAINED = {
+    "performance": ["performance.png", "performance-panel.csv", "performance-paper.csv"],
+    "predictions": ["predictions.png", "predictions-cdf.png"],
+    "communication": ["communication.png"],
+    "ablation": ["ablation.png", "ablation-paper.csv"],
+    "hyperparameters": ["hyperparameters.png"],
+    "prototype-size": ["prototype-size.png"],
+    "privacy": ["privacy.png"],
+    "metr-la": ["metr-la.png"],
+}
+OWN = {
+    "hyperparameters": ["beta=50,90", "tau=0.02", "rho=5"],
+    "prototype-size": ["hidden=2,4"],
+    "privacy": ["scales=0.5"],
+}
+
+
+def run_cli(*words: str) -> Any:
+    app = typer.Typer()
+    app.command()(experiment_command)
+    return CliRunner().invoke(app, list(words))
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data that all experiments share, and with them their runs."""
+    folder = tmp_path_factory.mktemp("experiments")
+    write_panel(make_panel(clients=4, days=40), folder / "panel.npz")
+    return folder
+
+
+@pytest.mark.parametrize("name", list(TRAINED))
+def test_an_experiment_writes_its_page_tables_and_figures(
+    name: str, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shared)
+    monkeypatch.setattr(sys, "argv", ["fuels", "experiment", name, "--data", str(shared / "p.npz")])
+    words = [name, "--data", str(shared / "panel.npz"), "--rounds", "2", "--clients", "3"]
+    words += ["--set", "model.hidden=4", "--set", "options.warm_epochs=2", "--threads", "1"]
+    words += ["--set", "data.resample="] if name != "metr-la" else ["--option", "step=1h"]
+    for option in OWN.get(name, []):
+        words += ["--option", option]
+    result = run_cli(*words)
+    assert result.exit_code == 0, (result.output, result.exception)
+    out = shared / "runs" / "experiments" / name
+    page = (out / f"{name}.md").read_text()
+    assert page.startswith(f"# {EXPERIMENTS[name].title}")
+    assert f"`fuels experiment {name} --data p.npz`" in page  # a page names no folder
+    assert str(shared) not in page and "3 clients, 2 rounds, seed 0" in page
+    for file in TRAINED[name]:
+        assert (out / file).stat().st_size > 300
+        assert f"({file})" in page or file.endswith(".csv")
+    with (out / f"{name}.csv").open() as file_:
+        rows = {row[0]: row for row in csv.reader(file_)}
+    if name == "ablation":
+        assert rows["w/o p-aware"][-1] == str(23 * int(rows["FUELS"][-1]))  # 26 - 3 training periods
+    if name == "prototype-size":
+        assert [rows[size][-1] for size in ("2", "4")] == ["96", "192"]
+    if name == "privacy":
+        assert {"FedAvg", "FUELS", "FUELS + Laplace 0.5"} <= rows.keys()
+    if name == "metr-la":
+        assert rows["FUELS"][5:7] == ["0.125", "0.166"] and rows["ridge"][5:7] == ["", ""]
+
+
+def test_every_training_experiment_is_known_and_listed() -> None:
+    assert TRAINED.keys() <= EXPERIMENTS.keys()
+    listed = run_cli("list").stdout
+    assert all(name in listed for name in EXPERIMENTS)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["performanc"], "did you mean performance"),
+        (["privacy", "--scale", "huge"], "--scale huge is unknown"),
+        (["privacy", "--option", "scale=2"], "did you mean scales"),
+        (["privacy", "--option", "scales=a"], "takes numbers between commas"),
+        (["privacy", "--option", "scales"], "KEY=VALUE"),
+        (["ablation", "--option", "x=1"], "has no option x"),
+        (["ablation", "--set", "seed=1"], "sets seed itself"),
+        (["ablation", "--set", "options.tao=1"], "none of the methods has it"),
+        (["prototype-size", "--option", "hidden=0"], "at least 1"),
+        (["metr-la"], "needs its data"),
+        (["metr-la", "--data", "x.npz", "--option", "step=2h"], "step=1h or step=5min"),
+    ],
+)
+def test_wrong_input_is_one_sentence(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FUELS_DATA", raising=False)
+    result = run_cli(*words)
+    assert isinstance(result.exception, FuelsError), result.output
+    assert message in str(result.exception) and "\n" not in str(result.exception)
+
+
+def test_settings_of_a_run_follow_the_size_then_the_changes_then_the_experiment(
+    tmp_path: Path,
+) -> None:
+    context = Context(
+        sources=("synthetic:sms",),
+        budget=Budget(clients=7, rounds=9, seeds=(3, 4)),
+        scale="quick",
+        out=tmp_path,
+        changes={"training": {"rounds": 5}, "model": {"hidden": 8}},
+        method_options={"tau": "0.5"},
+    )
+    fuels = context.settings(model={"hidden": 2})
+    assert (fuels.seed, fuels.data.source, fuels.data.clients) == (3, "synthetic:sms", 7)
+    assert (fuels.training.rounds, fuels.model.hidden) == (5, 2)
+    assert fuels.options == {"tau": "0.5"}
+    assert context.settings("fedavg", seed=4).options == {}
+
+
+def test_numbers_sent_are_the_papers() -> None:
+    def sent(**changes: Any) -> int:
+        method = method_for(merge(Settings(), changes, "test"), periods=37)
+        return prod(method.uploads(1)["prototype"].shape)
+
+    assert sent(options={"periodic": False}) == 888 * 256 == 227328
+    for size, (_, count) in paper.SIZES.items():
+        assert sent(model={"hidden": size}) == count
+
+
+def test_the_averages_of_the_papers_table_are_those_it_prints() -> None:
+    """Guards against slips in copying its figures: the paper prints the averages of these."""
+    printed = {"FUELS": 0.827, "Solo": 1.556, "FedAvg": 1.498, "FedProx": 1.472, "FedRep": 1.404,
+               "PerFedAvg": 0.917, "pFedMe": 0.948, "FedDA": 2.193}  # fmt: skip
+    for name, (errors, _) in paper.PERFORMANCE.items():
+        assert np.mean(errors[::2]) == pytest.approx(printed[name], abs=1.1e-3)
+
+
+def test_what_training_costs_by_hand() -> None:
+    from dataclasses import replace
+
+    from fuels.study.compare import compare
+
+    def curve(method: str, loss: list[float], numbers: float) -> Any:
+        history = {
+            "loss_prediction": np.array(loss),
+            "clients": np.full(3, 2.0),
+            "numbers_up": np.full(3, numbers),
+            "numbers_down": np.zeros(3),
+        }
+        return replace(record(method, 0, [1.0, 1.0]), history=history)
+
+    found = compare([[curve("fuels", [3, 1, 0.5], 1e6)], [curve("fedavg", [2, 1.5, 1], 2e6)]])
+    table, sentence = reached(found, "X")
+    # All reach 1: FUELS in round 2 after 2e6 numbers, FedAvg in round 3 after 6e6; 4 bytes each.
+    assert [row[3:5] for row in table.rows] == [[2, 8.0], [3, 24.0]]
+    assert "FedAvg 33 %" in sentence
+
+
+def test_stretches_are_where_a_series_changes_least_and_most() -> None:
+    change = np.array([5, 5, 1, 1, 3, 9, 9, np.nan, 0.0])
+    assert stretches(change, 2) == {"smooth": 2, "fluctuating": 5}
+
+
+def test_the_page_on_adding_a_method_holds_a_method_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parent.parent / "docs" / "add-a-method.md"
+    code = page.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    assert len(code.splitlines()) < 40
+    module = types.ModuleType("fedavgm")
+    monkeypatch.setitem(sys.modules, "fedavgm", module)
+    exec(compile(code, str(page), "exec"), module.__dict__)
+    monkeypatch.setitem(METHODS, "fedavgm", module.FedAvgM)
+    write_panel(make_panel(clients=3), tmp_path / "panel.npz")
+
+    def errors(method: str, **options: float) -> np.ndarray:
+        settings = merge(
+            Settings(),
+            {
+                "method": method,
+                "data": {"source": str(tmp_path / "panel.npz")},
+                "windows": {"split": "7/2/3"},
+                "training": {"rounds": 4},
+                "model": {"hidden": 4},
+                "options": options,
+            },
+            "test",
+        )
+        result = ensure_run(settings, Engine(threads=1), Store(tmp_path / "store")).record
+        assert result.sent["numbers_up"] == result.sent["numbers_down"] > 0
+        return result.scores().mse
+
+    np.testing.assert_allclose(errors("fedavgm", momentum=0.0), errors("fedavg"), rtol=1e-5)
+    assert not np.allclose(errors("fedavgm"), errors("fedavg"), rtol=1e-2)
+    with pytest.raises(FuelsError, match="momentum"):
+        errors("fedavgm", momentum=1.0)

@@ -1,0 +1,383 @@
+"""The experiments that look inside, on small federations: hand counts, identities, refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import jensenshannon
+
+from conftest import make_panel
+from fuels.build import Job, build
+from fuels.config import Engine, Settings, merge
+from fuels.costs import COSTS, costs
+from fuels.data.panel import Panel
+from fuels.data.windows import branches, prepare
+from fuels.data.writers import write_panel
+from fuels.errors import FuelsError
+from fuels.experiments import complexity, constants, data, filtering, similarity, theory
+from fuels.experiments.base import Budget, Context, Experiment
+from fuels.losses import inter_loss, unit
+from fuels.study.store import Store
+from fuels.training import GroupData
+
+PERIOD = 6
+ENGINE = Engine(threads=1)
+
+
+def small_panel(clients: int = 6, places: bool = True) -> Panel:
+    panel = make_panel(clients=clients, days=16, period=PERIOD)
+    grid = np.array([[9.0 + 0.01 * (i % 3), 45.0 + 0.01 * (i // 3)] for i in range(clients)])
+    return replace(panel, coordinates=grid) if places else panel
+
+
+def context_of(
+    experiment: Experiment,
+    folder: Path,
+    panel: Panel,
+    rounds: int = 3,
+    options: dict[str, str] | None = None,
+    method_options: dict[str, str] | None = None,
+    **training: Any,
+) -> Context:
+    source = folder / "panel.parquet"
+    if not source.exists():
+        write_panel(panel, source)
+    return Context(
+        sources=(str(source),),
+        budget=Budget(clients=0, rounds=rounds),
+        scale="quick",
+        out=folder / "out",
+        changes={
+            "windows": {"period": PERIOD, "split": "12/0/4"},
+            "model": {"hidden": 2},
+            "training": training,
+        },
+        method_options=method_options or {},
+        engine=ENGINE,
+        store=Store(folder / "store"),
+        options=experiment.own_options(options or {}),
+    )
+
+
+def job_of(method: str, rounds: int = 2, clients: int = 5, **changes: Any) -> Job:
+    base = {
+        "method": method,
+        "windows": {"period": PERIOD, "split": "12/0/4"},
+        "model": {"hidden": 2},
+        "training": {"rounds": rounds},
+    }
+    settings = merge(merge(Settings(), base, "test"), changes, "test")
+    return build(settings, ENGINE, small_panel(clients))
+
+
+# -- data --------------------------------------------------------------------------------------
+
+
+def dataset_of(values: np.ndarray) -> Any:
+    panel = replace(
+        make_panel(clients=values.shape[1], days=len(values) // PERIOD, period=PERIOD),
+        values=values,
+    )
+    return prepare(panel, period=PERIOD, lags=branches(PERIOD, 2, 1), split="6/0/2")
+
+
+def test_day_shapes_are_mean_days_from_zero_that_sum_to_one() -> None:
+    day = np.array([3.0, 1.0, 5.0, 1.0, 1.0, 1.0])
+    values = np.tile(np.stack([day, 10 * day + 7], axis=1), (8, 1))
+    values[0, 0] = np.nan  # the other days still say what phase 0 is
+    shapes = data.day_shapes(dataset_of(values))
+    expected = np.array([2, 0, 4, 0, 0, 0]) / 6
+    np.testing.assert_allclose(shapes, [expected, expected])  # level and scale do not matter
+
+
+def test_divergences_are_scipys_squared() -> None:
+    rows = np.random.default_rng(3).dirichlet(np.ones(5), size=4)
+    rows[0, :2] = 0
+    rows[0] /= rows[0].sum()
+    found = data.divergences(rows)
+    expected = [[jensenshannon(p, q) ** 2 for q in rows] for p in rows]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_data_draws_a_map_only_where_places_are_known(tmp_path: Path) -> None:
+    known, unknown = tmp_path / "known", tmp_path / "unknown"
+    for folder in (known, unknown):
+        folder.mkdir()
+    with_map = data.run(context_of(data.EXPERIMENT, known, small_panel()))
+    without = data.run(context_of(data.EXPERIMENT, unknown, small_panel(places=False)))
+    assert set(with_map.figures) == {"data-heterogeneity", "data-map"}
+    assert set(without.figures) == {"data-heterogeneity"}
+    assert "no coordinates" in without.text[0]
+    rows = with_map.tables["data-pair"].rows
+    assert len(rows) == 4  # two clients, two parts of the period
+    assert all(row[3] == 12 for row in rows)  # one phase of six, twelve periods
+
+
+def test_telling_pair_is_the_least_alike_of_the_busier_half() -> None:
+    flat = np.array([1.0, 1.1, 1.0, 1.1, 1.0, 1.1])
+    early, late = np.array([9.0, 1, 1, 1, 1, 1]), np.array([1.0, 1, 1, 1, 1, 9])
+    middle = np.array([5.0, 4, 4, 4, 4, 5])
+    days = [0.1 * early, 10 * early, 12 * middle, 10 * late, 0.1 * flat, 0.1 * late]
+    values = np.tile(np.stack(days, axis=1), (8, 1))
+    values += np.random.default_rng(0).normal(0, 1e-3, values.shape)
+    assert data.telling_pair(dataset_of(values)) == (1, 3)
+
+
+# -- similarity --------------------------------------------------------------------------------
+
+
+def symmetric(upper: list[float], count: int) -> np.ndarray:
+    values = np.zeros((count, count))
+    values[np.triu_indices(count, k=1)] = upper
+    return values + values.T
+
+
+def test_agreement_with_itself_and_with_the_opposite() -> None:
+    one = symmetric([1, 2, 3, 4, 5, 6], 4)
+    same = similarity.agreement(one, one)
+    assert (same.rate, same.pairs) == (1.0, 6)
+    assert same.spearman == pytest.approx(1.0)
+    against = similarity.agreement(one, symmetric([6, 5, 4, 3, 2, 1], 4))
+    assert against.rate == 0.0
+    assert against.spearman == pytest.approx(-1.0)
+
+
+def test_agreement_by_hand() -> None:
+    # Alike (the lower half): pairs 1 2 3 and pairs 1 2 4: the same said of 1, 2, 5 and 6.
+    one, other = symmetric([1, 2, 3, 4, 5, 6], 4), symmetric([1, 2, 4, 3, 5, 6], 4)
+    found = similarity.agreement(one, other)
+    assert found.rate == pytest.approx(4 / 6)
+    assert found.chance == pytest.approx(0.5, abs=0.1)
+    assert 0 < found.luck <= 1
+
+
+def test_agreement_of_unrelated_matrices_is_what_chance_says() -> None:
+    rng = np.random.default_rng(5)
+    one, other = (symmetric(rng.random(45 * 44 // 2).tolist(), 45) for _ in range(2))
+    found = similarity.agreement(one, other)
+    assert abs(found.rate - found.chance) < 0.05
+    assert found.luck > 0.001
+
+
+def test_agreement_refuses_two_clients() -> None:
+    with pytest.raises(FuelsError, match="too few"):
+        similarity.agreement(np.zeros((2, 2)), np.zeros((2, 2)))
+
+
+def test_order_puts_alike_clients_together() -> None:
+    kind = np.array([0, 1, 0, 1, 0, 1])
+    values = np.where(kind[:, None] == kind[None, :], 0.01, 1.0)
+    np.fill_diagonal(values, 0.0)
+    ordered = kind[similarity.order_by(values)]
+    assert abs(np.diff(ordered)).sum() == 1
+
+
+def test_similarity_runs(tmp_path: Path) -> None:
+    result = similarity.run(context_of(similarity.EXPERIMENT, tmp_path, small_panel()))
+    [row] = result.tables["similarity"].rows
+    assert row[2] == 15
+    assert 0 <= float(row[3]) <= 100  # type: ignore[arg-type]
+    assert set(result.figures) == {"similarity"}
+
+
+# -- filtering ---------------------------------------------------------------------------------
+
+
+def test_shares_by_hand() -> None:
+    W = np.array([[[1, -1, 2], [0, -3, 4], [5, 6, -7]], -np.eye(3)], dtype=np.float32)
+    on, off = filtering.shares(W)
+    np.testing.assert_allclose(on, [1 / 3, 0])
+    np.testing.assert_allclose(off, [4 / 6, 0])
+
+
+def test_filtering_follows_every_round(tmp_path: Path) -> None:
+    result = filtering.run(context_of(filtering.EXPERIMENT, tmp_path, small_panel(), rounds=4))
+    rows = result.tables["filtering"].rows
+    assert [row[0] for row in rows] == [0, 1, 2, 4]
+    assert set(result.figures) == {"filtering-weights", "filtering-shares"}
+    # L_intra only ever pushes positive entries down.
+    assert float(rows[-1][4]) <= float(rows[0][4])  # type: ignore[arg-type]
+
+
+def test_entries_that_start_negative_stay_as_they_are() -> None:
+    job = job_of("fuels", rounds=3)
+    watcher = filtering.FilterWatcher(job)
+    job.loop.run([watcher])
+    asleep = watcher.start <= 0
+    after = watcher.weights()
+    np.testing.assert_array_equal(after[asleep], watcher.start[asleep])
+    assert (after[~asleep] < watcher.start[~asleep]).mean() > 0.9
+    assert "100.0 % hold their first value" in filtering.sentences(watcher.start, after, 3)[1]
+
+
+def test_filtering_refuses_a_run_without_filter_and_an_unknown_client(tmp_path: Path) -> None:
+    panel = small_panel()
+    with pytest.raises(FuelsError, match="take out of training"):
+        filtering.run(
+            context_of(filtering.EXPERIMENT, tmp_path, panel, method_options={"filter": "false"})
+        )
+    with pytest.raises(FuelsError, match="client nobody does not take part"):
+        filtering.run(
+            context_of(filtering.EXPERIMENT, tmp_path, panel, options={"client": "nobody"})
+        )
+
+
+# -- complexity --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(COSTS))
+def test_formulas_equal_what_is_counted(name: str) -> None:
+    options = {"fedda": {"week": 2, "clusters": 2, "warm_epochs": 1}}.get(name, {})
+    job = job_of(name, rounds=3, training={"selection": 0.6, "rounds": 3}, options=options)
+    [cost] = costs(complexity.sizes_of(job), [name])
+    real = complexity.count(job, ENGINE)
+    assert (cost.up, cost.down) == (real.up, real.down)
+    assert (cost.total_up, cost.total_down) == (real.total_up, real.total_down)
+    assert cost.train == real.train
+    assert cost.infer == real.infer
+    assert cost.pairs == real.pairs
+
+
+def test_complexity_tables(tmp_path: Path) -> None:
+    context = context_of(
+        complexity.EXPERIMENT, tmp_path, small_panel(), options={"methods": "fuels, fedavg"}
+    )
+    result = complexity.run(context)
+    assert [row[0] for row in result.tables["complexity-work"].rows] == ["FUELS", "FedAvg"]
+    assert any("fewer numbers than FedAvg" in line for line in result.text)
+
+
+def test_complexity_refuses_options_its_formulas_do_not_know() -> None:
+    with pytest.raises(FuelsError, match=r"options\.intra"):
+        complexity.sizes_of(job_of("fuels", options={"intra": False}))
+    with pytest.raises(FuelsError, match="gru encoder"):
+        complexity.sizes_of(job_of("fuels", model={"encoder": "linear"}))
+
+
+# -- theory ------------------------------------------------------------------------------------
+
+
+def probe_of(job: Job) -> constants.Probe:
+    probe = constants.Probe(job)
+    job.loop.run([probe])
+    return probe
+
+
+def test_look_gives_the_gradient_and_moves_nothing() -> None:
+    job = job_of("fuels")
+    probe = probe_of(job)
+    rows = torch.from_numpy(probe.index)
+    parts = {name: part[rows].clone() for name, part in job.site.parts.items()}
+    before = {name: part.clone() for name, part in parts.items()}
+    ids = [job.dataset.ids[i] for i in probe.index]
+    download = job.method.download(job.loop.server, ids)
+
+    def seen(at: dict[str, torch.Tensor]) -> constants.Look:
+        return constants.look(job, probe.data, probe.index.tolist(), at, download)
+
+    here = seen(parts)
+    assert all(torch.equal(parts[name], before[name]) for name in parts)
+    rng = np.random.default_rng(1)
+    step = 1e-3 * torch.from_numpy(rng.standard_normal(here.gradient.shape).astype(np.float32))
+    ahead, behind = seen(constants.shifted(parts, step)), seen(constants.shifted(parts, -step))
+    expected = (here.gradient.double() * step).sum(1).numpy()
+    assert abs(expected).min() > 1e-4
+    np.testing.assert_allclose((ahead.loss - behind.loss) / 2, expected, rtol=0.03, atol=2e-5)
+
+
+def test_coupling_equals_finite_differences() -> None:
+    job = job_of("fuels", clients=4)
+    job.loop.run()
+    index = np.arange(4)
+    data_ = GroupData(job.dataset, index, job.site.device)
+    parts = dict(job.site.parts)
+    found = constants.coupling(job, data_, index, parts)
+
+    table, options = job.loop.server, job.method.options
+    network, count = job.method.facts.network, len(data_.periods)
+    r = network.encode(parts, data_.windows[:, : count * PERIOD]).double()
+    alike = torch.from_numpy(table.alike(options.beta))
+    prototypes = torch.from_numpy(table.prototypes).double()
+    encoder = parts["encoder"].double()
+
+    def h(n: int, R: torch.Tensor) -> float:
+        rows = unit(r[n]).view(count, PERIOD, -1)
+        sides = [unit(R[side].mean(0)).expand(count, -1, -1) for side in (alike[n], ~alike[n])]
+        weight = torch.full((count, PERIOD), 1 / PERIOD, dtype=torch.float64)
+        return float(inter_loss(rows, *sides, options.tau, weight).mean())
+
+    largest = 0.0
+    for i in (0, count // 2, count - 1):
+        x = data_.windows[:, i * PERIOD : (i + 1) * PERIOD].double()
+        slopes = np.zeros((4, 4, encoder.shape[1]))  # [n, m, parameter]
+        for k in range(encoder.shape[1]):
+            step = torch.zeros_like(encoder)
+            step[:, k] = 1e-4
+            up, down = (network.encode({"encoder": encoder + s}, x) for s in (step, -step))
+            for m in range(4):
+                ahead, behind = prototypes.clone(), prototypes.clone()
+                half = (up[m] - down[m]) / 2 / count
+                ahead[m] += half
+                behind[m] -= half
+                for n in np.flatnonzero((~alike).any(dim=1).numpy()):
+                    slopes[n, m, k] = (h(n, ahead) - h(n, behind)) / 2e-4
+        largest = max(largest, float(np.sqrt((slopes**2).sum(axis=2)).max()))
+    assert found == pytest.approx(largest, rel=1e-2)
+
+
+def test_steepest_change_of_a_gradient_is_found() -> None:
+    """Along random directions the gradient changes no faster than what the probe has seen."""
+    job = job_of("fuels", rounds=2)
+    probe = probe_of(job)
+    found, largest = constants.estimate(probe)
+    assert found.smoothness == probe.steepest / 2 > 0
+    assert largest >= max(seen.loss.max() for seen in probe.looks.values())
+    assert found.gap >= 0
+    assert found.iterations == 9
+    rows = torch.from_numpy(probe.index)
+    here = {name: part[rows].clone() for name, part in job.site.parts.items()}
+    download = job.method.download(job.loop.server, [job.dataset.ids[i] for i in probe.index])
+    seen = constants.look(job, probe.data, probe.index.tolist(), here, download)
+    rng = np.random.default_rng(2)
+    step = 1e-3 * torch.from_numpy(rng.standard_normal(seen.gradient.shape).astype(np.float32))
+    other = constants.look(
+        job, probe.data, probe.index.tolist(), constants.shifted(here, step), download
+    )
+    ratio = constants.lengths(other.gradient - seen.gradient) / constants.lengths(step)
+    assert float(ratio.max()) <= 1.05 * probe.steepest
+
+
+def test_theory_tables_and_statement(tmp_path: Path) -> None:
+    context = context_of(theory.EXPERIMENT, tmp_path, small_panel(), options={"vc": "1,10,100000"})
+    result = theory.run(context)
+    assert set(result.tables) == {
+        "theory-constants",
+        "theory-convergence",
+        "theory-generalisation",
+    }
+    printed = result.tables["theory-generalisation"].rows
+    assert printed[0][3] > printed[0][7]  # type: ignore[operator]
+    assert printed[2][3] is None  # more dimensions than samples
+    assert any("adam" in line for line in result.text)
+    assert set(result.figures) == {"theory"}
+
+
+@pytest.mark.parametrize(
+    ("options", "rounds", "words"),
+    [
+        ({"vc": "many"}, 3, "vc takes numbers"),
+        ({"vc": "0"}, 3, "at least 1"),
+        ({"kappa": "1"}, 3, "between 0 and 1"),
+        ({"kappa": "nan"}, 3, "between 0 and 1"),
+        ({}, 1, "at least 2 rounds"),
+    ],
+)
+def test_theory_refuses(tmp_path: Path, options: dict[str, str], rounds: int, words: str) -> None:
+    context = context_of(theory.EXPERIMENT, tmp_path, small_panel(), rounds, options)
+    with pytest.raises(FuelsError, match=words):
+        theory.run(context)

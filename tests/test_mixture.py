@@ -1,0 +1,199 @@
+"""The online mixture: rules by hand, freedom of scale, sleep, missing truth and delay."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fuels.errors import FuelsError
+from fuels.experts.mixture import Mixture
+from fuels.experts.mixture_kernel import (
+    RATE,
+    SHARE,
+    best_lately,
+    boa,
+    clipped,
+    fixed_share,
+    ml_poly,
+)
+
+
+def data(
+    clients: int = 4, experts: int = 5, steps: int = 120, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=(clients, steps))
+    noise = rng.normal(size=(experts, clients, steps)) * np.arange(1, experts + 1)[:, None, None]
+    return truth, truth + 0.3 * noise
+
+
+def run(truth: np.ndarray, forecasts: np.ndarray, delay: int = 1) -> np.ndarray:
+    names = [str(i) for i in range(len(forecasts))]
+    return Mixture(len(truth), names, delay).run(truth, forecasts).combined
+
+
+def test_first_step_is_the_mean_of_the_experts() -> None:
+    truth, forecasts = data()
+    np.testing.assert_allclose(run(truth, forecasts)[:, 0], forecasts[:, :, 0].mean(axis=0))
+
+
+def test_fixed_share_by_hand() -> None:
+    weights, error = np.array([0.5, 0.5]), np.zeros(2)
+    fixed_share(np.array([0.0, 2.0]), 1.0, 0.0, error, weights)
+    # The learner said 1, the truth is 0: its mean squared error is 1, the experts' are 0 and 4.
+    raw = 0.5 * np.exp(RATE * np.array([1.0, -3.0]))
+    np.testing.assert_allclose(weights, (1 - SHARE) * raw / raw.sum() + SHARE / 2)
+    np.testing.assert_array_equal(error, [1, 1])
+
+
+def test_boa_by_hand() -> None:
+    weights, sums = np.array([0.5, 0.5]), np.zeros((3, 2))
+    boa(np.array([0.0, 2.0]), 1.0, 0.0, sums, weights)
+    # Gains 2 (1 - 0)(1 - f) are 2 and -2; the rate of both is 0.5 / 2, less than sqrt(ln 3 / 4).
+    np.testing.assert_allclose(sums, [[2 - 1, -2 - 1], [4, 4], [2, 2]])
+    raw = np.exp(0.25 * np.array([1.0, -3.0]))
+    np.testing.assert_allclose(weights, raw / raw.sum(), rtol=1e-9)
+
+
+def test_ml_poly_trusts_only_who_was_better() -> None:
+    weights, sums = np.full(3, 1 / 3), np.zeros((3, 3))
+    ml_poly(np.array([0.0, 1.0, 2.0]), 1.0, 0.0, sums, weights)
+    np.testing.assert_allclose(weights, [1, 0, 0])
+    ml_poly(np.array([1.0, 1.0, 1.0]), 1.0, 0.0, sums, weights)
+    np.testing.assert_allclose(weights, [1, 0, 0])
+
+
+def test_tracking_finds_the_best_convex_combination() -> None:
+    rng = np.random.default_rng(0)
+    weights, moments, count = np.full(3, 1 / 3), np.zeros((3, 3)), np.zeros(1)
+    for _ in range(300):
+        noise = rng.normal()
+        errors = np.array([noise, -noise, 3.0])  # the first two cancel each other
+        best_lately(errors, float(weights @ errors), 0.0, moments, count, weights)
+        assert weights.min() >= 0
+        assert weights.sum() == pytest.approx(1)
+    # The pull towards equal weights leaves the useless third a little.
+    np.testing.assert_allclose(weights, [0.5, 0.5, 0.0], atol=0.1)
+    assert abs(weights[0] - weights[1]) < 0.05
+
+
+def test_a_spike_is_clipped_and_a_usual_value_is_not() -> None:
+    scale = np.zeros(2)
+    forecasts = np.array([0.0, 1.0, -1.0])
+    for k in range(20):
+        value = (-1.0) ** k
+        assert clipped(forecasts, value, scale) == value
+    assert clipped(forecasts, 100.0, scale) == pytest.approx(2.5)
+
+
+@given(st.floats(1e-3, 1e3), st.floats(-50, 50))
+@settings(max_examples=20, deadline=None)
+def test_scale_and_level_of_the_data_do_not_matter(factor: float, shift: float) -> None:
+    truth, forecasts = data(clients=2, steps=60)
+    plain = run(truth, forecasts)
+    moved = run(factor * truth + shift, factor * forecasts + shift)
+    np.testing.assert_allclose((moved - shift) / factor, plain, atol=1e-5)
+
+
+def test_clients_do_not_influence_each_other() -> None:
+    truth, forecasts = data()
+    np.testing.assert_array_equal(
+        run(truth, forecasts)[2:3], run(truth[2:3], np.ascontiguousarray(forecasts[:, 2:3]))
+    )
+
+
+def test_it_finds_the_good_expert_and_changes_its_mind() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=(20, 400))
+    good, bad = truth + 0.1 * rng.normal(size=truth.shape), truth + rng.normal(size=truth.shape)
+    turn = np.arange(400) < 200
+    forecasts = np.stack([np.where(turn, good, bad), np.where(turn, bad, good)])
+    mixed = Mixture(20, ["a", "b"]).run(truth, forecasts)
+    assert mixed.weights[199, :, 0].mean() > 0.9
+    assert mixed.weights[230, :, 1].mean() > 0.8
+    np.testing.assert_allclose(mixed.weights.sum(axis=2), 1.0)
+    assert mixed.weights.min() >= 0
+
+
+@pytest.mark.parametrize("delay", [1, 3])
+def test_truth_counts_only_after_its_delay(delay: int) -> None:
+    truth, forecasts = data()
+    changed = truth.copy()
+    changed[:, 50:] += 7.0
+    before, after = run(truth, forecasts, delay), run(changed, forecasts, delay)
+    np.testing.assert_array_equal(before[:, : 50 + delay], after[:, : 50 + delay])
+    assert not np.allclose(before[:, 50 + delay], after[:, 50 + delay])
+
+
+def test_missing_truth_is_skipped() -> None:
+    truth, forecasts = data()
+    gap = truth.copy()
+    gap[:, 40:45] = np.nan
+    without = np.delete(truth, range(40, 45), axis=1)
+    kept = np.delete(forecasts, range(40, 45), axis=2)
+    np.testing.assert_allclose(run(gap, forecasts)[:, 45:], run(without, kept)[:, 40:])
+
+
+def test_a_sleeping_expert_keeps_its_standing_and_never_spreads_nan() -> None:
+    truth, forecasts = data()
+    forecasts[0, :, 60:70] = np.nan  # the best one
+    mixed = Mixture(4, list("abcde")).run(truth, forecasts)
+    assert np.all(mixed.weights[60:70, :, 0] == 0)
+    np.testing.assert_allclose(mixed.weights[60:70].sum(axis=2), 1.0)
+    assert mixed.weights[70, :, 0].min() > 0.3
+    assert not np.isnan(mixed.combined).any()
+    forecasts[:, 1, 80] = np.nan
+    all_asleep = Mixture(4, list("abcde")).run(truth, forecasts).combined
+    assert np.argwhere(np.isnan(all_asleep)).tolist() == [[1, 80]]
+
+
+def test_one_that_never_spoke_does_not_win_by_silence() -> None:
+    truth, forecasts = data()
+    forecasts[4, :, :100] = np.nan
+    mixed = Mixture(4, list("abcde")).run(truth, forecasts)
+    assert mixed.learners[0, :, 100:].shape == (4, 20)
+    assert mixed.weights[100, :, 4].max() < 0.9
+    assert mixed.weights[119, :, 4].max() < 0.1  # the worst one is soon seen through
+
+
+def test_constant_truth_and_equal_experts_give_numbers() -> None:
+    zeros = np.zeros((2, 30))
+    np.testing.assert_array_equal(run(zeros, np.zeros((3, 2, 30))), zeros)
+
+
+def test_stop_and_go_equals_one_run() -> None:
+    truth, forecasts = data()
+    whole = run(truth, forecasts, delay=2)
+    first, second = Mixture(4, list("abcde"), 2), Mixture(4, list("abcde"), 2)
+    first.run(truth[:, :33], forecasts[:, :, :33])
+    second.load(first.arrays())
+    rest = second.run(truth[:, 33:], forecasts[:, :, 33:]).combined
+    np.testing.assert_array_equal(rest, whole[:, 33:])
+
+
+def test_refusals() -> None:
+    truth, forecasts = data()
+    mixture = Mixture(4, list("abcde"))
+    with pytest.raises(FuelsError, match="5 experts"):
+        mixture.run(truth, forecasts[:3])
+    with pytest.raises(FuelsError, match="truth of shape"):
+        mixture.run(truth[:, :5], forecasts)
+    with pytest.raises(FuelsError, match="delay of at least 1"):
+        Mixture(4, ["a"], 0)
+    with pytest.raises(FuelsError, match="start anew"):
+        mixture.load({})
+
+
+def test_a_step_of_a_thousand_clients_takes_far_less_than_a_second() -> None:
+    truth, forecasts = data(clients=1000, experts=15, steps=10)
+    mixture = Mixture(1000, [str(i) for i in range(15)])
+    mixture.run(truth, forecasts)
+    mixture.next(forecasts[:, :, 0])
+    started = time.process_time()
+    mixture.run(truth[:, :1], forecasts[:, :, :1])
+    mixture.next(forecasts[:, :, 0])
+    assert time.process_time() - started < 0.5
