@@ -247,6 +247,7 @@ def perfedavg(
     alpha: float = 0.01,
     delta: float = 0.001,
     outer: str = "next",
+    steps: int = 1,
 ) -> list[Model]:
     """`periods` of the training part go round; a client skips those in which it has nothing."""
     shared = fed.model()
@@ -285,9 +286,9 @@ def perfedavg(
     judged = []
     for client in fed.clients:
         model = copy.deepcopy(shared)
-        w = weights_of(model)
-        last = client.batches()[-1]  # every client of the tests has a value in the last period
-        vector_to_parameters(w - alpha * gradient_at(model, w, last), model.parameters())
+        for batch in client.batches()[-steps:]:  # all clients of the tests have values there
+            w = weights_of(model)
+            vector_to_parameters(w - alpha * gradient_at(model, w, batch), model.parameters())
         judged.append(model)
     return judged
 

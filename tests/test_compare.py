@@ -297,7 +297,11 @@ def test_the_significance_is_wilcoxons() -> None:
 def test_methods_with_ways_of_their_own_are_named() -> None:
     own = {"optimiser": "sgd", "learning_rate": 0.01, "momentum": 0.9, "selection": 0.1}
     found = compare(
-        [[record("fuels", 0, [1.0])], [record("solo", 0, [1.0])], [record("fedda", 0, [1.0], **own)]]
+        [
+            [record("fuels", 0, [1.0])],
+            [record("solo", 0, [1.0])],
+            [record("fedda", 0, [1.0], **own)],
+        ]
     )
     [note] = [note for note in notes(found) if "own optimiser" in note]
     assert note.startswith("FedDA") and "SGD 0.01 with momentum 0.9, 10 % of the clients" in note

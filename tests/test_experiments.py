@@ -83,7 +83,9 @@ def test_an_experiment_writes_its_page_tables_and_figures(
     with (out / f"{name}.csv").open() as file_:
         rows = {row[0]: row for row in csv.reader(file_)}
     if name == "ablation":
-        assert rows["w/o p-aware"][-1] == str(23 * int(rows["FUELS"][-1]))  # 26 - 3 training periods
+        assert rows["w/o p-aware"][-1] == str(
+            23 * int(rows["FUELS"][-1])
+        )  # 26 - 3 training periods
     if name == "prototype-size":
         assert [rows[size][-1] for size in ("2", "4")] == ["96", "192"]
     if name == "privacy":

@@ -60,11 +60,12 @@ def test_methods_with_the_common_optimiser(method: str, epochs: int, selection: 
 @pytest.mark.parametrize("outer", ["next", "every"])
 @pytest.mark.parametrize("variant", ["fo", "hf"])
 def test_perfedavg(variant: str, outer: str) -> None:
-    panel = small_panel()
-    options = {"variant": variant, "outer": outer, "alpha": 0.05}
-    job = trained("perfedavg", panel, options=options)
+    panel, steps = small_panel(), 1 if outer == "next" else 2
+    options = {"variant": variant, "outer": outer, "alpha": 0.05, "steps": steps}
+    training = {"local_epochs": 2} if outer == "next" else {"selection": 0.67}
+    job = trained("perfedavg", panel, options=options, training=training)
     fed = federation(job, panel)
-    textbook = oracle.perfedavg(fed, range(3, TRAIN), variant, alpha=0.05, outer=outer)
+    textbook = oracle.perfedavg(fed, range(3, TRAIN), variant, 0.05, outer=outer, steps=steps)
     assert_same_models(job, textbook, fed)
 
 

@@ -105,5 +105,5 @@ def test_the_declared_bound_is_widened_by_the_reach_of_the_noise() -> None:
     assert bound() == 1
     assert bound(noise="gaussian", noise_scale=2.0) == 21
     assert bound(noise="laplace") == pytest.approx(1 + 40 / np.sqrt(2))
-    with pytest.raises(FuelsError, match="options.noise"):
+    with pytest.raises(FuelsError, match=r"options\.noise uniform"):
         bound(noise="uniform")

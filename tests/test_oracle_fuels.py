@@ -40,7 +40,7 @@ def compare(panel: Panel, rounds: int = 2, **changes: Any) -> None:
     """Models, filters and prototypes of a run equal the textbook's."""
     job = trained("fuels", panel, rounds, **changes)
     fed = federation(job, panel)
-    options = oracle_fuels.FuelsSettings(**dict(job.settings.options))
+    options = oracle_fuels.FuelsSettings(**changes.get("options", {}))
     models, filters, prototypes = oracle_fuels.fuels(
         fed, first_filters(job), job.settings.seed, options
     )

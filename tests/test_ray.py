@@ -24,7 +24,7 @@ from fuels.build import Job, build, load_dataset, make_method
 from fuels.config import Engine, Settings, check_engine, merge
 from fuels.errors import FuelsError
 from fuels.federation.loop import Loop
-from fuels.federation.ray_transport import RayTransport, connect, split_clients
+from fuels.federation.ray_transport import RayTransport, connect, look_for, split_clients
 from fuels.methods.fuels import Fuels
 from fuels.report.folder import RunFolder
 from fuels.run import run, warm_start
@@ -241,17 +241,15 @@ class Stop:
             raise KeyboardInterrupt
 
 
-def test_a_run_stopped_on_ray_is_resumed_with_other_sites_or_locally(
-    ray: Any, tmp_path: Path
-) -> None:
+def test_a_run_stopped_on_ray_is_resumed_there_or_locally(ray: Any, tmp_path: Path) -> None:
     settings = settings_of()
     straight = RunFolder.create(tmp_path / "straight", settings, LOCAL)
     expected = run(settings, LOCAL, straight, panel=PANEL, plots=False)
-    stopped = RunFolder.create(tmp_path / "stopped", settings, RAY)
+    one = replace(RAY, sites=1, threads=1, kernels="plain")  # the quickest to start
+    stopped = RunFolder.create(tmp_path / "stopped", settings, one)
     with pytest.raises(KeyboardInterrupt):
-        run(settings, RAY, stopped, panel=PANEL, watch=lambda *_: Stop(), plots=False)
+        run(settings, one, stopped, panel=PANEL, watch=lambda *_: Stop(), plots=False)
     shutil.copytree(stopped.path, tmp_path / "copy")
-    one = replace(RAY, sites=1, threads=1)
     for folder, engine in ((stopped, one), (RunFolder(tmp_path / "copy"), LOCAL)):
         outcome = run(settings, engine, folder, panel=PANEL, resume=True, plots=False)
         assert_close(outcome.forecasts, expected.forecasts)
@@ -296,6 +294,20 @@ def test_a_number_of_sites_that_cannot_be_is_refused(sites: int) -> None:
 def test_an_engine_that_cannot_be_is_refused(engine: Engine, message: str) -> None:
     with pytest.raises(FuelsError, match=message):
         check_engine(engine)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:1", "--address 127.0.0.1:1: no Ray cluster answers there"),
+        ("127.0.0.1:99999", "no Ray cluster answers there"),
+        ("ray://127.0.0.1:10001", "--address takes HOST:PORT"),
+        ("6379", "--address takes HOST:PORT"),
+    ],
+)
+def test_an_address_without_a_cluster_is_refused_at_once(address: str, message: str) -> None:
+    with pytest.raises(FuelsError, match=message):
+        look_for(address)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,21 +204,22 @@ def test_strangers_are_not_let_in(running: Cluster, tmp_path: Path) -> None:
             at = command.index("--auth-supernode-private-key")
             del command[at : at + 2]
         extra = {**commands.QUIET, "FLWR_HOME": str(folder / "home")}
-        process = subprocess.Popen(
-            [*command, "--max-retries", "2"],
-            env=commands.environment(extra),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        output = folder / "output"  # a file: its own child would keep a pipe open
+        with output.open("w") as file:
+            process = subprocess.Popen(
+                [*command, "--max-retries", "2"],
+                env=commands.environment(extra),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
         try:
-            output, _ = process.communicate(timeout=120)
+            process.wait(120)
         except subprocess.TimeoutExpired:
             process.kill()
-            output, _ = process.communicate()
+            process.wait()
         assert process.returncode != 0
-        assert "SuperNode ID" not in output
-        return output
+        assert "SuperNode ID" not in output.read_text()
+        return output.read_text()
 
     assert "2004" in attempt("unregistered")
     attempt("authority", key=str(true.key), ca=str(other / "authority" / "ca.pem"))

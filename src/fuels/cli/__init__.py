@@ -11,7 +11,11 @@ import warnings
 
 import typer
 
+from fuels.cli.compare import compare_command
+from fuels.cli.cost import cost_command
 from fuels.cli.data import data_app
+from fuels.cli.experiment import experiment_command
+from fuels.cli.federation import federation_app, server_app, site_app
 from fuels.cli.forecast import forecast_command
 from fuels.cli.run import run_command
 from fuels.errors import FuelsError
@@ -31,7 +35,13 @@ app = typer.Typer(
 )
 app.command("run")(run_command)
 app.command("forecast")(forecast_command)
+app.command("compare")(compare_command)
+app.command("experiment")(experiment_command)
+app.command("cost")(cost_command)
 app.add_typer(data_app, name="data")
+app.add_typer(federation_app, name="federation")
+app.add_typer(server_app, name="server")
+app.add_typer(site_app, name="site")
 
 
 def _version(wanted: bool) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -205,7 +207,8 @@ def compare_all(
     results = iter(done)
     comparison = compare.compare([[next(results).record for _ in row] for row in wanted])
     table, notes = compare.table(comparison), compare.notes(comparison)
-    page = table.to_markdown() + "\n" + "".join(f"- {note}\n" for note in notes)
+    remarks_below = "".join(f"- {note}\n" for note in notes)
+    page = f"`{command_line()}`\n\n{table.to_markdown()}\n{remarks_below}"
     content = json.dumps(compare.as_json(comparison), indent=2) + "\n"
     write_text(folder / "compare.md", page)
     write_text(folder / "compare.csv", table.to_csv())
@@ -214,6 +217,12 @@ def compare_all(
         typer.echo(content, nl=False)
         return
     show(Console(), table, [*notes, f"Written to {folder}."])
+
+
+def command_line() -> str:
+    """The command as it was given, files by their names: a page may be read anywhere."""
+    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
+    return shlex.join(["fuels", *words])
 
 
 def show(console: Any, table: Table, notes: Sequence[str]) -> None:

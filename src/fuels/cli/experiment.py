@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -129,6 +127,7 @@ def run_experiment(
     from fuels.study.progress import Spoken
     from fuels.study.store import DEFAULT_RUNS, Store
 
+    teller = Spoken()
     own, others = shared.divide(assignments)
     check_options(own, list(METHODS))
     changes: dict[str, Any] = {"windows": dict(windows)}
@@ -146,12 +145,19 @@ def run_experiment(
         method_options=own,
         engine=Engine(threads=threads),
         store=Store(store or DEFAULT_RUNS, records),
-        teller=Spoken(),
+        teller=teller,
         options=experiment.own_options(option),
     )
+    if scale == "quick":
+        teller.console.print(
+            f"--scale quick: {context.clients or 'all'} clients, {context.rounds} rounds; the"
+            " paper's size is --scale paper",
+            style="yellow",
+            highlight=False,
+        )
     with shared.going_on(f"fuels experiment {experiment.name}"):
         result = experiment.run(context)
-        files = write(experiment, context, result, command_line())
+        files = write(experiment, context, result, shared.command_line())
     console = Console()
     more = f", with {len(files) - 1} more files beside it" if len(files) > 1 else ""
     shared.show(
@@ -159,12 +165,6 @@ def run_experiment(
         next(iter(result.tables.values())),
         [*result.text, f"Everything is in {files[0]}{more}."],
     )
-
-
-def command_line() -> str:
-    """The command as it was given, files by their names: a page may be read anywhere."""
-    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
-    return shlex.join(["fuels", *words])
 
 
 def parse_options(texts: list[str]) -> dict[str, str]:

@@ -167,6 +167,7 @@ def run_command(
     address: Annotated[
         str | None,
         typer.Option(
+            metavar="HOST:PORT",
             help="Ray cluster to use. Without it Ray is started on this machine and ended after.",
             rich_help_panel=COMPUTE,
         ),

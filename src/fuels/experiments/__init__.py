@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuels.experiments import (
     ablation,
     communication,
+    complexity,
     data,
     filtering,
     hyperparameters,
@@ -14,6 +15,7 @@ from fuels.experiments import (
     privacy,
     prototype_size,
     similarity,
+    theory,
 )
 from fuels.experiments.base import Experiment
 
@@ -31,5 +33,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         filtering,
         privacy,
         metr_la,
+        complexity,
+        theory,
     )
 }

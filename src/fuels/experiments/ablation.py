@@ -53,6 +53,6 @@ EXPERIMENT = Experiment(
     name="ablation",
     title="FUELS and four variants without one part each",
     run=run,
-    quick=Budget(clients=20, rounds=30),
+    quick=Budget(clients=16, rounds=50),
     paper=Budget(clients=100, rounds=200),
 )

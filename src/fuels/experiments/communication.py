@@ -122,7 +122,7 @@ EXPERIMENT = Experiment(
     name="communication",
     title="Training error against the amount sent",
     run=run,
-    quick=Budget(clients=12, rounds=30),
+    quick=Budget(clients=16, rounds=25),
     paper=Budget(clients=100, rounds=200),
     sources=("synthetic:sms", "synthetic:net"),
 )

@@ -348,7 +348,7 @@ EXPERIMENT = Experiment(
     name="complexity",
     title="Numbers sent and operations per round: formulas against a real run",
     run=run,
-    quick=Budget(clients=8, rounds=3),
-    paper=Budget(clients=100, rounds=3),
+    quick=Budget(clients=8, rounds=2),
+    paper=Budget(clients=100, rounds=2),
     options={"methods": "all"},
 )

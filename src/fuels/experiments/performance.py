@@ -46,7 +46,7 @@ EXPERIMENT = Experiment(
     name="performance",
     title="Errors of all methods on SMS, Call and Net",
     run=run,
-    quick=Budget(clients=10, rounds=20),
+    quick=Budget(clients=16, rounds=12),
     paper=Budget(clients=100, rounds=200, seeds=(0, 1, 2)),
     sources=TRIO,
 )

@@ -215,7 +215,7 @@ EXPERIMENT = Experiment(
     name="predictions",
     title="Forecasts of four methods, and the spread of their errors",
     run=run,
-    quick=Budget(clients=20, rounds=25),
+    quick=Budget(clients=16, rounds=40),
     paper=Budget(clients=100, rounds=200),
     options={"threshold": "auto"},
 )

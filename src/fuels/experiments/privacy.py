@@ -68,7 +68,7 @@ EXPERIMENT = Experiment(
     name="privacy",
     title="Noise on the uploaded prototypes",
     run=run,
-    quick=Budget(clients=20, rounds=30),
+    quick=Budget(clients=16, rounds=50),
     paper=Budget(clients=100, rounds=200),
     options={"scales": "1"},
 )

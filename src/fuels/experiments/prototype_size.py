@@ -39,7 +39,7 @@ EXPERIMENT = Experiment(
     name="prototype-size",
     title="Effect of the prototype's size",
     run=run,
-    quick=Budget(clients=8, rounds=15),
+    quick=Budget(clients=16, rounds=20),
     paper=Budget(clients=100, rounds=200),
     options={"hidden": "2,4,8,16,32,64,128,256,512"},
 )

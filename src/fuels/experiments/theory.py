@@ -1,7 +1,7 @@
 """How far the two bounds of the analysis hold (Section 4), with constants estimated in a run.
 
-The constants come from `constants.py`, the bounds from `fuels.bounds`. Every estimate is the largest
-value seen, so the true bounds are no better than those shown.
+The constants come from `constants.py`, the bounds from `fuels.bounds`. Every estimate is the
+largest value seen, so the true bounds are no better than those shown.
 """
 
 from __future__ import annotations
@@ -190,8 +190,9 @@ def sentences(
             if floor >= seen
             else " that is above the floor, so the bound does say something about it."
         ),
-        "The floor grows with N α and I: the more clients take part and the longer they train, the"
-        " less is promised. It adds up the largest possible influence of every client.",
+        "The floor takes every client of a round, in every local step, to push at its largest and"
+        " all in one direction. L_h is set by the client with the smallest set of alike or unlike"
+        " ones, since a prototype enters as one of several in a mean.",
         f"The proof takes steps of plain gradient descent on the whole loss; training uses"
         f" {job.settings.training.optimiser} on one batch after another, and the theorem does not"
         " cover that.",

@@ -17,23 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.experts.mixture_kernel import (
-    LEARNERS,
-    STEADY,
-    SWITCHING,
-    TRACKING,
-    Floats,
-    awake_weights,
-    best_lately,
-    boa,
-    clipped,
-    fixed_share,
-    ml_poly,
-)
+from fuels.experts.mixture_kernel import LEARNERS, Floats, run, step_ahead
 from fuels.experts.state import State, copied, restored
 
 
@@ -94,7 +81,7 @@ class Mixture:
         weights = np.empty((clients, steps, experts))
         learners = np.empty((clients, steps, LEARNERS))
         trust = np.empty((clients, steps, LEARNERS))
-        _run(y, f, self.delay, tuple(self.state.values()), combined, weights, learners, trust)
+        run(y, f, self.delay, tuple(self.state.values()), combined, weights, learners, trust)
         self.state["steps"] += steps
         return Mixed(
             combined,
@@ -112,7 +99,7 @@ class Mixture:
         combined = np.empty(self.clients)
         weights = np.empty((self.clients, f.shape[2]))
         scratch = tuple(copied(self.state).values())
-        _next(np.ascontiguousarray(f[:, 0]), self.delay, scratch, combined, weights)
+        step_ahead(np.ascontiguousarray(f[:, 0]), self.delay, scratch, combined, weights)
         return combined, weights
 
     def arrays(self) -> State:
@@ -131,83 +118,3 @@ class Mixture:
                 f" {self.clients} clients"
             )
         return np.ascontiguousarray(f.transpose(1, 2, 0))
-
-
-# The state in the order of Mixture.state: compiled code takes it as a tuple.
-Parts = tuple[Floats, ...]
-
-
-@njit(cache=True, nogil=True)
-def _learn(entry: Floats, c: int, parts: Parts) -> None:
-    """Renew the state of client c by one past step, if its truth is known.
-
-    The entry holds what the experts, the learners and the mixture said, and the truth.
-    """
-    weights, trust, steady, switching, moments, count, top, scale, _, _ = parts
-    experts = weights.shape[2]
-    forecasts = entry[:experts]
-    said = entry[experts : experts + LEARNERS]
-    mixed, truth = entry[-2], entry[-1]
-    if np.isnan(truth) or np.isnan(mixed):
-        return
-    tame = clipped(forecasts, truth, scale[c])
-    boa(forecasts, said[STEADY], truth, steady[c], weights[c, STEADY])
-    fixed_share(forecasts, said[SWITCHING], tame, switching[c], weights[c, SWITCHING])
-    best_lately(forecasts, said[TRACKING], tame, moments[c], count[c], weights[c, TRACKING])
-    ml_poly(said, mixed, truth, top[c], trust[c])
-
-
-@njit(cache=True, nogil=True)
-def _combine(
-    forecasts: Floats, weights: Floats, trust: Floats, entry: Floats, mixed_weights: Floats
-) -> None:
-    """What one client's learners and mixture say, in `entry`; the weights of the mixture."""
-    experts = weights.shape[1]
-    own = np.empty(experts)
-    mixed_weights[:] = 0.0
-    entry[:experts] = forecasts
-    mixed = 0.0
-    for learner in range(LEARNERS):
-        said = awake_weights(weights[learner], forecasts, own)  # NaN if every expert sleeps
-        entry[experts + learner] = said
-        mixed += trust[learner] * said
-        for i in range(experts):
-            mixed_weights[i] += trust[learner] * own[i]
-    entry[-2] = mixed
-
-
-@njit(cache=True, nogil=True)
-def _run(
-    truth: Floats,
-    forecasts: Floats,
-    delay: int,
-    parts: Parts,
-    out: Floats,
-    out_weights: Floats,
-    out_learners: Floats,
-    out_trust: Floats,
-) -> None:
-    """All clients over all steps; a step is learned just before the forecast `delay` later."""
-    weights, trust, _, _, _, _, _, _, queue, steps = parts
-    experts = weights.shape[2]
-    for c in range(len(truth)):
-        for k in range(truth.shape[1]):
-            entry = queue[c, (int(steps[0]) + k) % delay]  # holds step k - delay
-            _learn(entry, c, parts)
-            _combine(forecasts[c, k], weights[c], trust[c], entry, out_weights[c, k])
-            entry[-1] = truth[c, k]
-            out[c, k] = entry[-2]
-            out_learners[c, k] = entry[experts : experts + LEARNERS]
-            out_trust[c, k] = trust[c]
-
-
-@njit(cache=True, nogil=True)
-def _next(forecasts: Floats, delay: int, parts: Parts, out: Floats, out_weights: Floats) -> None:
-    """Learn all that waits, oldest first, then combine one more step; the state is a copy."""
-    weights, trust, _, _, _, _, _, _, queue, steps = parts
-    for c in range(len(forecasts)):
-        for k in range(delay):
-            _learn(queue[c, (int(steps[0]) + k) % delay], c, parts)
-        entry = queue[c, int(steps[0]) % delay]
-        _combine(forecasts[c], weights[c], trust[c], entry, out_weights[c])
-        out[c] = entry[-2]

@@ -1,4 +1,4 @@
-"""The arithmetic of the mixture for one client at one step, compiled.
+"""The arithmetic of the mixture, compiled; all in this file, so that a cache is never out of date.
 
 Three learners hold weights over the same experts (w >= 0, sum 1), a fourth mixes the learners:
 
@@ -183,3 +183,85 @@ def clipped(forecasts: Floats, truth: float, scale: Floats) -> float:
     scale[0] = SLOW * scale[0] + error * error
     scale[1] = SLOW * scale[1] + 1.0
     return float(middle + error)
+
+
+# The state in the order of Mixture.state: compiled code takes it as a tuple.
+Parts = tuple[Floats, ...]
+
+
+@njit(cache=True, nogil=True)
+def _learn(entry: Floats, c: int, parts: Parts) -> None:
+    """Renew the state of client c by one past step, if its truth is known.
+
+    The entry holds what the experts, the learners and the mixture said, and the truth.
+    """
+    weights, trust, steady, switching, moments, count, top, scale, _, _ = parts
+    experts = weights.shape[2]
+    forecasts = entry[:experts]
+    said = entry[experts : experts + LEARNERS]
+    mixed, truth = entry[-2], entry[-1]
+    if np.isnan(truth) or np.isnan(mixed):
+        return
+    tame = clipped(forecasts, truth, scale[c])
+    boa(forecasts, said[STEADY], truth, steady[c], weights[c, STEADY])
+    fixed_share(forecasts, said[SWITCHING], tame, switching[c], weights[c, SWITCHING])
+    best_lately(forecasts, said[TRACKING], tame, moments[c], count[c], weights[c, TRACKING])
+    ml_poly(said, mixed, truth, top[c], trust[c])
+
+
+@njit(cache=True, nogil=True)
+def _combine(
+    forecasts: Floats, weights: Floats, trust: Floats, entry: Floats, mixed_weights: Floats
+) -> None:
+    """What one client's learners and mixture say, in `entry`; the weights of the mixture."""
+    experts = weights.shape[1]
+    own = np.empty(experts)
+    mixed_weights[:] = 0.0
+    entry[:experts] = forecasts
+    mixed = 0.0
+    for learner in range(LEARNERS):
+        said = awake_weights(weights[learner], forecasts, own)  # NaN if every expert sleeps
+        entry[experts + learner] = said
+        mixed += trust[learner] * said
+        for i in range(experts):
+            mixed_weights[i] += trust[learner] * own[i]
+    entry[-2] = mixed
+
+
+@njit(cache=True, nogil=True)
+def run(
+    truth: Floats,
+    forecasts: Floats,
+    delay: int,
+    parts: Parts,
+    out: Floats,
+    out_weights: Floats,
+    out_learners: Floats,
+    out_trust: Floats,
+) -> None:
+    """All clients over all steps; a step is learned just before the forecast `delay` later."""
+    weights, trust, _, _, _, _, _, _, queue, steps = parts
+    experts = weights.shape[2]
+    for c in range(len(truth)):
+        for k in range(truth.shape[1]):
+            entry = queue[c, (int(steps[0]) + k) % delay]  # holds step k - delay
+            _learn(entry, c, parts)
+            _combine(forecasts[c, k], weights[c], trust[c], entry, out_weights[c, k])
+            entry[-1] = truth[c, k]
+            out[c, k] = entry[-2]
+            out_learners[c, k] = entry[experts : experts + LEARNERS]
+            out_trust[c, k] = trust[c]
+
+
+@njit(cache=True, nogil=True)
+def step_ahead(
+    forecasts: Floats, delay: int, parts: Parts, out: Floats, out_weights: Floats
+) -> None:
+    """Learn all that waits, oldest first, then combine one more step; the state is a copy."""
+    weights, trust, _, _, _, _, _, _, queue, steps = parts
+    for c in range(len(forecasts)):
+        for k in range(delay):
+            _learn(queue[c, (int(steps[0]) + k) % delay], c, parts)
+        entry = queue[c, int(steps[0]) % delay]
+        _combine(forecasts[c], weights[c], trust[c], entry, out_weights[c])
+        out[c] = entry[-2]

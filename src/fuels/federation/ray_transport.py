@@ -13,6 +13,7 @@ This is the only module that knows Ray, and it imports it when a transport is ma
 from __future__ import annotations
 
 import os
+import socket
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -279,6 +280,18 @@ def import_ray() -> Any:
     return ray
 
 
+def look_for(address: str) -> None:
+    """Refuse an address where nobody answers: Ray itself would try for many minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        raise FuelsError(f"--address takes HOST:PORT of a Ray cluster, not {address!r}")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise FuelsError(f"--address {address}: no Ray cluster answers there ({reason})") from None
+
+
 def connect(engine: Engine) -> tuple[Any, bool]:
     """Ray, connected, and whether it was started here: then it is ours to end."""
     for name, value in QUIET.items():
@@ -290,11 +303,8 @@ def connect(engine: Engine) -> tuple[Any, bool]:
         return ray, False
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     if engine.address:
-        try:
-            ray.init(address=engine.address, **common)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise FuelsError(f"--address {engine.address}: no Ray cluster ({reason})") from None
+        look_for(engine.address)
+        ray.init(address=engine.address, **common)
         return ray, True
     ray.init(
         address="local",

@@ -16,8 +16,10 @@ models by attention, each layer l on its own:
     a_k(l) = softmax over k of ||w(l) - w_k(l)||,   b(l) = softmax over l of ||w(l) - w_Q(l)||
 
 first inside each cluster c, w_c <- A(w_c, {w_n : n in c}), then across, w <- A(w, {w_c}) over the
-clusters that took part. Weeks are counted from the first training sample on. A client that was not
-there in round 1 has no set: such clients are a cluster of their own.
+clusters that took part. A client that was not there in round 1 has no set: such clients are a
+cluster of their own. Against the published code: the model is the common one, not an LSTM; weeks
+are counted from the first training sample, not by the calendar; and the models w_c are kept from
+round to round, where that code sets them back to w_Q.
 
 Travels up: once 144 + 3 numbers for 37 training periods of 24 (the set; longitude, latitude, and
 whether they are known), made from raw data; later the whole model. Travels down: the whole model,

@@ -1,4 +1,4 @@
-"""Compiled kernels of training: the GRU forward and backward, Adam and SGD, for stacked clients.
+"""Compiled kernels of the encoder: the GRU forward and backward, for stacked clients.
 
 Every kernel runs on one thread, without the GIL; groups of clients are spread over threads by the
 caller, so results do not depend on the number of threads. Inside, a state is held as
@@ -169,7 +169,7 @@ def gru_forward(
     keep: bool,
     work: np.ndarray,
 ) -> None:
-    """All branches of all clients to out [G, R, branches * H]; the tape is filled from its start."""
+    """All branches of all clients to out [G, R, branches * H]; fills the tape from its start."""
     clients, rows, width = out.shape
     place = address(tape)
     for client in range(clients):

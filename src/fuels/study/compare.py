@@ -146,9 +146,9 @@ def table(comparison: Comparison, title: str = "") -> Table:
         columns=[
             Column("method"),
             Column("MSE", "z-scored", "lowest"),
-            Column("±", "sd over seeds"),
+            Column("MSE ±", "sd over seeds"),
             Column("MAE", "z-scored", "lowest"),
-            Column("±", "sd over seeds"),
+            Column("MAE ±", "sd over seeds"),
             Column("up", "numbers"),
             Column("down", "numbers"),
             Column("in all", "MB/client"),
@@ -183,11 +183,12 @@ def general_notes(comparison: Comparison) -> list[str]:
     record = comparison.record
     seeds = [r.settings["seed"] for r in comparison.rows[0].records]
     named = ", ".join(str(seed) for seed in seeds)
+    no_validation = "" if record.data["periods"][1] else ", because there is no validation part"
     drawn = "; a seed also decides which clients are drawn, as in fuels run --seed"
     found = [
         f"Means over the clients, then over seed{'s' if len(seeds) > 1 else ''} {named}"
         f"{drawn if record.settings['data']['clients'] else ''}.",
-        f"Model kept: {record.kept_model}.",
+        f"Model kept: {record.kept_model}{no_validation}.",
         "Up and down: numbers sent per client that takes part, in the last round. In all: both"
         " directions over the whole training, mean over all clients.",
     ]
