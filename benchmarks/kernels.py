@@ -85,7 +85,7 @@ def _products(W: np.ndarray, h: np.ndarray, out: np.ndarray, repeats: int) -> No
     for _ in range(repeats):
         for gate in range(0, gates, TILE):
             multiply(
-                address(W) + 4 * gate * hidden, hidden, 1, min(TILE, gates - gate),
+                address(W) + 4 * gate * hidden, hidden, min(TILE, gates - gate),
                 address(h), rows, hidden, address(out) + 4 * gate * rows, rows, rows, False,
             )  # fmt: skip
 

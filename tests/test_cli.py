@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from conftest import make_panel
 
+from conftest import make_panel
 from fuels.cli import main
 from fuels.forecaster import long_frame
 

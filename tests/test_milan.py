@@ -27,13 +27,15 @@ def test_all_cells_but_one_take_part(real_data: Path) -> None:
 def test_the_drawn_cells_and_days(real_data: Path) -> None:
     settings = milan(real_data, data={"clients": 100}, windows={"split": "40/0/11"})
     dataset = load_dataset(settings)
-    live = np.array([i for i in load_dataset(milan(real_data)).ids])
+    live = np.array(load_dataset(milan(real_data)).ids)
     expected = np.random.default_rng(0).choice(live, 100, replace=False)
     assert dataset.ids == tuple(sorted(expected))
     times = dataset.times("test")
     assert str(times[0]) == "2013-12-11T00:00:00" and str(times[-1]) == "2013-12-21T23:00:00"
     # The references as measured on these 100 cells and days.
-    found = {name: score(dataset, "test", f).means() for name, f in references(dataset, "test").items()}
+    found = {
+        name: score(dataset, "test", f).means() for name, f in references(dataset, "test").items()
+    }
     assert abs(found["last value"]["mse"] - 0.106) < 0.01
     assert abs(found["ridge"]["mse"] - 0.062) < 0.006
     assert abs(found["ridge + time of period"]["mse"] - 0.048) < 0.005

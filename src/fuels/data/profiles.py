@@ -209,4 +209,5 @@ def day_types(days: int, before: int = 0) -> Floats:
 def season(hours: int) -> Floats:
     """The citywide seasonal change at every hour, [time]: 0 is an ordinary autumn day."""
     knots = [float(hour_of(when, 0)) for when, _ in SEASON]
-    return np.interp(np.arange(float(hours)), knots, [value for _, value in SEASON])
+    values = [value for _, value in SEASON]
+    return np.asarray(np.interp(np.arange(float(hours)), knots, values), dtype=np.float64)

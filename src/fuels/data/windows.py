@@ -161,8 +161,8 @@ def prepare(
     if periods < needed:
         raise FuelsError(
             f"{panel.name}: {panel.length} steps are {panel.length / period:.1f} periods of"
-            f" {period}; at least {needed} are needed ({reach} for the windows to look back on, 3 to"
-            " learn from)"
+            f" {period}; at least {needed} are needed ({reach} for the windows to look back on, 3"
+            " to learn from)"
         )
     train, val, test = split_periods(split, periods)
     bounds = Split(

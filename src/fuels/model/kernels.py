@@ -32,7 +32,7 @@ from fuels.model.lanes import (
     store,
     total,
 )
-from fuels.model.tiles import multiply, transpose
+from fuels.model.tiles import multiply, multiply_turned, transpose
 
 MAX_ROWS = 96  # rows of a block: its tape and the weights of one branch stay in a 1 MB cache
 GATES = 4  # what the tape keeps of a unit at each step: r, z, n, W_hn h + b_hn
@@ -139,7 +139,7 @@ def _forward(
             units = min(TILE, hidden - unit)
             for gate in range(3 if t > 0 else 0):  # at first h = 0: there is nothing to multiply
                 multiply(
-                    w_hh + 4 * (gate * hidden + unit) * hidden, hidden, 1, units,
+                    w_hh + 4 * (gate * hidden + unit) * hidden, hidden, units,
                     before, padded, hidden,
                     gates + 4 * (unit * GATES + gate) * padded, GATES * padded, padded, False,
                 )  # fmt: skip
@@ -294,8 +294,8 @@ def _backward(
                 tape + 4 * t * GATES * plane, before, dh, dg_t, steps, d, lane_work,
             )  # fmt: skip
         for unit in range(0, hidden if t > 0 else 0, TILE):
-            multiply(
-                w_hh + 4 * unit, 1, hidden, min(TILE, hidden - unit), dg_t, steps, 3 * hidden,
+            multiply_turned(
+                w_hh + 4 * unit, hidden, min(TILE, hidden - unit), dg_t, steps, 3 * hidden,
                 dh + 4 * unit * padded, padded, padded, True,
             )  # fmt: skip
         if t > 0:
@@ -306,7 +306,7 @@ def _backward(
         if wide == hidden:
             target, stride = d_hh + 4 * gate * hidden, hidden
         multiply(
-            dg + 4 * gate * steps, steps, 1, gates, turned, wide, steps,
+            dg + 4 * gate * steps, steps, gates, turned, wide, steps,
             target, stride, wide, wide == hidden and first > 0,
         )  # fmt: skip
         for j in range(gates if wide != hidden else 0):

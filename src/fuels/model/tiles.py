@@ -1,10 +1,17 @@
 """The matrix product and the transposition of the kernels, built of register tiles.
 
-`multiply` computes up to TILE rows of C = A B (or C += A B): TILE x 3 registers hold the result
+`multiply` computes up to TILE rows of C = A B, or C += A B: TILE x 3 registers hold the result
 while A's numbers are spread and B's rows are loaded, so that the multiply-add units are the only
-limit. A may be read along rows or columns (two strides), which covers the three products of a
-GRU: gates = W h, its gradient W' dg, and dW = dg h'. A library's sgemm first copies its operands
-into another layout; at 128 x 384 x 48 numbers that costs a fifth of its time.
+limit. `multiply_turned` does the same for A', the transpose of an A that lies row by row. The two
+cover the three products of a GRU: gates = W h, its gradient W' dg, and dW = dg h'. A library's
+sgemm first copies its operands into another layout; at 128 x 384 x 48 that costs a fifth of its
+time.
+
+    multiply(a, a_row, rows, b, b_row, depth, c, c_row, columns, keep)
+
+a, b and c are addresses, a_row, b_row and c_row the distances between their rows in numbers; A is
+[rows, depth] (in multiply_turned [depth, rows]), B [depth, columns], C [rows, columns]; rows is at
+most TILE, columns a multiple of LANES; keep adds to what is in C.
 """
 
 from __future__ import annotations
@@ -35,23 +42,18 @@ from fuels.model.lanes import (
 UNROLL = 4
 
 
-def _make_tile(width: int) -> Callable[..., None]:
-    """A product of TILE rows by `width` registers of columns, held in registers throughout."""
+def _make_tile(rows: int, width: int, turned: bool) -> Callable[..., None]:
+    """A product of `rows` rows of A by `width` registers of columns, in registers throughout."""
     kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
     name = f"llvm.fmuladd.v{LANES}f32"
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        a, a_row, a_step, last, b, b_step, depth, c, c_row, keep = args
+        a, a_row, b, b_row, depth, c, c_row, keep = args
         fma = cgutils.get_or_insert_function(builder.module, kind, name)
-        zero = ir.Constant(VECTOR, [0.0] * LANES)
-        rows = []
-        for m in range(TILE):  # beyond the last row the last one is repeated, to no effect
-            inside = builder.icmp_signed("<", number(m), last)
-            rows.append(builder.select(inside, number(m), last))
-        a_rows = [pointer(builder, a, builder.mul(row, a_row)) for row in rows]
-        c_rows = [pointer(builder, c, builder.mul(row, c_row)) for row in rows]
         targets = [
-            builder.gep(row, [number(LANES * column)]) for row in c_rows for column in range(width)
+            pointer(builder, c, builder.add(builder.mul(c_row, number(m)), number(LANES * column)))
+            for m in range(rows)
+            for column in range(width)
         ]
         sums = [cgutils.alloca_once(builder, VECTOR) for _ in targets]
         with builder.if_else(keep) as (again, fresh):
@@ -60,17 +62,18 @@ def _make_tile(width: int) -> Callable[..., None]:
                     builder.store(load_vector(builder, target), held)
             with fresh:
                 for held in sums:
-                    builder.store(zero, held)
+                    builder.store(ir.Constant(VECTOR, [0.0] * LANES), held)
 
         def step(k: Any) -> None:
-            b_k = pointer(builder, b, builder.mul(k, b_step))
-            offset = builder.mul(k, a_step)
+            b_k = pointer(builder, b, builder.mul(k, b_row))
             columns = [
                 load_vector(builder, builder.gep(b_k, [number(LANES * column)]))
                 for column in range(width)
             ]
-            for m, row in enumerate(a_rows):
-                scalar = spread_scalar(builder, builder.load(builder.gep(row, [offset]), align=4))
+            for m in range(rows):
+                along, down = (number(m), k) if turned else (k, number(m))
+                place = builder.add(along, builder.mul(down, a_row))
+                scalar = spread_scalar(builder, builder.load(pointer(builder, a, place), align=4))
                 for column, values in enumerate(columns):
                     held = sums[m * width + column]
                     builder.store(builder.call(fma, [scalar, values, builder.load(held)]), held)
@@ -92,54 +95,50 @@ def _make_tile(width: int) -> Callable[..., None]:
         typingctx: Any,
         a: Any,
         a_row: Any,
-        a_step: Any,
-        last: Any,
         b: Any,
-        b_step: Any,
+        b_row: Any,
         depth: Any,
         c: Any,
         c_row: Any,
         keep: Any,
     ) -> Any:
-        return types.void(*[types.int64] * 9, types.boolean), generate
+        return types.void(*[types.int64] * 7, types.boolean), generate
 
     return tile
 
 
-_tile1, _tile2, _tile3 = _make_tile(1), _make_tile(2), _make_tile(3)
+def _make_multiply(turned: bool) -> Callable[..., None]:
+    tile1, tile2, tile3 = (_make_tile(TILE, width, turned) for width in (1, 2, 3))
+    single = _make_tile(1, 1, turned)
+
+    def multiply(
+        a: int, a_row: int, rows: int, b: int, b_row: int, depth: int,
+        c: int, c_row: int, columns: int, keep: bool,
+    ) -> None:  # fmt: skip
+        column = 0
+        while column < columns:
+            left = (columns - column) // LANES
+            b_here, c_here = b + 4 * column, c + 4 * column
+            if rows < TILE:
+                for i in range(rows):
+                    a_here = a + 4 * (i if turned else i * a_row)
+                    single(a_here, a_row, b_here, b_row, depth, c_here + 4 * i * c_row, c_row, keep)
+                column += LANES
+            elif left == 3 or left > 4:
+                tile3(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
+                column += 3 * LANES
+            elif left >= 2:
+                tile2(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
+                column += 2 * LANES
+            else:
+                tile1(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
+                column += LANES
+
+    return compiled()(multiply)
 
 
-@compiled(inline="never")
-def multiply(
-    a: int,
-    a_row: int,
-    a_step: int,
-    rows: int,
-    b: int,
-    b_step: int,
-    depth: int,
-    c: int,
-    c_row: int,
-    columns: int,
-    keep: bool,
-) -> None:
-    """C[rows, columns] = A[rows, depth] B[depth, columns], added to C where keep is true.
-
-    rows <= TILE; columns is a multiple of LANES; A[i, k] stands at a + i * a_row + k * a_step.
-    """
-    column = 0
-    while column < columns:
-        left = (columns - column) // LANES
-        b_here, c_here = b + 4 * column, c + 4 * column
-        if left >= 3 and left != 4:
-            _tile3(a, a_row, a_step, rows - 1, b_here, b_step, depth, c_here, c_row, keep)
-            column += 3 * LANES
-        elif left >= 2:
-            _tile2(a, a_row, a_step, rows - 1, b_here, b_step, depth, c_here, c_row, keep)
-            column += 2 * LANES
-        else:
-            _tile1(a, a_row, a_step, rows - 1, b_here, b_step, depth, c_here, c_row, keep)
-            column += LANES
+multiply = _make_multiply(turned=False)
+multiply_turned = _make_multiply(turned=True)
 
 
 def _interleave(builder: ir.IRBuilder, a: Any, b: Any, start: int) -> Any:
