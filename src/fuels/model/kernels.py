@@ -82,40 +82,40 @@ def _lay_inputs(
 
 
 @compiled()
-def _cell_forward(
-    unit: int, hidden: int, inputs: int, padded: int, w_ih: int, x: int,
+def _cells_forward(
+    first: int, last: int, hidden: int, inputs: int, padded: int, w_ih: int, x: int,
     gates: int, before: int, after: int,
 ) -> None:  # fmt: skip
-    """Gates and new state of one unit; before and after are states, before = 0 at the first."""
+    """Gates and new states of some units; before and after are states, before = 0 at the first."""
     b_ih = w_ih + 4 * 3 * hidden * (inputs + hidden)
     b_hh = b_ih + 4 * 3 * hidden
-    bias_r = get(b_ih, unit) + get(b_hh, unit)
-    bias_z = get(b_ih, hidden + unit) + get(b_hh, hidden + unit)
-    bias_n = get(b_ih, 2 * hidden + unit)
-    bias_h = get(b_hh, 2 * hidden + unit)
-    for row in range(0, padded, LANES):
-        at = unit * GATES * padded + row
-        a_r, a_z, a_n, hn = spread(bias_r), spread(bias_z), spread(bias_n), spread(bias_h)
-        for i in range(inputs):
-            value = load(x, i * padded + row)
-            a_r = a_r + value * get(w_ih, unit * inputs + i)
-            a_z = a_z + value * get(w_ih, (hidden + unit) * inputs + i)
-            a_n = a_n + value * get(w_ih, (2 * hidden + unit) * inputs + i)
-        if before != 0:
-            a_r = a_r + load(gates, at)
-            a_z = a_z + load(gates, at + padded)
-            hn = hn + load(gates, at + 2 * padded)
-        r, z = sigmoid(a_r), sigmoid(a_z)
-        n = tanh(a_n + r * hn)
-        h = n - z * n
-        if before != 0:
-            h = h + z * load(before, unit * padded + row)
-        store(gates, at, r)
-        store(gates, at + padded, z)
-        store(gates, at + 2 * padded, n)
-        if before != 0:
-            store(gates, at + 3 * padded, hn)
-        store(after, unit * padded + row, h)
+    for unit in range(first, last):
+        bias_r = get(b_ih, unit) + get(b_hh, unit)
+        bias_z = get(b_ih, hidden + unit) + get(b_hh, hidden + unit)
+        bias_n = get(b_ih, 2 * hidden + unit)
+        bias_h = get(b_hh, 2 * hidden + unit)
+        for row in range(0, padded, LANES):
+            at = unit * GATES * padded + row
+            a_r, a_z, a_n, hn = spread(bias_r), spread(bias_z), spread(bias_n), spread(bias_h)
+            for i in range(inputs):
+                value = load(x, i * padded + row)
+                a_r = a_r + value * get(w_ih, unit * inputs + i)
+                a_z = a_z + value * get(w_ih, (hidden + unit) * inputs + i)
+                a_n = a_n + value * get(w_ih, (2 * hidden + unit) * inputs + i)
+            if before != 0:
+                a_r = a_r + load(gates, at)
+                a_z = a_z + load(gates, at + padded)
+                hn = hn + load(gates, at + 2 * padded)
+            r, z = sigmoid(a_r), sigmoid(a_z)
+            n = tanh(a_n + r * hn)
+            h = n - z * n
+            if before != 0:
+                h = h + z * load(before, unit * padded + row)
+                store(gates, at + 3 * padded, hn)
+            store(gates, at, r)
+            store(gates, at + padded, z)
+            store(gates, at + 2 * padded, n)
+            store(after, unit * padded + row, h)
 
 
 @compiled()
@@ -143,11 +143,10 @@ def _forward(
                     before, padded, hidden,
                     gates + 4 * (unit * GATES + gate) * padded, GATES * padded, padded, False,
                 )  # fmt: skip
-            for j in range(unit, unit + units):
-                _cell_forward(
-                    j, hidden, inputs, padded, w_ih, x + 4 * t * inputs * padded,
-                    gates, before, after,
-                )  # fmt: skip
+            _cells_forward(
+                unit, unit + units, hidden, inputs, padded, w_ih, x + 4 * t * inputs * padded,
+                gates, before, after,
+            )  # fmt: skip
         before = after
     transpose(before, padded, hidden, count, out + 4 * branch[COLUMN], out_row)
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -63,9 +64,13 @@ def keep_site(folder: SiteFolder, data: str) -> None:
         while not stopping.is_set():
             began = time.monotonic()
             command = commands.supernode(folder, data, commands.free_port())
-            child = subprocess.Popen(command, env=environment, pass_fds=[lock.fileno()])
+            child = subprocess.Popen(
+                command, env=environment, pass_fds=[lock.fileno()], start_new_session=True
+            )
             (folder.state / "supernode.pid").write_text(str(child.pid))
             status = child.wait()
+            with suppress(ProcessLookupError):  # what it started and left behind, in its own group
+                os.killpg(child.pid, signal.SIGKILL)
             if stopping.is_set():
                 return
             pause = SHORTEST if time.monotonic() - began > LONGEST else min(2 * pause, LONGEST)
