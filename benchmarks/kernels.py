@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -55,14 +55,18 @@ class Group:
             adam_step(self.params, grad, self.m, self.v, self.step, self.active, lr=1e-3)
 
 
+def one_core() -> None:
+    torch.set_num_threads(1)  # counts for the thread that calls it
+
+
+POOL = ThreadPoolExecutor(64, initializer=one_core)  # threads last, and with them their memory
+
+
 def on_threads(jobs: Sequence[Callable[[], object]]) -> float:
     """Seconds until all jobs are done, each on a thread of its own."""
-    workers = [threading.Thread(target=job) for job in jobs]
     start = time.perf_counter()
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    for done in [POOL.submit(job) for job in jobs]:
+        done.result()
     return time.perf_counter() - start
 
 
@@ -94,7 +98,7 @@ def own_floor(threads: int, rows: int, batches: int) -> Callable[[], float]:
     """The products of a client-epoch by the kernels' own product."""
     padded = -(-rows // 16) * 16
     operands = [
-        tuple(np.ones(s, np.float32) for s in ((384, 128), (128, padded), (384, padded)))
+        tuple(torch.ones(s).numpy() for s in ((384, 128), (128, padded), (384, padded)))
         for _ in range(threads)
     ]
 
@@ -138,7 +142,7 @@ def eager_turn(threads: int, rows: int, batches: int) -> Callable[[], float]:
             adam.zero_grad()
             finals.backward(finals.detach())
             adam.step()
-        torch.set_num_threads(1)
+        one_core()
         return 1e3 * (time.perf_counter() - start) * EPOCH / batches
 
     return turn
@@ -167,7 +171,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     threads, rows, batches = options.threads, options.rows, options.batches
-    torch.set_num_threads(1)
+    one_core()
     turns = {f"fused, G = {n}": fused_turn(n, threads, rows, batches) for n in options.sizes}
     turns["floor: own product"] = own_floor(threads, rows, batches)
     turns["floor: torch.bmm"] = bmm_floor(threads, rows, batches)

@@ -53,8 +53,8 @@ def test_long_gaps_and_absence_stay_missing():
     long_gap = [1, 2, NAN, NAN, NAN, 6, 7, 8]
     assert np.isnan(filled(long_gap, 2, 8)[0][2:5]).all()
     assert not np.isnan(filled(long_gap, 2, 8, max_gap=3)[0]).any()
-    absent = [NAN, NAN, 3, 4, 5, 6, NAN, NAN]
-    assert np.isnan(filled(absent, 2, 8)[0]).tolist() == np.isnan(absent).tolist()
+    absent = [NAN, NAN, 3, 4, 5, 6, NAN, NAN, NAN]
+    assert np.isnan(filled(absent, 2, 9)[0]).tolist() == np.isnan(absent).tolist()
     assert filled([NAN, 2, NAN, 4, 5, 6], 6, 6)[1] == 0  # no other period to take it from
 
 

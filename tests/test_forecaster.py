@@ -56,6 +56,23 @@ def test_evaluate_scores_what_comes_after(fitted: Forecaster, frame: pl.DataFram
     assert ratio.to_list() == pytest.approx((fitted.models.std**2).tolist())  # type: ignore[union-attr]
 
 
+def test_evaluate_scores_the_rows_it_is_given(fitted: Forecaster, frame: pl.DataFrame) -> None:
+    """Also rows from the middle of what `fit` saw, and never others."""
+    middle = frame.filter(pl.col("ds").is_between(pl.datetime(2024, 1, 8), pl.datetime(2024, 1, 9)))
+    table = fitted.evaluate(middle)
+    assert table["values"].to_list() == [25] * 4 and (table["mse"] < 0.2).all()
+    assert (fitted.evaluate(middle.with_columns(pl.col("y") + 100))["mse"] > 10).all()
+    shifted = middle.with_columns(pl.col("ds").dt.offset_by("30m"))
+    with pytest.raises(FuelsError, match="clock"):
+        fitted.evaluate(shifted)
+
+
+def test_data_that_end_in_mid_period_are_fitted(frame: pl.DataFrame) -> None:
+    cut = frame.filter(pl.col("ds") < pl.datetime(2024, 1, 20, 19))
+    table = Forecaster(rounds=1, settings=SMALL).fit(cut).predict()
+    assert str(table["ds"][0]) == "2024-01-20 19:00:00"
+
+
 def test_saved_and_loaded_is_the_same(fitted: Forecaster, tmp_path: Path) -> None:
     fitted.save(tmp_path / "f")
     loaded = Forecaster.load(tmp_path / "f")

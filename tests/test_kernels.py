@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -148,12 +149,32 @@ def test_saturated_gates_are_finite_and_near() -> None:
     assert_near(out, exact, 1e-4)
 
 
-def test_nan_is_not_hidden() -> None:
-    params, inputs, _ = draw(PAPER, clients=2, rows=8, seed=7)
+def test_nan_is_not_hidden_and_stays_with_its_client() -> None:
+    shape = GruShape(hidden=20, branches=((3, 1), (2, 1)))
+    params, inputs, upstream = draw(shape, clients=3, rows=8, seed=7)
+    clean = with_gradient(encode, params, inputs, shape, upstream)
     params[1, 5] = float("nan")
-    out = encode(params, inputs, PAPER)
-    assert bool(out[0].isfinite().all())
-    assert bool(out[1].isnan().any())
+    found = with_gradient(encode, params, inputs, shape, upstream)
+    for before, after in zip(clean, found, strict=True):
+        assert bool(after[1].isnan().any())
+        assert torch.equal(before[0], after[0]) and torch.equal(before[2], after[2])
+
+
+def test_a_vanishing_gradient_is_taken_for_zero() -> None:
+    """Numbers below 1e-38 would make the products a hundred times slower."""
+    params, inputs, _ = draw(PAPER, clients=1, rows=16, seed=20)
+    tiny = torch.full((1, 16, PAPER.width), 1000, dtype=torch.int32).view(torch.float32)
+
+    def on_a_fresh_thread() -> bool | None:
+        if not torch.set_flush_denormal(False):
+            return None
+        return bool((with_gradient(encode, params, inputs, PAPER, tiny)[1] == 0).all())
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(on_a_fresh_thread).result()
+    if found is None:
+        pytest.skip("this processor cannot flush denormal numbers")
+    assert found
 
 
 def test_a_second_backward_pass_is_refused() -> None:

@@ -17,12 +17,15 @@ import polars as pl
 import pytest
 
 from conftest import make_panel
+from fuels.build import build
 from fuels.config import Engine, Settings, merge, read_config
 from fuels.data.panel import Panel
+from fuels.data.windows import branches
 from fuels.errors import FuelsError
 from fuels.federation.checkpoint import load_state
+from fuels.model.network import build_network
 from fuels.report.folder import RunFolder
-from fuels.run import run
+from fuels.run import origin, run
 
 RESULTS = ("metrics.jsonl", "forecasts.parquet", "models.safetensors", "server.safetensors")
 
@@ -127,9 +130,8 @@ def test_too_few_clients_warn_once_and_go_on(tmp_path: Path, clients: int) -> No
 def test_equal_clients_warn_and_go_on(tmp_path: Path) -> None:
     panel = make_panel(clients=1)
     same = replace(panel, values=np.repeat(panel.values, 4, axis=1), ids=("a", "b", "c", "d"))
-    settings = small(options={"intra": False})  # W_n would differ from client to client
-    with pytest.warns(UserWarning, match="nothing to share"):
-        outcome = do_run(tmp_path / "r", settings, same)
+    with pytest.warns(UserWarning, match="nothing to share for 4 of 4"):
+        outcome = do_run(tmp_path / "r", small(), same)
     assert np.isfinite(outcome.summary["scores"]["FUELS"]["mse"])
 
 
@@ -137,6 +139,39 @@ def test_without_validation_the_last_model_is_kept(tmp_path: Path, panel: Panel)
     outcome = do_run(tmp_path / "r", small(windows={"split": "8/0/3"}), panel)
     assert outcome.summary["kept_model"] == "last"
     assert outcome.history[-1]["val_mse"] is None
+
+
+def test_a_client_silent_in_validation_keeps_its_last_model(tmp_path: Path) -> None:
+    panel = make_panel(clients=4)
+    panel.values[7 * 24 : 9 * 24, 2] = np.nan
+    do_run(tmp_path / "r", small(), panel)
+    models = load_state(tmp_path / "r" / "models.safetensors")[0]["model/decoder"]
+    start = build_network("gru", 4, branches(24, 3, 3)).initial(0)["decoder"]
+    assert all(np.abs(row - start).max() > 1e-4 for row in models)
+
+
+def test_late_joiners_do_not_fool_early_stopping(tmp_path: Path) -> None:
+    """The mean error jumps when others join: that is no reason to stop."""
+    settings = small(training={"rounds": 12, "patience": 2, "late": "0.5@6"})
+    outcome = do_run(tmp_path / "r", settings, make_panel(clients=6))
+    assert len(outcome.history) > 8
+
+
+def test_two_runs_cannot_share_a_folder(tmp_path: Path, panel: Panel) -> None:
+    folder = RunFolder(tmp_path / "r")
+    with folder.held(), pytest.raises(FuelsError, match="another process"):
+        run(small(), Engine(threads=1), RunFolder(tmp_path / "r"), panel=panel, plots=False)
+
+
+def test_changed_settings_are_refused_on_resume(tmp_path: Path, panel: Panel) -> None:
+    settings, engine = small(), Engine(threads=1)
+    folder = RunFolder.create(tmp_path / "r", settings, engine)
+    with build(settings, engine, panel) as job:
+        done = job.loop.step()
+        arrays, facts = job.loop.state()
+        folder.save(done, arrays, {**facts, **origin(job)})
+    with pytest.raises(FuelsError, match="settings have changed"):
+        run(small(options={"tau": 1}), engine, folder, panel=panel, resume=True, plots=False)
 
 
 def test_early_stopping(tmp_path: Path, panel: Panel) -> None:
@@ -231,29 +266,30 @@ def test_twenty_kills_end_bit_identical(tmp_path: Path) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fuels.run", "fuels.model.fused", "conftest"])
 
-    def train(folder: Path, seconds: float) -> bool:
-        """Train in a process of its own, killed after `seconds`; whether it ended by itself."""
+    def train(folder: Path, rounds: int | None = None, delay: float = 0.0) -> bool:
+        """Train in a process of its own; killed some time after a round; whether it was killed."""
         process = context.Process(target=_train, args=(folder, settings))
         process.start()
-        process.join(seconds)
-        killed = process.is_alive()
-        if killed:
-            os.kill(process.pid, signal.SIGKILL)  # type: ignore[arg-type]
-            process.join(30)
-        else:
-            assert process.exitcode == 0
-        return not killed
+        log = folder / "metrics.jsonl"
+        while rounds is not None and process.is_alive():
+            if (len(log.read_bytes().splitlines()) if log.exists() else 0) >= rounds:
+                time.sleep(delay)
+                os.kill(process.pid, signal.SIGKILL)  # type: ignore[arg-type]
+                break
+            time.sleep(0.001)
+        process.join(120)
+        assert process.exitcode in (0, -signal.SIGKILL)
+        return process.exitcode != 0
 
-    train(tmp_path / "warm", 120)
-    start = time.perf_counter()
-    assert train(tmp_path / "whole", 120)
-    length = time.perf_counter() - start
+    assert not train(tmp_path / "whole")
     moments = random.Random(5)
-    killed = 0
-    for attempt in range(20):
+    kills = 0
+    for attempt in range(40):
         folder = tmp_path / f"r{attempt}"
-        killed += not train(folder, moments.uniform(0.2, 0.95) * length)
+        kills += train(folder, moments.randint(0, 11), moments.uniform(0, 0.05))
         if not (folder / "summary.json").exists():
-            assert train(folder, 120)
+            assert not train(folder)
         assert results(folder) == results(tmp_path / "whole"), f"attempt {attempt}"
-    assert killed >= 12
+        if kills == 20:
+            return
+    pytest.fail(f"only {kills} of 40 processes could be killed before they ended")

@@ -123,3 +123,37 @@ def test_order_of_clients_does_not_matter() -> None:
     one, other = prepare(panel, period=24, lags=lags), prepare(shuffled, period=24, lags=lags)
     assert one.ids == other.ids
     np.testing.assert_array_equal(one.series, other.series)
+
+
+def test_data_that_end_in_mid_period() -> None:
+    """A final incomplete period may belong to any part, also to training."""
+    panel = make_panel(days=12)
+    short = replace(panel, values=panel.values[:-5])
+    lags = branches(24, 3, 3)
+    for split, bounds in (("12/0/0", (288, 288, 288)), ("9/3/0", (216, 283, 283))):
+        data = prepare(short, period=24, lags=lags, split=split)
+        assert (data.split.train, data.split.val, data.split.test) == bounds
+        assert data.target[0].sum() == 283 - 72
+        assert not data.window[:, 283:].any()
+
+
+def test_clients_whose_gaps_cannot_be_filled_are_left_out_by_name() -> None:
+    panel = make_panel(clients=3, days=40)
+    hours = np.arange(panel.length)
+    panel.values[(hours // 24) % 3 != 0, 1] = np.nan  # reports every third day only
+    data = prepare(panel, period=24, lags=branches(24, 3, 3))
+    assert data.ids == ("c0", "c2") and "gaps are too long" in data.left_out["c1"]
+
+
+def test_the_mask_of_validation_does_not_reach_training() -> None:
+    """Whether a gap at the end of training is filled does not depend on what is observed later."""
+    panel = make_panel(days=20)
+    panel.values[12 * 24 - 10 : 12 * 24, 1] = np.nan
+    later = panel.values.copy()
+    later[12 * 24 : 12 * 24 + 40, 1] = np.nan
+    lags = branches(24, 3, 3)
+    one = prepare(panel, period=24, lags=lags, split="12/4/4")
+    other = prepare(replace(panel, values=later), period=24, lags=lags, split="12/4/4")
+    end = one.split.train
+    np.testing.assert_array_equal(one.series[:, :end], other.series[:, :end])
+    np.testing.assert_array_equal(one.window[:, :end], other.window[:, :end])

@@ -11,7 +11,6 @@ from fuels.data.panel import Panel
 from fuels.data.readers import read_panel
 from fuels.data.synthetic import synthesise
 from fuels.data.windows import Branches, Dataset, branches, prepare
-from fuels.errors import FuelsError
 from fuels.federation.loop import Loop
 from fuels.federation.ray_transport import RayTransport
 from fuels.federation.site import Site
@@ -121,8 +120,6 @@ def build(settings: Settings, engine: Engine, panel: Panel | None = None) -> Job
     settings = complete(settings)
     threads = set_up(engine)
     dataset = load_dataset(settings, panel)
-    if not dataset.target[:, : dataset.split.train].any(axis=1).all():
-        raise FuelsError("a client has no training sample; its gaps are too long to be filled")
     method = make_method(settings, dataset)
     sites = open_sites(dataset, method, engine, threads, settings.training.keep)
     loop = Loop(method, sites, settings.training, settings.seed)

@@ -123,6 +123,11 @@ def merge(settings: Settings, changes: Mapping[str, Any], place: str) -> Setting
     return typing.cast(Settings, _merge(settings, changes, place, ""))
 
 
+def merge_engine(engine: Engine, changes: Mapping[str, Any], place: str) -> Engine:
+    """`merge` for the engine."""
+    return typing.cast(Engine, _merge(engine, changes, place, "engine."))
+
+
 def _merge(target: Any, changes: Mapping[str, Any], place: str, prefix: str) -> Any:
     hints = typing.get_type_hints(type(target))
     known = {f.name for f in fields(target)}
@@ -164,7 +169,7 @@ def coerce(value: Any, kind: Any, place: str) -> Any:
         raise FuelsError(f"{place} must be text, not {value!r}")
     try:
         number = kind(value) if not isinstance(value, bool) else None
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = None
     if number is None or number != number or (kind is int and float(value) != number):
         raise FuelsError(f"{place} must be {_KINDS.get(kind, kind.__name__)}, not {value!r}")
@@ -292,8 +297,7 @@ def read_config(path: Path) -> tuple[Settings, Engine]:
     content = read_toml(path)
     engine_part = content.pop("engine", {})
     settings = merge(Settings(), content, str(path))
-    engine = typing.cast(Engine, _merge(Engine(), engine_part, str(path), "engine."))
-    return settings, engine
+    return settings, merge_engine(Engine(), engine_part, str(path))
 
 
 def assignment(text: str) -> dict[str, Any]:

@@ -42,6 +42,7 @@ def write_table(frame: pl.DataFrame, path: Path) -> None:
         else:
             frame.write_parquet(temporary)
         temporary.replace(path)
-    except OSError as error:
+    except (OSError, pl.exceptions.PolarsError) as error:
         temporary.unlink(missing_ok=True)
-        raise FuelsError(f"{path}: cannot be written ({error.strerror or error})") from None
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise FuelsError(f"{path}: cannot be written ({reason})") from None

@@ -150,14 +150,16 @@ class Forecaster:
         values = whole.select(known).values
         mean, std = models.mean[rows], models.std[rows]
         z = ((fill_from_past(values, models.period) - mean) / std).T  # [client, time]
-        start = whole.length - new.length
+        start = int((new.start - whole.start) // whole.step)
         reach = max(max(branch) for branch in models.branches)
-        first = max(start, reach)
+        first, last = max(start, reach), start + new.length
+        if first >= last:
+            raise FuelsError(f"the windows reach back {reach} steps: give more values to evaluate")
         lags = np.array([lag for branch in models.branches for lag in branch])
-        steps = np.arange(first, whole.length)[:, None] - lags
+        steps = np.arange(first, last)[:, None] - lags
         windows = z[:, steps].astype(np.float32)  # [client, step, lag]
         predicted = _predict(models, rows, windows)
-        actual = ((values - mean) / std).T[:, first:]
+        actual = ((new.select(known).values[first - start :] - mean) / std).T
         target = ~np.isnan(actual) & ~np.isnan(predicted)
         mse, mae = errors(np.nan_to_num(actual), np.nan_to_num(predicted), target)
         table = pl.DataFrame(
@@ -226,6 +228,8 @@ def _join(old: Panel, new: Panel) -> Panel:
     """One panel of two that follow or overlap; where both know a value the newer panel counts."""
     if old.step != new.step or old.timezone != new.timezone:
         raise FuelsError("the new data have another step or time zone than those of fit")
+    if (new.start - old.start) % old.step != np.timedelta64(0, "s"):
+        raise FuelsError("the times of the new data do not lie on the clock of those of fit")
     start = min(old.start, new.start)
     end = max(old.times[-1], new.times[-1])
     length = int((end - start) // old.step) + 1

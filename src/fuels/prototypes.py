@@ -38,7 +38,10 @@ class PeriodicPrototype:
 
 
 class ConcatenationPrototype:
-    """Eq. 7: the rows of all batches one after another, [client, batches x B, d_r]."""
+    """Eq. 7: the rows of all batches one after another, [client, batches x B, d_r].
+
+    The rows of a period that is cut off at an end of the data are 0, as everywhere else.
+    """
 
     def __init__(
         self, clients: int, batches: int, period: int, width: int, device: torch.device
@@ -46,7 +49,7 @@ class ConcatenationPrototype:
         self.rows = torch.zeros(clients, batches, period, width, device=device)
 
     def add(self, r: Tensor, batch: int, complete: Tensor) -> None:
-        self.rows[:, batch] = r
+        self.rows[:, batch] = r * complete.view(-1, 1, 1)
 
     def value(self) -> Tensor:
         return self.rows.flatten(1, 2)

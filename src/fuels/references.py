@@ -29,9 +29,11 @@ def references(dataset: Dataset, part: str) -> dict[str, Forecast]:
 
 
 def lagged(dataset: Dataset, part: str, lag: int) -> Forecast:
-    """The value `lag` steps earlier, gaps filled from the past as everywhere."""
+    """The value `lag` steps earlier; the last value where that is not known."""
     first, last = dataset.split.part(part)
-    return dataset.series[:, first - lag : last - lag]
+    known = dataset.known[:, first - lag : last - lag]
+    newest = dataset.series[:, first - 1 : last - 1]
+    return np.where(known, dataset.series[:, first - lag : last - lag], newest)
 
 
 def ridge(dataset: Dataset, part: str, phase: bool = False) -> Forecast:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -43,8 +44,11 @@ def run(
 
     `watch(loop)` gives a context manager whose value is a watcher: the progress display.
     """
-    with build(settings, engine, panel) as job:
-        if not folder.config.exists():  # only now: a run that cannot begin leaves nothing behind
+    # The data are read and everything is checked before the folder is touched: a run that cannot
+    # begin leaves nothing behind.
+    with build(settings, engine, panel) as job, folder.held():
+        if not resume and not folder.config.exists():
+            folder.refuse_used()
             folder.begin(job.settings, engine)
         start(job, folder, resume)
         display: AbstractContextManager[Watcher | None] = (
@@ -52,26 +56,35 @@ def run(
         )
         with display as watcher:
             watchers: Sequence[Watcher] = [folder] if watcher is None else [folder, watcher]
-            job.loop.run(watchers, saver=_Saver(folder, fingerprint(job.dataset)))
+            job.loop.run(watchers, saver=_Saver(folder, job))
         return conclude(job, folder, plots=plots)
 
 
 class _Saver:
-    """Adds to each checkpoint which data it belongs to."""
+    """Adds to each checkpoint which data and settings it belongs to."""
 
-    def __init__(self, folder: RunFolder, data: str) -> None:
-        self.folder, self.data = folder, data
+    def __init__(self, folder: RunFolder, job: Job) -> None:
+        self.folder, self.origin = folder, origin(job)
 
     def save(self, done: Any, arrays: Any, facts: Any) -> None:
-        self.folder.save(done, arrays, {**facts, "data": self.data})
+        self.folder.save(done, arrays, {**facts, **self.origin})
+
+
+def origin(job: Job) -> dict[str, Any]:
+    """What a checkpoint must agree with to be continued."""
+    return {"data": fingerprint(job.dataset), "settings": to_dict(job.settings)}
 
 
 def start(job: Job, folder: RunFolder, resume: bool) -> None:
     """Bring a job to where its folder left off, or to its warm start."""
     restored = folder.restore() if resume else None
     if restored is not None:
-        if restored[1]["data"] != fingerprint(job.dataset):
-            raise FuelsError(f"{folder.path}: the data have changed since this run was interrupted")
+        now = origin(job)
+        for what in ("data", "settings"):
+            if restored[1].get(what) != json.loads(json.dumps(now[what])):
+                raise FuelsError(
+                    f"{folder.path}: the {what} have changed since this run was interrupted"
+                )
         job.loop.load(*restored)
     elif job.settings.training.warm_start:
         warm_start(job, Path(job.settings.training.warm_start))
@@ -195,7 +208,9 @@ def summarise(job: Job, folder: RunFolder, scores: dict[str, Any]) -> dict[str, 
 def forecast_frame(dataset: Dataset, forecast: NDArray[Any], part: str = "test") -> pl.DataFrame:
     """client, time, actual, forecast of a part, in the data's unit; times in the data's zone."""
     actual = dataset.values(part)
+    first, last = dataset.split.part(part)
     predicted = forecast * dataset.std[:, None] + dataset.mean[:, None]
+    predicted = np.where(dataset.window[:, first:last], predicted, np.nan)
     times = dataset.times(part)
     clients, steps = actual.shape
     frame = pl.DataFrame(
@@ -205,5 +220,5 @@ def forecast_frame(dataset: Dataset, forecast: NDArray[Any], part: str = "test")
             "actual": actual.ravel(),
             "forecast": predicted.ravel(),
         }
-    ).with_columns(pl.col("actual").fill_nan(None))
+    ).with_columns(pl.col("actual", "forecast").fill_nan(None))
     return in_zone(frame, dataset.panel.timezone)

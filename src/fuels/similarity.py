@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fuels.jsd_kernel import pairwise_jsd
 
 Floats32 = NDArray[np.float32]
+SAME = 1e-5  # clients with equal data differ by less than this, through the draw of W_n alone
 
 
 def softmax_rows(prototypes: Floats32) -> Floats32:
@@ -68,7 +69,7 @@ class SimilarityTable:
         members = np.flatnonzero(self.known)
         upper = np.triu_indices(len(members), k=1)
         values = self.jsd[np.ix_(members, members)][upper]
-        return float(np.percentile(values, percentile)) if values.size else 0.0
+        return max(SAME, float(np.percentile(values, percentile))) if values.size else SAME
 
     def known_among(self, clients: Sequence[str]) -> int:
         """How many of these clients have sent a prototype."""

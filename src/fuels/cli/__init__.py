@@ -74,6 +74,9 @@ def main() -> None:
         # The reader of our output is gone (for instance `| head`): nobody is left to tell.
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:
+        typer.echo(f"fuels: {error.filename or 'output'}: {error.strerror or error}", err=True)
+        sys.exit(1)
 
 
 def _show_warning(message: object, *_: object, **__: object) -> None:

@@ -71,12 +71,9 @@ def forecast_command(
         "activity": activity,
     }
     changes = {key: value for key, value in given.items() if value is not None}
-    # New data come as they are: the span and the clients of the run do not restrict them.
-    panel = load_panel(
-        replace(settings, data=replace(settings.data, start="", end="", **changes))
-        if data is not None
-        else replace(settings, data=replace(settings.data, **changes))
-    )
+    if data is not None:  # new data come as they are: the run's span and clients do not limit them
+        changes = {"start": "", "end": "", "ids": (), **changes}
+    panel = load_panel(replace(settings, data=replace(settings.data, **changes)))
     table = forecast_table(forecast(models, panel, horizon))
     if out is not None:
         write_table(table, out)

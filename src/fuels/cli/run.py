@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from fuels.config import (
     Settings,
     assignment,
     merge,
+    merge_engine,
     nearest,
     read_config,
 )
@@ -229,7 +231,7 @@ def run_command(
         settings, engine, notes = assemble(changes, preset, scale, config, settings_ or [])
         name = f"{settings.method}-{source_name(settings)}-seed{settings.seed}"
         folder = RunFolder(out or free_folder(Path("runs"), name))
-    engine = merge_engine(engine, compute)
+    engine = merge_engine(engine, compute, "command line")
     train(settings, engine, folder, notes, resume is not None, json_, plots, profile)
 
 
@@ -251,7 +253,7 @@ def assemble(
     config: Path | None,
     assignments: list[str],
 ) -> tuple[Settings, Engine, list[str]]:
-    """Preset, then scale, then config file, then options, then --set: the later one wins."""
+    """Config file, then preset, then scale, then options, then --set: the later one wins."""
     settings, engine = (Settings(), Engine()) if config is None else read_config(config)
     notes: list[str] = []
     if preset is not None:
@@ -267,7 +269,10 @@ def assemble(
         settings = merge(settings, SCALES[scale], f"--scale {scale}")
     settings = merge(settings, changes, "command line")
     for text in assignments:
-        settings = merge(settings, assignment(text), f"--set {text}")
+        change = assignment(text)
+        engine = merge_engine(engine, change.pop("engine", {}), f"--set {text}")
+        settings = merge(settings, change, f"--set {text}")
+    settings = located(settings)
     if scale == "quick":
         notes.append(
             f"--scale quick: {settings.data.clients} clients, {settings.training.rounds} rounds;"
@@ -276,10 +281,19 @@ def assemble(
     return settings, engine, notes
 
 
-def merge_engine(engine: Engine, changes: dict[str, Any]) -> Engine:
-    from dataclasses import replace
+def located(settings: Settings) -> Settings:
+    """The settings with whole paths, so that the run can be used from any folder."""
 
-    return replace(engine, **changes)
+    def whole(path: str) -> str:
+        return path if not path or path.startswith("synthetic:") else str(Path(path).resolve())
+
+    data = replace(
+        settings.data,
+        source=whole(settings.data.source),
+        coordinates=whole(settings.data.coordinates),
+    )
+    training = replace(settings.training, warm_start=whole(settings.training.warm_start))
+    return replace(settings, data=data, training=training)
 
 
 def source_name(settings: Settings) -> str:

@@ -1,9 +1,8 @@
 """Filling short gaps from the same phase of neighbouring periods.
 
-A gap is a run of missing values between two observed values of a client; what lies before its
-first or after its last value is absence, not a gap. A filled value feeds windows and is never a
-target. Nothing flows back into training: a fill inside the training part looks at observed values
-of the training part only, a fill outside it at earlier observed values only.
+A gap is a run of missing values after a client's first observed value. A filled value feeds windows
+and is never a target. Nothing flows back: whether and how a step inside the training part is filled
+depends on the training part only, and outside it on earlier steps only, as in a live forecast.
 """
 
 from __future__ import annotations
@@ -20,11 +19,12 @@ def fill_gaps(
     """Fill gaps of at most `max_gap` steps (one period by default) in values [time, client].
 
     Inside training (step < train_end): the mean of the nearest earlier and the nearest later value
-    at the same phase, or the one there is. Outside: the nearest earlier one. Returns the filled
-    values and how many were filled; what cannot be filled stays NaN.
+    at the same phase, or the one there is, in gaps whose part inside training is short enough.
+    Outside: the nearest earlier one, up to `max_gap` steps after the last observed value. Returns
+    the filled values and how many were filled; what cannot be filled stays NaN.
     """
     length = values.shape[0]
-    fillable = _in_short_gap(~np.isnan(values), period if max_gap is None else max_gap)
+    fillable = _fillable(~np.isnan(values), train_end, period if max_gap is None else max_gap)
     if not fillable.any():
         return values.copy(), 0
     by_phase = _stack_periods(values, period)  # [period number, phase, client]
@@ -41,15 +41,19 @@ def fill_gaps(
     return filled, int(np.count_nonzero(fillable & ~np.isnan(filled)))
 
 
-def _in_short_gap(observed: NDArray[np.bool_], max_gap: int) -> NDArray[np.bool_]:
-    """Where a run of at most max_gap missing values stands between observed ones."""
+def _fillable(observed: NDArray[np.bool_], train_end: int, max_gap: int) -> NDArray[np.bool_]:
+    """Where a missing value stands in a gap that is short, as far as it may be known there."""
     length = observed.shape[0]
     step = np.arange(length, dtype=np.int32)[:, None]
     before = np.maximum.accumulate(np.where(observed, step, np.int32(-1)), axis=0)
-    after = np.minimum.accumulate(np.where(observed, step, np.int32(length))[::-1], axis=0)[::-1]
-    short: NDArray[np.bool_] = after - before - 1 <= max_gap
-    inside: NDArray[np.bool_] = ~observed & (before >= 0) & (after < length)
-    return short & inside
+    # Inside training the end of the gap is known, or the end of training; outside only its past.
+    seen = observed[:train_end]
+    ends = np.where(seen, step[:train_end], np.int32(min(train_end, length)))
+    after = np.minimum.accumulate(ends[::-1], axis=0)[::-1]
+    gap = step - before
+    gap[:train_end] = after - before[:train_end] - 1
+    fillable: NDArray[np.bool_] = ~observed & (before >= 0) & (gap <= max_gap)
+    return fillable
 
 
 def _stack_periods(values: Floats, period: int) -> Floats:

@@ -82,6 +82,7 @@ class Dataset:
     split: Split
     offset: int
     series: NDArray[np.float32]  # z-scored, gaps filled, 0 where nothing is known
+    known: NDArray[np.bool_]  # observed or filled
     window: NDArray[np.bool_]  # every lag of the sample at this step is known
     target: NDArray[np.bool_]  # the value was observed, and its window is known
     mean: NDArray[np.float64]  # [client], of the training part
@@ -107,6 +108,7 @@ class Dataset:
             split=self.split,
             offset=self.offset,
             series=self.series[index],
+            known=self.known[index],
             window=self.window[index],
             target=self.target[index],
             mean=self.mean[index],
@@ -123,10 +125,9 @@ class Dataset:
         return np.where(known, gathered, np.float32(0))
 
     def values(self, part: str) -> NDArray[np.float64]:
-        """The observed values of a part in the data's unit, [client, step]; NaN if not a target."""
+        """The observed values of a part in the data's unit, [client, step]; NaN where missing."""
         first, last = self.split.part(part)
-        actual = self.series[:, first:last] * self.std[:, None] + self.mean[:, None]
-        return np.where(self.target[:, first:last], actual, np.nan)
+        return self.panel.values[max(0, first - self.offset) : last - self.offset].T
 
     def times(self, part: str) -> NDArray[np.datetime64]:
         first, last = self.split.part(part)
@@ -154,8 +155,10 @@ def prepare(
     """Split, leave out, draw, fill and scale: the dataset a federation trains on."""
     panel = panel.sorted()
     offset = int(panel.phases(period)[0]) if panel.length else 0
-    values = np.concatenate([np.full((offset, len(panel.ids)), np.nan), panel.values])
-    periods = -(-values.shape[0] // period)  # a final incomplete period counts
+    length = offset + panel.length
+    periods = -(-length // period)  # a final incomplete period counts
+    values = np.full((periods * period, len(panel.ids)), np.nan)
+    values[offset:length] = panel.values
     reach = -(-max(max(branch) for branch in lags) // period)
     needed = reach + 3
     if periods < needed:
@@ -167,11 +170,18 @@ def prepare(
     train, val, test = split_periods(split, periods)
     bounds = Split(
         train=train * period,
-        val=(train + val) * period,
-        test=min((train + val + test) * period, values.shape[0]),
+        val=min((train + val) * period, max(length, train * period)),
+        test=min((train + val + test) * period, max(length, train * period)),
     )
     reasons = leave_out(values, 0, bounds.train, period, needed)
-    left_out = {panel.ids[i]: reason for i, reason in reasons.items()}
+    filled_values, _ = fill_gaps(values, period, bounds.train, max_gap=max_gap or period)
+    known = ~np.isnan(filled_values)
+    window = known_windows(known.T, lags)
+    window[:, length:] = False  # after the end of the data there is nothing to forecast yet
+    training = window[:, : bounds.train].reshape(len(panel.ids), -1, period)
+    for i in np.flatnonzero(~np.all(training, axis=2).any(axis=1)):
+        reasons.setdefault(int(i), "no complete period of training: its gaps are too long to fill")
+    left_out = {panel.ids[i]: reasons[i] for i in sorted(reasons)}
     live = [i for i in range(len(panel.ids)) if i not in reasons]
     if not live:
         client, reason = next(iter(left_out.items()), ("", "there are no clients"))
@@ -179,18 +189,11 @@ def prepare(
     if clients:
         drawn = set(draw_clients([panel.ids[i] for i in live], clients, seed))
         live = [i for i in live if panel.ids[i] in drawn]
-    panel, values = panel.take(live), values[:, live]
-
-    observed = ~np.isnan(values)
-    filled_values, filled = fill_gaps(values, period, bounds.train, max_gap=max_gap or period)
-    known = ~np.isnan(filled_values)
+    panel, values, filled_values = panel.take(live), values[:, live], filled_values[:, live]
+    known, window, observed = known[:, live], window[live], ~np.isnan(values)
     mean = np.nanmean(values[: bounds.train], axis=0)
     std = np.nanstd(values[: bounds.train], axis=0)
     scaled = ((filled_values - mean) / std).T
-    window = np.ones(scaled.shape, dtype=np.bool_)
-    for lag in {lag for branch in lags for lag in branch}:
-        window[:, :lag] = False
-        window[:, lag:] &= known.T[:, : scaled.shape[1] - lag]
     return Dataset(
         panel=panel,
         period=period,
@@ -198,10 +201,20 @@ def prepare(
         split=bounds,
         offset=offset,
         series=np.nan_to_num(scaled, nan=0.0).astype(np.float32),
+        known=known.T,
         window=window,
         target=observed.T & window,
         mean=mean,
         std=std,
-        filled=filled,
+        filled=int((known & ~observed).sum()),
         left_out=left_out,
     )
+
+
+def known_windows(known: NDArray[np.bool_], lags: Branches) -> NDArray[np.bool_]:
+    """Whether every lag of the sample at a step is known, [client, step]."""
+    window = np.ones(known.shape, dtype=np.bool_)
+    for lag in {lag for branch in lags for lag in branch}:
+        window[:, :lag] = False
+        window[:, lag:] &= known[:, : known.shape[1] - lag]
+    return window

@@ -70,9 +70,7 @@ class Saver(Protocol):
 class Loop:
     """A training in progress; `state` and `load` let it go on after an interruption."""
 
-    def __init__(
-        self, method: Method, transport: Transport, training: Training, seed: int
-    ) -> None:
+    def __init__(self, method: Method, transport: Transport, training: Training, seed: int) -> None:
         self.method, self.transport = method, transport
         self.training, self.seed = method.complete(training), seed
         self.clients = transport.clients
@@ -82,6 +80,7 @@ class Loop:
         self.val_mse = np.full(len(self.clients), np.nan)  # last known of each client
         self.val_mae = np.full(len(self.clients), np.nan)
         self.best_score, self.best_round = float("inf"), 0
+        self.judged = 0  # clients the best score is the mean of
         self.best_download: Download | None = None  # of the best round, where all share one model
         self.totals = {"numbers_up": 0.0, "numbers_down": 0.0, "uploads": 0}
 
@@ -206,6 +205,9 @@ class Loop:
         self.totals["uploads"] += done.clients
         if np.isnan(self.val_mse).all():
             return
+        judged = int((~np.isnan(self.val_mse)).sum())
+        if judged != self.judged:  # a mean over other clients is not comparable with the best
+            self.judged, self.best_score = judged, float("inf")
         done.val_mse = float(np.nanmean(self.val_mse))
         done.val_mae = float(np.nanmean(self.val_mae))
         if done.val_mse < self.best_score:
@@ -232,6 +234,7 @@ class Loop:
             "clients": list(self.clients),
             "best_score": self.best_score,
             "best_round": self.best_round,
+            "judged": self.judged,
             "totals": self.totals,
         }
         return arrays, facts
@@ -247,6 +250,7 @@ class Loop:
         self.best_download = Download(shared=best) if best else None
         self.round = int(facts["round"])
         self.best_score, self.best_round = float(facts["best_score"]), int(facts["best_round"])
+        self.judged = int(facts["judged"])
         self.totals = dict(facts["totals"])
 
 

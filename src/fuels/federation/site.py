@@ -100,10 +100,12 @@ class Site:
     def models(self, download: Download) -> Parts:
         """The model kept for every client, [client, size] per part.
 
-        Personal models: the best round of each client on its validation part. Otherwise, and for
-        methods with one model for all, what `download` and the client's own parts give.
+        Personal models: the best round of each client on its validation part. Otherwise, for a
+        client that was never judged, and for methods with one model for all: what `download` and
+        the client's own parts give.
         """
-        if self.best:
+        unjudged = np.flatnonzero(self.best_round == 0)
+        if self.best and not len(unjudged):
             return self.best
 
         def work(index: NDArray[np.int64]) -> Parts:
@@ -111,7 +113,11 @@ class Site:
             return {name: part.detach() for name, part in parts.items()}
 
         pieces = self._in_groups(work, np.arange(len(self.ids)))
-        return {name: torch.cat([piece[name] for piece in pieces]) for name in MODEL}
+        last = {name: torch.cat([piece[name] for piece in pieces]) for name in MODEL}
+        if self.best:
+            judged = torch.from_numpy(self.best_round > 0).to(self.device).unsqueeze(1)
+            return {name: torch.where(judged, self.best[name], last[name]) for name in MODEL}
+        return last
 
     def forecast(self, models: Parts, part: str) -> NDArray[np.float32]:
         """One-step forecasts of a part, normalised, [client, step]."""

@@ -120,12 +120,13 @@ class Fuels(Method):
         if self.options.periodic:
             return PeriodicPrototype(clients, self.facts.period, width, group.device)
         periods = self.facts.train_periods
-        complete = group.data.complete.sum(0).tolist()
-        for client, found in zip(group.ids, complete, strict=True):
-            if found != periods:
+        # A period cut off at either end of the data is cut off for all; one inside is not.
+        inside = group.data.complete[group.data.first :][1:-1].all(0).tolist()
+        for client, whole in zip(group.ids, inside, strict=True):
+            if not whole:
                 raise FuelsError(
-                    f"client {client} has {found} complete training periods, others {periods}: the"
-                    " concatenation prototype (options.periodic = false) needs equal training spans"
+                    f"client {client} has training periods without values: the concatenation"
+                    " prototype (options.periodic = false) needs equal training spans of all"
                 )
         return ConcatenationPrototype(clients, periods, self.facts.period, width, group.device)
 

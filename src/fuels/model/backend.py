@@ -58,6 +58,7 @@ def kernels(name: str, *tensors: Tensor) -> ModuleType | None:
 def _load(name: str) -> ModuleType | Exception:
     with _lock:
         if name not in _loaded:
+            _log.info("loading %s (some seconds when a machine compiles it first)", name)
             try:
                 _loaded[name] = importlib.import_module(name)
             except Exception as problem:  # whatever stops the compiler, the plain path still works

@@ -25,6 +25,7 @@ from fuels.model.lanes import (
     clamp,
     compiled,
     get,
+    lanes,
     load,
     put,
     ratio,
@@ -44,7 +45,7 @@ X, X_CLIENT, X_ROW, X_STEP, X_INPUT, LENGTH, INPUTS, OFFSET, COLUMN = range(9)
 Lanes = Any  # a register; Numba infers its type
 
 
-@compiled()
+@compiled(lanes(lanes))
 def tanh(x: Lanes) -> Lanes:
     """Rational approximation on [-8, 8], fitted to the largest error; within 3e-7 in float32."""
     x = clamp(x, np.float32(8.0))
@@ -60,12 +61,12 @@ def tanh(x: Lanes) -> Lanes:
     return ratio(x * p, q)
 
 
-@compiled()
+@compiled(lanes(lanes))
 def sigmoid(x: Lanes) -> Lanes:
     return tanh(x * np.float32(0.5)) * np.float32(0.5) + np.float32(0.5)
 
 
-@compiled()
+@compiled(void(int64[::1], *[int64] * 5))
 def _lay_inputs(
     branch: np.ndarray, client: int, first: int, rows: int, padded: int, work: int
 ) -> None:
@@ -81,7 +82,7 @@ def _lay_inputs(
                 put(work, at + row, np.float32(0.0))
 
 
-@compiled()
+@compiled(void(*[int64] * 10))
 def _cells_forward(
     first: int, last: int, hidden: int, inputs: int, padded: int, w_ih: int, x: int,
     gates: int, before: int, after: int,
@@ -118,7 +119,7 @@ def _cells_forward(
             store(after, unit * padded + row, h)
 
 
-@compiled()
+@compiled(inline="always")  # compiled once, inside its only caller
 def _forward(
     branch: np.ndarray, hidden: int, client: int, params: int, first: int, count: int, padded: int,
     tape: int, work: int, out: int, out_row: int,
@@ -184,7 +185,7 @@ def gru_forward(
                     place += 4 * plan[b, LENGTH] * GATES * hidden * padded
 
 
-@compiled()
+@compiled(void(*[int64] * 5, float32, *[int64] * 7))
 def _cell_backward(
     unit: int, hidden: int, inputs: int, padded: int, x: int, bias: float,
     gates: int, before: int, dh: int, dg: int, dg_row: int, grad: int, lane_work: int,
@@ -236,7 +237,7 @@ def _cell_backward(
             put(grad, at, get(grad, at) + total(weighted))
 
 
-@compiled()
+@compiled(void(*[int64] * 5))
 def _states(tape: int, length: int, hidden: int, padded: int, states: int) -> None:
     """The states after all steps but the last, [step, H, padded], from the z and n of the tape."""
     plane = hidden * padded
@@ -252,7 +253,7 @@ def _states(tape: int, length: int, hidden: int, padded: int, states: int) -> No
                 store(after, unit * padded + row, h)
 
 
-@compiled()
+@compiled(inline="always")  # compiled once, inside its only caller
 def _backward(
     branch: np.ndarray, hidden: int, client: int, params: int, first: int, count: int, padded: int,
     tape: int, work: int, upstream: int, upstream_row: int, grad: int,

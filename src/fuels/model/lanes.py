@@ -3,8 +3,8 @@
 LLVM's automatic vectoriser gives up on loops over many arrays (it cannot prove that they do not
 overlap), and no BLAS is at its best on products as small as a GRU's. So the kernels say what they
 mean: a value of type `lanes` is LANES float32 numbers that live in a register, loaded from and
-stored to addresses, with + - * / against each other and against scalars. `multiply` is the one
-matrix product, built of register tiles. This module knows Numba and LLVM and nothing of GRUs.
+stored to addresses, with + - * / against each other and against scalars. This module and tiles.py
+know Numba and LLVM and nothing of GRUs.
 
 Addresses are plain integers (`address(array)`), offsets count float32 numbers.
 """
@@ -16,30 +16,32 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba.core.cgutils
+import numba.core.codegen
+import numba.core.config
 import numba.extending
 import numba.types
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import njit
-
-
-def _host_lanes() -> tuple[int, int]:
-    """(float32 numbers in a register, rows of a tile that fit the registers) of this processor."""
-    try:
-        features = binding.get_host_cpu_features()
-    except RuntimeError:  # LLVM does not know this processor
-        return 4, 4
-    if features.get("avx512f"):
-        return 16, 8
-    if features.get("avx"):
-        return 8, 4
-    return 4, 8 if binding.get_default_triple().startswith(("aarch64", "arm64")) else 4
-
-
-LANES, TILE = _host_lanes()
 
 extending: Any = numba.extending  # Numba's own annotations cover it in part
 cgutils: Any = numba.core.cgutils
+codegen: Any = numba.core.codegen
+config: Any = numba.core.config
 types: Any = numba.types
+
+
+def _registers() -> tuple[int, int]:
+    """(float32 numbers in a register, rows of a tile that fit the registers) as Numba compiles."""
+    chosen = config.CPU_FEATURES
+    features = (codegen.get_host_cpu_features() if chosen is None else chosen).split(",")
+    if "+avx512f" in features:
+        return 16, 8
+    if "+avx" in features:
+        return 8, 4
+    return 4, 8 if "+neon" in features else 4  # NEON has 32 registers, SSE 16
+
+
+LANES, TILE = _registers()
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -48,14 +50,14 @@ def compiled(signature: Any = None, **options: Any) -> Callable[[Function], Func
     """Compile without the GIL and keep the machine code on disk, where a disk can be written.
 
     Numba watches the file of the compiled function, not those it calls into: after an edit of
-    lanes.py remove the __pycache__ folders.
+    lanes.py or tiles.py remove the __pycache__ folders.
     """
 
     def decorate(function: Function) -> Function:
         options.setdefault("nogil", True)
         try:
             made: Function = njit(signature, cache=True, **options)(function)
-        except RuntimeError:  # no folder for the cache: compile for this process alone
+        except (RuntimeError, OSError):  # no folder or no room for the cache: in memory then
             made = njit(signature, **options)(function)
         return made
 

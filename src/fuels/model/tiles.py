@@ -107,38 +107,63 @@ def _make_tile(rows: int, width: int, turned: bool) -> Callable[..., None]:
     return tile
 
 
-def _make_multiply(turned: bool) -> Callable[..., None]:
-    tile1, tile2, tile3 = (_make_tile(TILE, width, turned) for width in (1, 2, 3))
-    single = _make_tile(1, 1, turned)
+_tile1, _tile2, _tile3 = (_make_tile(TILE, width, turned=False) for width in (1, 2, 3))
+_turned1, _turned2, _turned3 = (_make_tile(TILE, width, turned=True) for width in (1, 2, 3))
+_single, _single_turned = (_make_tile(1, 1, turned) for turned in (False, True))
 
-    def multiply(
-        a: int, a_row: int, rows: int, b: int, b_row: int, depth: int,
-        c: int, c_row: int, columns: int, keep: bool,
-    ) -> None:  # fmt: skip
-        column = 0
-        while column < columns:
-            left = (columns - column) // LANES
-            b_here, c_here = b + 4 * column, c + 4 * column
-            if rows < TILE:
-                for i in range(rows):
-                    a_here = a + 4 * (i if turned else i * a_row)
-                    single(a_here, a_row, b_here, b_row, depth, c_here + 4 * i * c_row, c_row, keep)
-                column += LANES
-            elif left == 3 or left > 4:
-                tile3(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
-                column += 3 * LANES
-            elif left >= 2:
-                tile2(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
-                column += 2 * LANES
-            else:
-                tile1(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
-                column += LANES
-
-    return compiled()(multiply)
+_PRODUCT = types.void(*[types.int64] * 9, types.boolean)
 
 
-multiply = _make_multiply(turned=False)
-multiply_turned = _make_multiply(turned=True)
+@compiled(_PRODUCT)
+def multiply(
+    a: int, a_row: int, rows: int, b: int, b_row: int, depth: int,
+    c: int, c_row: int, columns: int, keep: bool,
+) -> None:  # fmt: skip
+    """C = A B with A [rows, depth]."""
+    column = 0
+    while column < columns:
+        left = (columns - column) // LANES
+        b_here, c_here = b + 4 * column, c + 4 * column
+        if rows < TILE:
+            for i in range(rows):
+                c_i = c_here + 4 * i * c_row
+                _single(a + 4 * i * a_row, a_row, b_here, b_row, depth, c_i, c_row, keep)
+            column += LANES
+        elif left == 3 or left > 4:
+            _tile3(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
+            column += 3 * LANES
+        elif left >= 2:
+            _tile2(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
+            column += 2 * LANES
+        else:
+            _tile1(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
+            column += LANES
+
+
+@compiled(_PRODUCT)
+def multiply_turned(
+    a: int, a_row: int, rows: int, b: int, b_row: int, depth: int,
+    c: int, c_row: int, columns: int, keep: bool,
+) -> None:  # fmt: skip
+    """C = A' B with A [depth, rows]."""
+    column = 0
+    while column < columns:
+        left = (columns - column) // LANES
+        b_here, c_here = b + 4 * column, c + 4 * column
+        if rows < TILE:
+            for i in range(rows):
+                c_i = c_here + 4 * i * c_row
+                _single_turned(a + 4 * i, a_row, b_here, b_row, depth, c_i, c_row, keep)
+            column += LANES
+        elif left == 3 or left > 4:
+            _turned3(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
+            column += 3 * LANES
+        elif left >= 2:
+            _turned2(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
+            column += 2 * LANES
+        else:
+            _turned1(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
+            column += LANES
 
 
 def _interleave(builder: ir.IRBuilder, a: Any, b: Any, start: int) -> Any:
@@ -172,7 +197,7 @@ def _transpose_block(typingctx: Any, src: Any, src_row: Any, dst: Any, dst_row: 
     return types.void(*[types.int64] * 4), generate
 
 
-@compiled(inline="never")
+@compiled(types.void(*[types.int64] * 6))
 def transpose(src: int, src_row: int, rows: int, columns: int, dst: int, dst_row: int) -> None:
     """dst[j, i] = src[i, j] for i < rows, j < columns."""
     whole_rows, whole_columns = rows - rows % LANES, columns - columns % LANES

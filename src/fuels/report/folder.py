@@ -9,6 +9,7 @@ models.safetensors, server.safetensors, forecasts.parquet, plots/, summary.json 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -62,7 +63,11 @@ class RunFolder:
     def refuse_used(self) -> None:
         path = self.path
         try:
-            used = path.exists() and (not path.is_dir() or any(path.iterdir()))
+            # What a killed start may leave behind is nobody's work.
+            ours = {".lock", "config.toml.tmp"}
+            used = path.exists() and (
+                not path.is_dir() or any(item.name not in ours for item in path.iterdir())
+            )
         except OSError as error:
             raise FuelsError(f"{path}: cannot be read ({error.strerror})") from None
         if used:
@@ -70,6 +75,22 @@ class RunFolder:
                 f"{path} is not empty; choose another folder with --out, or continue the run in it"
                 f" with --resume {path}"
             )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes out of the folder; a killed process lets go of it by itself."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise FuelsError(f"{self.path}: cannot be created ({error.strerror})") from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise FuelsError(f"{self.path}: another process is running in it") from None
+            yield
+            (self.path / ".lock").unlink(missing_ok=True)
 
     def begin(self, settings: Settings, engine: Engine) -> None:
         """Make the folder and write down what the run is to do."""
