@@ -102,7 +102,7 @@ def test_the_default_run_says_it_is_synthetic_and_quick(fuels: Fuels) -> None:
         (["run", "--resume", "nowhere", "--seed", "1"], "takes no other settings"),
         (["run", "--split", "1/2"], "train/val/test"),
         (["run", "--clients", "5000000"], "clients"),
-        (["forecast", "nowhere"], "no such file"),
+        (["forecast", "nowhere"], "no such run"),
         (["forecast", "nowhere", "--out", "x.txt"], ".parquet or .csv"),
         (["data", "describe", "none.parquet"], "none.parquet"),
     ],

@@ -23,6 +23,7 @@ from fuels.data.panel import Panel
 from fuels.data.windows import branches
 from fuels.errors import FuelsError
 from fuels.federation.checkpoint import load_state
+from fuels.methods import complete
 from fuels.model.network import build_network
 from fuels.report.folder import RunFolder
 from fuels.run import origin, run
@@ -41,7 +42,7 @@ def small(**changes: object) -> Settings:
 
 def do_run(folder: Path, settings: Settings, panel: Panel, threads: int = 1, **more: object):  # type: ignore[no-untyped-def]
     engine = Engine(threads=threads)
-    target = RunFolder.create(folder, settings, engine)
+    target = RunFolder(folder)
     return run(settings, engine, target, panel=panel, plots=False, **more)  # type: ignore[arg-type]
 
 
@@ -63,7 +64,7 @@ def test_the_run_folder_is_complete(tmp_path: Path, panel: Panel) -> None:
     column = frame.filter(pl.col("client") == "c2")["actual"].to_numpy()
     np.testing.assert_allclose(column, panel.values[9 * 24 :, 2], rtol=1e-5)
     settings, _ = read_config(folder / "config.toml")
-    assert settings == small()
+    assert settings == complete(small())
 
 
 def test_summary_counts_what_the_paper_counts(tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path, panel: Panel) -> None:
 
 def test_other_data_are_refused_on_resume(tmp_path: Path, panel: Panel) -> None:
     settings, engine = small(), Engine(threads=1)
-    folder = RunFolder.create(tmp_path / "r", settings, engine)
+    folder = RunFolder(tmp_path / "r")
 
     class Stop:
         def on_round(self, done: object) -> None:
@@ -231,7 +232,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, panel: Panel, monkeypatch) ->
     import fuels.federation.checkpoint as checkpoint
 
     settings, engine = small(), Engine(threads=1)
-    folder = RunFolder.create(tmp_path / "r", settings, engine)
+    folder = RunFolder(tmp_path / "r")
     real, calls = checkpoint.save_file, []
 
     def full(*args: object, **kwargs: object) -> None:
@@ -253,8 +254,6 @@ def _train(folder: Path, settings: Settings) -> None:
     warnings.simplefilter("ignore")
     target = RunFolder(folder)
     resume = target.config.exists()
-    if not resume:
-        target = RunFolder.create(folder, settings, Engine(threads=1))
     panel = make_panel(clients=4)
     run(settings, Engine(threads=1), target, panel=panel, resume=resume, plots=False)
 

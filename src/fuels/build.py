@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 from fuels.config import Engine, Settings, check, check_engine
+from fuels.data.cycle import find_cycle
 from fuels.data.panel import Panel
 from fuels.data.readers import read_panel
 from fuels.data.synthetic import synthesise
@@ -56,8 +58,16 @@ def lags(settings: Settings) -> Branches:
 
 def load_dataset(settings: Settings, panel: Panel | None = None) -> Dataset:
     windows = settings.windows
+    panel = load_panel(settings) if panel is None else panel
+    cycle = find_cycle(panel)
+    if cycle is not None and cycle.period != windows.period:
+        warnings.warn(
+            f"the data repeat every {cycle.period} steps, the period is set to {windows.period};"
+            f" --period {cycle.period} may fit better",
+            stacklevel=2,
+        )
     return prepare(
-        load_panel(settings) if panel is None else panel,
+        panel,
         period=windows.period,
         lags=lags(settings),
         split=windows.split,

@@ -125,6 +125,8 @@ def merge(settings: Settings, changes: Mapping[str, Any], place: str) -> Setting
 
 def merge_engine(engine: Engine, changes: Mapping[str, Any], place: str) -> Engine:
     """`merge` for the engine."""
+    if not isinstance(changes, Mapping):
+        raise FuelsError(f"{place}: engine is a section, not a value")
     return typing.cast(Engine, _merge(engine, changes, place, "engine."))
 
 
@@ -233,6 +235,7 @@ def check(settings: Settings) -> None:
         raise FuelsError(
             f"training.momentum must be at least 0 and below 1, it is {training.momentum}"
         )
+    late_joiners(training.late)
     if training.keep not in ("best", "last"):
         raise FuelsError(f"training.keep must be best or last, not {training.keep}")
     if settings.preset not in PRESETS:
@@ -276,7 +279,7 @@ def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
 
 
 def write_toml(path: Path, settings: Settings, engine: Engine) -> None:
-    header = "# Reproduces this run: fuels run --config config.toml --out NEW_FOLDER\n"
+    header = "# All settings; fuels run --config config.toml --out NEW_FOLDER trains with them.\n"
     path.write_text(header + tomli_w.dumps(to_dict(settings, engine)), encoding="utf-8")
 
 

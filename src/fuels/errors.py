@@ -7,3 +7,7 @@ class FuelsError(Exception):
     The command line prints the message alone and exits with status 1, so a message says what was
     found, where (file, client, round or option), and what to do about it.
     """
+
+
+class InterruptedRunError(FuelsError):
+    """The user stopped the work; the command line exits with status 130, as shells expect."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fuels.data.gaps import fill_gaps
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.models import PersonalModels
@@ -37,8 +38,8 @@ def forecast(models: PersonalModels, panel: Panel, horizon: int = 1) -> Forecast
     Beyond one step the forecast is recursive: a forecast value stands in for the one not seen yet.
     Gaps of up to one period are filled from earlier periods, at the very end too.
     """
-    if horizon < 1:
-        raise FuelsError(f"horizon must be at least 1, it is {horizon}")
+    if not isinstance(horizon, int) or horizon < 1:
+        raise FuelsError(f"horizon must be a whole number of steps, at least 1; it is {horizon}")
     if panel.step_seconds != models.step_seconds:
         raise FuelsError(
             f"{panel.name}: the step is {panel.step_seconds} s, the models were trained on"
@@ -92,13 +93,8 @@ def forecast(models: PersonalModels, panel: Panel, horizon: int = 1) -> Forecast
 def fill_from_past(values: NDArray[np.float64], period: int) -> NDArray[np.float64]:
     """Missing values [time, client] replaced by the newest earlier value of the same phase.
 
-    A client silent for more than a whole period at the end stays missing: what comes next is then
-    anybody's guess.
+    Only up to one period after the last value that was observed: a client silent for longer stays
+    missing, what comes next is then anybody's guess. The rule of the test part, step by step.
     """
-    filled = values.copy()
-    for back in range(period, len(values), period):
-        empty = np.isnan(filled[back:])
-        filled[back:][empty] = values[:-back][empty]
-    silent = np.isnan(values[-period - 1 :]).all(axis=0) & (len(values) > period)
-    filled[-1, silent] = np.nan
+    filled, _ = fill_gaps(values, period, 0)
     return filled

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from fuels.build import build
-from fuels.config import Engine, Settings, merge
+from fuels.config import Engine, Settings, check, merge
 from fuels.data.panel import Panel
 from fuels.data.synthetic import synthesise
 from fuels.data.tables import panel_from_frame
@@ -78,6 +78,7 @@ class Forecaster:
             "training": {"rounds": rounds, "patience": patience},
         }
         self.settings = merge(merge(Settings(), changes, "Forecaster"), settings or {}, "settings")
+        check(self.settings)
         self.validation = validation
         self.engine = Engine(threads=threads)
         self.models: PersonalModels | None = None
@@ -182,8 +183,11 @@ class Forecaster:
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         save_models(folder / "models.safetensors", self._fitted())
-        write_toml(folder / "config.toml", self.settings, self.engine)
-        write_panel(self._history(), folder / "recent.parquet", overwrite=True)
+        recent = folder / "recent.parquet"
+        write_panel(self._history(), recent, overwrite=True)
+        # `fuels forecast FOLDER` then goes on from the data of `fit`.
+        data = replace(self.settings.data, source=str(recent.resolve()))
+        write_toml(folder / "config.toml", replace(self.settings, data=data), self.engine)
 
     @classmethod
     def load(cls, path: str | Path) -> Forecaster:

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numba import float32, int64, void
 
+from fuels.compiling import compiled
 from fuels.model.lanes import (
     LANES,
     address,
     any_above,
-    compiled,
     greater,
     load,
     ratio,

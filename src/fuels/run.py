@@ -46,18 +46,21 @@ def run(
     """
     # The data are read and everything is checked before the folder is touched: a run that cannot
     # begin leaves nothing behind.
-    with build(settings, engine, panel) as job, folder.held():
-        if not resume and not folder.config.exists():
-            folder.refuse_used()
-            folder.begin(job.settings, engine)
-        start(job, folder, resume)
-        display: AbstractContextManager[Watcher | None] = (
-            watch(job.loop) if watch is not None else nullcontext()
-        )
-        with display as watcher:
-            watchers: Sequence[Watcher] = [folder] if watcher is None else [folder, watcher]
-            job.loop.run(watchers, saver=_Saver(folder, job))
-        return conclude(job, folder, plots=plots)
+    with build(settings, engine, panel) as job:
+        if settings.training.warm_start and not (resume and folder.checkpoint.exists()):
+            warm_start(job, Path(settings.training.warm_start))
+        with folder.held():
+            if resume:
+                go_on(job, folder)
+            else:
+                folder.begin(job.settings, engine)
+            display: AbstractContextManager[Watcher | None] = (
+                watch(job.loop) if watch is not None else nullcontext()
+            )
+            with display as watcher:
+                watchers: Sequence[Watcher] = [folder] if watcher is None else [folder, watcher]
+                job.loop.run(watchers, saver=_Saver(folder, job))
+            return conclude(job, folder, plots=plots)
 
 
 class _Saver:
@@ -75,19 +78,19 @@ def origin(job: Job) -> dict[str, Any]:
     return {"data": fingerprint(job.dataset), "settings": to_dict(job.settings)}
 
 
-def start(job: Job, folder: RunFolder, resume: bool) -> None:
-    """Bring a job to where its folder left off, or to its warm start."""
-    restored = folder.restore() if resume else None
-    if restored is not None:
-        now = origin(job)
-        for what in ("data", "settings"):
-            if restored[1].get(what) != json.loads(json.dumps(now[what])):
-                raise FuelsError(
-                    f"{folder.path}: the {what} have changed since this run was interrupted"
-                )
-        job.loop.load(*restored)
-    elif job.settings.training.warm_start:
-        warm_start(job, Path(job.settings.training.warm_start))
+def go_on(job: Job, folder: RunFolder) -> None:
+    """Bring a job to where its folder left off."""
+    folder.refuse_finished()  # again: another process may just have ended it
+    restored = folder.restore()
+    if restored is None:
+        return
+    now = origin(job)
+    for what in ("data", "settings"):
+        if restored[1].get(what) != json.loads(json.dumps(now[what])):
+            raise FuelsError(
+                f"{folder.path}: the {what} have changed since this run was interrupted"
+            )
+    job.loop.load(*restored)
 
 
 def warm_start(job: Job, source: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.jsd_kernel import pairwise_jsd
+from fuels.model.backend import threads
 
 Floats32 = NDArray[np.float32]
 SAME = 1e-5  # clients with equal data differ by less than this, through the draw of W_n alone
@@ -59,7 +60,9 @@ class SimilarityTable:
         place = np.full(len(self.clients), -1, dtype=np.int64)
         place[members] = np.arange(len(members))
         block = np.ascontiguousarray(self.jsd[np.ix_(members, members)])
-        pairwise_jsd(self.distributions(self.prototypes[members]), place[fresh], block)
+        pairwise_jsd(
+            self.distributions(self.prototypes[members]), place[fresh], block, threads()
+        )
         self.jsd[np.ix_(members, members)] = block
         old = len(members) - len(fresh)
         self.pairs_computed += len(fresh) * old + len(fresh) * (len(fresh) - 1) // 2

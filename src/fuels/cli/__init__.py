@@ -18,7 +18,7 @@ from fuels.cli.experiment import experiment_command
 from fuels.cli.federation import federation_app, server_app, site_app
 from fuels.cli.forecast import forecast_command
 from fuels.cli.run import run_command
-from fuels.errors import FuelsError
+from fuels.errors import FuelsError, InterruptedRunError
 from fuels.version import __version__
 
 app = typer.Typer(
@@ -66,7 +66,11 @@ def main() -> None:
         app()
     except FuelsError as error:
         typer.echo(f"fuels: {error}", err=True)
-        sys.exit(1)
+        sys.exit(130 if isinstance(error, InterruptedRunError) else 1)
+    except SystemExit as end:
+        if end.code == 130:  # typer turns Ctrl-C into this, without a word
+            typer.echo("fuels: interrupted", err=True)
+        raise
     except KeyboardInterrupt:
         typer.echo("fuels: interrupted", err=True)
         sys.exit(130)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,8 @@ site_app = typer.Typer(help="A site of a federation.", no_args_is_help=True)
 @site_app.callback()
 def need_flower() -> None:
     """Flower and its keys come with an extra of this package."""
+    if "--help" in sys.argv or "-h" in sys.argv:
+        return
     if not all(importlib.util.find_spec(name) for name in ("flwr", "cryptography")):
         raise FuelsError("Flower is not installed here; install it: pip install 'fuels[flower]'")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,6 +56,10 @@ def forecast_command(
         raise FuelsError(f"{out} exists; choose another name or give --overwrite")
     if out is not None and out.suffix not in (".parquet", ".csv"):
         raise FuelsError(f"{out}: forecasts are written as .parquet or .csv")
+    if not run.exists():
+        raise FuelsError(f"{run}: there is no such run")
+    if (run / "config.toml").is_file() and not (run / "models.safetensors").is_file():
+        raise FuelsError(f"{run}: this run is not finished; continue it: fuels run --resume {run}")
     models = load_models(run / "models.safetensors" if run.is_dir() else run)
     config = (run if run.is_dir() else run.parent) / "config.toml"
     settings = read_config(config)[0] if config.is_file() else Settings()
@@ -72,9 +77,16 @@ def forecast_command(
     }
     changes = {key: value for key, value in given.items() if value is not None}
     if data is not None:  # new data come as they are: the run's span and clients do not limit them
-        changes = {"start": "", "end": "", "ids": (), **changes}
+        fresh = {"start": "", "end": "", "ids": (), "activity": "", "coordinates": ""}
+        changes = {**fresh, **changes}
     panel = load_panel(replace(settings, data=replace(settings.data, **changes)))
-    table = forecast_table(forecast(models, panel, horizon))
+    result = forecast(models, panel, horizon)
+    strangers, silent = result.unknown, set(models.ids) - set(result.ids)
+    if data is not None and strangers:
+        typer.echo(f"note: no model for {listed(strangers)} of the data", err=True)
+    if data is not None and silent:
+        typer.echo(f"note: no data for the models of {listed(sorted(silent))}", err=True)
+    table = forecast_table(result)
     if out is not None:
         write_table(table, out)
         typer.echo(f"{len(table)} forecasts in {out}", err=True)
@@ -82,3 +94,9 @@ def forecast_command(
         typer.echo(json.dumps(table.to_dicts(), default=str, indent=2))
     else:
         typer.echo(table.write_csv(), nl=False)
+
+
+def listed(clients: Sequence[str]) -> str:
+    """`3 clients (a, b, c)`, the first few by name."""
+    more = ", ..." if len(clients) > 5 else ""
+    return f"{len(clients)} clients ({', '.join(clients[:5])}{more})"

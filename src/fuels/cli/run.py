@@ -21,7 +21,7 @@ from fuels.config import (
     nearest,
     read_config,
 )
-from fuels.errors import FuelsError
+from fuels.errors import FuelsError, InterruptedRunError
 
 if TYPE_CHECKING:
     from fuels.report.folder import RunFolder
@@ -343,7 +343,10 @@ def train(
             plots=plots,
         )
     except KeyboardInterrupt:
-        raise FuelsError(f"interrupted; continue with: fuels run --resume {folder.path}") from None
+        if not folder.config.exists():
+            raise InterruptedRunError("interrupted before the first round; nothing was written") from None
+        again = f"continue with: fuels run --resume {folder.path}"
+        raise InterruptedRunError(f"interrupted; {again}") from None
     if as_json:
         typer.echo(json.dumps(outcome.summary, indent=2))
         return

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from fuels.compiling import compiled
 
 DONE, MALFORMED, ELSEWHERE = 0, 1, 2
 
@@ -110,4 +111,4 @@ def _sum_lines(
     return DONE, at, lines, 0, 0
 
 
-sum_lines: Any = numba.njit(nogil=True, cache=True)(_sum_lines)
+sum_lines: Any = compiled()(_sum_lines)

@@ -8,6 +8,7 @@ scale, the gap filling and the rules that leave a client out look at the trainin
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from fuels.errors import FuelsError
 
 Branches = tuple[tuple[int, ...], ...]
 DEFAULT_SPLIT = (40, 11, 11)
+TINY, HUGE = 1e-30, 1e30  # beyond these single precision fails
 
 
 def branches(period: int, closeness: int, periodicity: int) -> Branches:
@@ -179,6 +181,13 @@ def prepare(
     window = known_windows(known.T, lags)
     window[:, length:] = False  # after the end of the data there is nothing to forecast yet
     training = window[:, : bounds.train].reshape(len(panel.ids), -1, period)
+    with np.errstate(over="ignore", invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a client without a value is left out above
+        mean, std = (np.asarray(f(values[: bounds.train], axis=0)) for f in (np.nanmean, np.nanstd))
+    for i in np.flatnonzero(
+        ~((std > TINY) & (np.nanmax(np.abs(values), axis=0, initial=0) < HUGE))
+    ):
+        reasons.setdefault(int(i), "values too large or too alike to be normalised")
     for i in np.flatnonzero(~np.all(training, axis=2).any(axis=1)):
         reasons.setdefault(int(i), "no complete period of training: its gaps are too long to fill")
     left_out = {panel.ids[i]: reasons[i] for i in sorted(reasons)}
@@ -191,8 +200,7 @@ def prepare(
         live = [i for i in live if panel.ids[i] in drawn]
     panel, values, filled_values = panel.take(live), values[:, live], filled_values[:, live]
     known, window, observed = known[:, live], window[live], ~np.isnan(values)
-    mean = np.nanmean(values[: bounds.train], axis=0)
-    std = np.nanstd(values[: bounds.train], axis=0)
+    mean, std = mean[live], std[live]
     scaled = ((filled_values - mean) / std).T
     return Dataset(
         panel=panel,
@@ -206,7 +214,7 @@ def prepare(
         target=observed.T & window,
         mean=mean,
         std=std,
-        filled=int((known & ~observed).sum()),
+        filled=int((known & ~observed)[:length].sum()),
         left_out=left_out,
     )
 

@@ -21,8 +21,9 @@ judged as if it had said what the learner said, which leaves its standing as it 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from fuels.compiling import compiled
 
 Floats = NDArray[np.float64]
 
@@ -39,7 +40,7 @@ TINY = 1e-300  # keeps 0 / 0 away and changes no other number, whatever the data
 NOISE = 1e-9  # relative: a smaller gain is rounding, and no reason to trust anyone
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def awake_weights(weights: Floats, forecasts: Floats, out: Floats) -> float:
     """`weights` shared among the experts that speak, in out; returns what they say together."""
     total, speaking = 0.0, 0
@@ -56,7 +57,7 @@ def awake_weights(weights: Floats, forecasts: Floats, out: Floats) -> float:
     return value
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def boa(forecasts: Floats, said: float, truth: float, sums: Floats, weights: Floats) -> None:
     """One step of BOA on the slope of the squared error; renews `weights`.
 
@@ -87,7 +88,7 @@ def boa(forecasts: Floats, said: float, truth: float, sums: Floats, weights: Flo
         weights[i] /= total
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def fixed_share(
     forecasts: Floats, said: float, truth: float, error: Floats, weights: Floats
 ) -> None:
@@ -106,7 +107,7 @@ def fixed_share(
         weights[i] = (1.0 - SHARE) * weights[i] / total + SHARE / experts
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def best_lately(
     forecasts: Floats, said: float, truth: float, moments: Floats, count: Floats, weights: Floats
 ) -> None:
@@ -151,7 +152,7 @@ def best_lately(
         slope[high] -= move * pull
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def ml_poly(forecasts: Floats, said: float, truth: float, sums: Floats, weights: Floats) -> None:
     """One step of ML-Poly with forgetting; renews `weights`.
 
@@ -172,7 +173,7 @@ def ml_poly(forecasts: Floats, said: float, truth: float, sums: Floats, weights:
         weights[i] = weights[i] / total if total > 0 else 1.0 / len(weights)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def clipped(forecasts: Floats, truth: float, scale: Floats) -> float:
     """The truth, moved to within CLIP usual errors of the median forecast; renews `scale`."""
     middle = np.nanmedian(forecasts)
@@ -189,7 +190,7 @@ def clipped(forecasts: Floats, truth: float, scale: Floats) -> float:
 Parts = tuple[Floats, ...]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _learn(entry: Floats, c: int, parts: Parts) -> None:
     """Renew the state of client c by one past step, if its truth is known.
 
@@ -209,7 +210,7 @@ def _learn(entry: Floats, c: int, parts: Parts) -> None:
     ml_poly(said, mixed, truth, top[c], trust[c])
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _combine(
     forecasts: Floats, weights: Floats, trust: Floats, entry: Floats, mixed_weights: Floats
 ) -> None:
@@ -228,7 +229,7 @@ def _combine(
     entry[-2] = mixed
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def run(
     truth: Floats,
     forecasts: Floats,
@@ -253,7 +254,7 @@ def run(
             out_trust[c, k] = trust[c]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def step_ahead(
     forecasts: Floats, delay: int, parts: Parts, out: Floats, out_weights: Floats
 ) -> None:

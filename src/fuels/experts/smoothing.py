@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from fuels.compiling import compiled
 from fuels.experts.calendar import Calendar
 from fuels.experts.history import Floats, History
 from fuels.experts.linear import Arrays
@@ -22,7 +22,7 @@ from fuels.experts.linear import Arrays
 GRID = np.array(list(product((0.01, 0.05, 0.2, 0.6), (0.05, 0.15, 0.4), (0.0, 0.5, 0.8, 0.95))))
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _smooth(
     y: Floats, slot: NDArray[np.int64], slots: int, horizon: int, pace: Floats, out: Floats
 ) -> None:
@@ -56,7 +56,7 @@ def _smooth(
             )
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _choose(
     y: Floats, slot: NDArray[np.int64], slots: int, horizon: int, warm: int, grid: Floats
 ) -> NDArray[np.int64]:
@@ -77,7 +77,7 @@ def _choose(
     return best
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _all(
     y: Floats, slot: NDArray[np.int64], slots: int, horizon: int, pace: Floats, out: Floats
 ) -> None:

@@ -154,7 +154,8 @@ class Loop:
         """
         share, joining = late_joiners(self.training.late)
         count = len(self.clients)
-        late = generator(self.seed, LATE).permutation(count)[: round(share * count)]
+        # At least one client is there from the start.
+        late = generator(self.seed, LATE).permutation(count)[: min(round(share * count), count - 1)]
         there = np.ones(count, dtype=np.bool_)
         if number < joining:
             there[late] = False

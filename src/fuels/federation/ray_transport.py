@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fuels.config import Engine
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.federation.site import GROUP, Report, Site
+from fuels.federation.site import Report, Site
 from fuels.federation.transport import Failure, Reply
 from fuels.messages import Download, Upload
 from fuels.methods.base import Method
@@ -238,15 +238,10 @@ def _cause(error: Exception) -> str:
 
 
 def split_clients(clients: int, sites: int) -> list[slice]:
-    """Contiguous shares of about equal size, one for each site.
-
-    A site trains its clients in groups; where there are enough of them, no group is torn apart, so
-    that the very same products are computed as in one site.
-    """
+    """Contiguous shares of about equal size, one for each site."""
     if not 1 <= sites <= clients:
         raise FuelsError(f"engine.sites must be 1 to {clients}, one for each client; it is {sites}")
-    unit = GROUP if -(-clients // GROUP) >= sites else 1
-    bounds = [unit * (-(-clients // unit) * site // sites) for site in range(sites)]
+    bounds = [clients * site // sites for site in range(sites)]
     return [slice(a, b) for a, b in zip(bounds, [*bounds[1:], clients], strict=True)]
 
 

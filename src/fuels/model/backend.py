@@ -23,7 +23,28 @@ CHOICES = ("auto", "fused", "plain")
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
 _choice: str | None = None
+_threads = 1
 _loaded: dict[str, ModuleType | Exception] = {}
+
+
+def prepare_thread() -> None:
+    """Settings of PyTorch that hold per thread: one core each, and tiny numbers count as zero.
+
+    Gradients of saturated contrastive losses are denormal numbers, a hundred times slower to
+    multiply; all threads must treat them alike for results not to depend on their number.
+    """
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+
+
+def set_threads(count: int) -> None:
+    """How many threads work that is not done client by client may use."""
+    global _threads
+    _threads = count
+
+
+def threads() -> int:
+    return _threads
 
 
 def use_kernels(choice: str) -> None:

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numba import float32, int64, types, void
 
+from fuels.compiling import compiled
 from fuels.model.lanes import (
     LANES,
     TILE,
     address,
     clamp,
-    compiled,
     get,
     lanes,
     load,

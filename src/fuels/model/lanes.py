@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numba.core.cgutils
 import numba.core.codegen
@@ -21,7 +21,6 @@ import numba.core.config
 import numba.extending
 import numba.types
 from llvmlite import ir
-from numba import njit
 
 extending: Any = numba.extending  # Numba's own annotations cover it in part
 cgutils: Any = numba.core.cgutils
@@ -42,26 +41,6 @@ def _registers() -> tuple[int, int]:
 
 
 LANES, TILE = _registers()
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def compiled(signature: Any = None, **options: Any) -> Callable[[Function], Function]:
-    """Compile without the GIL and keep the machine code on disk, where a disk can be written.
-
-    Numba watches the file of the compiled function, not those it calls into: after an edit of
-    lanes.py or tiles.py remove the __pycache__ folders.
-    """
-
-    def decorate(function: Function) -> Function:
-        options.setdefault("nogil", True)
-        try:
-            made: Function = njit(signature, cache=True, **options)(function)
-        except (RuntimeError, OSError):  # no folder or no room for the cache: in memory then
-            made = njit(signature, **options)(function)
-        return made
-
-    return decorate
 
 
 FLOAT = ir.FloatType()

@@ -22,13 +22,13 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from fuels.compiling import compiled
 from fuels.model.lanes import (
     INT,
     LANES,
     TILE,
     VECTOR,
     cgutils,
-    compiled,
     get,
     intrinsic,
     load_vector,

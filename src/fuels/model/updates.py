@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numba import boolean, float32, float64, int64, void
 
-from fuels.model.lanes import LANES, address, compiled, get, load, put, root, store
+from fuels.compiling import compiled
+from fuels.model.lanes import LANES, address, get, load, put, root, store
 
 _MATRIX = float32[:, ::1]
 

@@ -56,7 +56,6 @@ class RunFolder:
     def create(cls, path: Path, settings: Settings, engine: Engine) -> RunFolder:
         """A new run; a folder that holds anything is refused."""
         folder = cls(path)
-        folder.refuse_used()
         folder.begin(settings, engine)
         return folder
 
@@ -70,10 +69,14 @@ class RunFolder:
             )
         except OSError as error:
             raise FuelsError(f"{path}: cannot be read ({error.strerror})") from None
+        if path.exists() and not path.is_dir():
+            raise FuelsError(f"{path} is a file; --out names a folder")
         if used:
+            again = f", or continue the run in it with --resume {path}"
+            unfinished = self.config.is_file() and not self.finished
             raise FuelsError(
-                f"{path} is not empty; choose another folder with --out, or continue the run in it"
-                f" with --resume {path}"
+                f"{path} is not empty; choose another folder with --out"
+                f"{again if unfinished else ''}"
             )
 
     @contextmanager
@@ -90,16 +93,20 @@ class RunFolder:
             except OSError:
                 raise FuelsError(f"{self.path}: another process is running in it") from None
             yield
-            (self.path / ".lock").unlink(missing_ok=True)
 
     def begin(self, settings: Settings, engine: Engine) -> None:
-        """Make the folder and write down what the run is to do."""
+        """Write down what the run is to do; a folder that holds anything else is refused."""
+        self.refuse_used()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with writing(self.config) as temporary:
                 write_toml(temporary, settings, engine)
         except OSError as error:
             raise FuelsError(f"{self.path}: cannot be created ({error.strerror})") from None
+
+    def refuse_finished(self) -> None:
+        if self.finished:
+            raise FuelsError(f"{self.path}: this run is finished, there is nothing to continue")
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[RunFolder, Settings, Engine]:
@@ -119,9 +126,14 @@ class RunFolder:
     def restore(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
         """The last checkpoint, if a round was finished; logs are cut back to it."""
         restored = load_state(self.checkpoint) if self.checkpoint.exists() else None
-        rounds = restored[1]["round"] if restored else 0
+        rounds = int(restored[1].get("round", 0)) if restored else 0
         for log in (self.metrics, self.timings):
             lines = [line for line in read_lines(log) if line["round"] <= rounds]
+            if log is self.metrics and len(lines) != rounds:
+                raise FuelsError(
+                    f"{log}: holds {len(lines)} of the {rounds} rounds that the checkpoint has;"
+                    " lines are missing, the run cannot be continued"
+                )
             with writing(log) as temporary:
                 temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
         return restored
@@ -175,12 +187,13 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines = []
-    for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        if text.endswith("\n"):
+    for text in path.read_bytes().splitlines(keepends=True):
+        if text.endswith(b"\n"):
             try:
-                lines.append(json.loads(text))
-            except json.JSONDecodeError:
-                raise FuelsError(f"{path}: a line is not JSON: {text[:60]!r}") from None
+                line = json.loads(text)
+                lines.append({**line, "round": int(line["round"])})
+            except (ValueError, TypeError, KeyError):
+                raise FuelsError(f"{path}: not the line of a round: {text[:60]!r}") from None
     return lines
 
 

@@ -1,0 +1,28 @@
+"""Numba, with what it compiled kept on disk where a disk can be written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from numba import njit
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(signature: Any = None, **options: Any) -> Callable[[Function], Function]:
+    """Compile without the GIL; from the second process on the machine code comes from disk.
+
+    Numba watches the file of the compiled function, not those it calls into: after an edit of
+    model/lanes.py or model/tiles.py remove the __pycache__ folders.
+    """
+
+    def decorate(function: Function) -> Function:
+        options.setdefault("nogil", True)
+        try:
+            made: Function = njit(signature, cache=True, **options)(function)
+        except (RuntimeError, OSError):  # no folder or no room for the cache: in memory then
+            made = njit(signature, **options)(function)
+        return made
+
+    return decorate
