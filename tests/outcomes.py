@@ -37,6 +37,7 @@ def dataset(
         split=Split(train, train + val, length),
         offset=0,
         series=series.astype(np.float32),
+        known=np.ones(series.shape, dtype=np.bool_),
         window=np.ones(series.shape, dtype=np.bool_),
         target=np.ones(series.shape, dtype=np.bool_),
         mean=np.full(clients, 10.0),

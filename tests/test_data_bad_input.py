@@ -1,12 +1,10 @@
 """Bad input ends in one clear sentence that names the place; nothing is overwritten."""
 
 import numpy as np
-import polars as pl
 import pytest
 
 from fuels.data.panel import Panel
 from fuels.data.readers import read_panel
-from fuels.data.tables import panel_from_frame
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
 
@@ -36,7 +34,18 @@ CSV = {
     "no time": (GOOD + "a,,9\n", "row 4 has no time"),
     "not a time": (GOOD + "a,yesterday,9\n", "row 4 has 'yesterday' as its time"),
     "counter as time": (HEAD + "a,1,2\na,2,3\n", "numbers such as 1 and no times"),
-    "date as number": (HEAD + "a,20131101,2\n", "numbers such as 20131101 and no times"),
+    "day as number": (HEAD + "a,20131101,2\n", "numbers such as 20131101, which look like dates"),
+    "hour as number": (HEAD + "a,2013110123,2\na,2013110124,2\n", "2013110123, which look like"),
+    "minute as number": (HEAD + "a,201311010000,2\n", "which look like dates"),
+    "second as number": (HEAD + "a,20131101000000,2\n", "which look like dates"),
+    "epoch in no unit": (HEAD + "a,20139901000000,2\n", "20139901000000 and no times since 2000"),
+    "two units": (HEAD + "a,1383260400000,2\na,1383264000,2\n", "1383264000 and no times"),
+    "year": (HEAD + "a,0001-01-01T00:00,2\na,0001-01-01T01:00,2\n", "a time in the year 1"),
+    "column without a name": ("time,a,\n2013-11-01,1,\n2013-11-02,1,\n", "a column has no name"),
+    "too large": (
+        GOOD.replace(",2\n", ",-1e31\n"),
+        r"client a has the value -1e\+31 at 2013-11-01 01:00",
+    ),
     "too many digits": (HEAD + f"a,{'9' * 40},2\n", "and no times"),
     "fraction": (
         GOOD + "a,2013-11-01T03:00:00.5,1\n",
@@ -88,6 +97,7 @@ def test_a_wide_table_names_column_and_row(tmp_path):
         ({"missing": "x"}, "--missing 'x' is no number"),
         ({"activity": "net"}, "--activity chooses from raw"),
         ({"coordinates": "nowhere.csv"}, "nowhere.csv: not readable"),
+        ({"coordinates": "."}, "is a folder, and --coordinates needs a CSV file"),
     ],
 )
 def test_options(tmp_path, options, sentence):
@@ -122,6 +132,42 @@ def test_three_rows_in_a_repeated_hour_are_one_too_many(tmp_path):
         read_panel(path, timezone="Europe/Rome")
 
 
+@pytest.mark.parametrize(
+    ("layout", "of"),
+    [("client,time,value\na,{},1\n", "row 2 of client a is"), ("time,a\n{},1\n", "row 2 is")],
+)
+def test_a_repeated_hour_needs_rows_in_the_order_of_time(tmp_path, layout, of):
+    path = tmp_path / "s.csv"
+    head, row = layout.split("\n")[:2]
+    times = [f"2013-10-27T{t}" for t in ("03:00", "02:00", "02:00", "01:00")]
+    path.write_text("\n".join([head, *map(row.format, times)]), encoding="utf-8")
+    with pytest.raises(FuelsError, match=f"{of} not in the order of time, so the hour that Europe"):
+        read_panel(path, timezone="Europe/Rome")
+    # Half hours sorted by the clock have lost the order that would tell them apart.
+    times = [f"2013-10-27T{t}" for t in ("02:00", "02:00", "02:30", "02:30")]
+    path.write_text("\n".join([head, *map(row.format, times)]), encoding="utf-8")
+    with pytest.raises(FuelsError, match="repeats on 2013-10-27 cannot be told apart"):
+        read_panel(path, timezone="Europe/Rome")
+
+
+def test_days_of_the_wall_clock_are_not_regular_in_a_zone(tmp_path):
+    path = tmp_path / "d.csv"
+    rows = "".join(f"a,2013-10-{day},{day}\n" for day in range(22, 30))
+    path.write_text(HEAD + rows, encoding="utf-8")
+    assert read_panel(path).length == 8
+    with pytest.raises(FuelsError, match=r"regular step of 1d: .* leave --timezone out"):
+        read_panel(path, timezone="Europe/Rome")
+
+
+def test_a_large_number_may_stand_for_a_missing_value(tmp_path):
+    path = tmp_path / "fill.csv"
+    path.write_text(GOOD.replace(",2\n", ",9.96921e36\n"), encoding="utf-8")
+    values = read_panel(path, missing="9.96921e36").values[:, 0]
+    assert np.array_equal(values, [1, np.nan, 3], equal_nan=True)
+    with pytest.raises(FuelsError, match=r"fill.csv: client a .* give --missing"):
+        read_panel(path)
+
+
 def test_coordinates_must_name_every_client(tmp_path):
     good, cells = tmp_path / "good.csv", tmp_path / "cells.csv"
     good.write_text(GOOD, encoding="utf-8")
@@ -131,97 +177,6 @@ def test_coordinates_must_name_every_client(tmp_path):
     cells.write_text("cell_id,x,y\na,1,2\n", encoding="utf-8")
     with pytest.raises(FuelsError, match="need the columns client"):
         read_panel(good, coordinates=cells)
-
-
-# -- other files ---------------------------------------------------------------------------------
-
-
-def test_files_that_are_not_there_or_not_known(tmp_path):
-    with pytest.raises(FuelsError, match="no such file or folder"):
-        read_panel(tmp_path / "nothing.csv")
-    (tmp_path / "x.xlsx").write_bytes(b"PK")
-    with pytest.raises(FuelsError, match=r"x.xlsx: unknown format; known are .csv"):
-        read_panel(tmp_path / "x.xlsx")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "notes.txt").write_text("hello\n", encoding="utf-8")
-    with pytest.raises(FuelsError, match="no files of raw records"):
-        read_panel(tmp_path / "folder")
-
-
-@pytest.mark.parametrize("name", ["x.parquet", "x.npz", "x.h5", "x.csv.gz"])
-def test_files_that_are_something_else(tmp_path, name):
-    (tmp_path / name).write_bytes(b"\x00\x01 this is no such file \xff" * 20)
-    with pytest.raises(FuelsError, match=f"{name}: not"):
-        read_panel(tmp_path / name)
-
-
-def npz(path, **changes):
-    arrays = {
-        "values": np.ones((3, 2)),
-        "ids": np.array(["a", "b"]),
-        "t0": "2013-11-01T00:00",
-        "step_minutes": 60,
-    }
-    arrays.update(changes)
-    np.savez(path, **{k: v for k, v in arrays.items() if v is not None})
-    return path
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"values": None}, "no array 'values'"),
-        ({"t0": None}, "no array 't0'"),
-        ({"ids": None}, "no array of client ids"),
-        ({"t0": "noon"}, "t0 must be an ISO time"),
-        ({"step_minutes": "x"}, "step_minutes a positive number"),
-        ({"step_minutes": 0}, "step_minutes a positive number"),
-        ({"step_minutes": np.nan}, "step_minutes a positive number"),
-        ({"values": np.ones(3)}, "must be numbers"),
-        ({"values": np.full((3, 2), "x")}, "must be numbers"),
-        ({"values": np.ones((3, 3))}, "do not fit"),
-        ({"values": np.ones((0, 2))}, "hold no data"),
-        ({"ids": np.array(["a", "a"])}, "not unique"),
-        ({"values": np.array([[1, 2], [3, np.inf]])}, "client b has an infinite value"),
-        ({"values": np.array([[1, 2], [3, {}]], dtype=object)}, "not a readable npz"),
-        ({"coordinates": np.ones((3, 2))}, "coordinates"),
-    ],
-)
-def test_npz(tmp_path, changes, sentence):
-    assert read_panel(npz(tmp_path / "good.npz")).length == 3
-    with pytest.raises(FuelsError, match=sentence):
-        read_panel(npz(tmp_path / "n.npz", **changes))
-
-
-def test_hdf5_of_another_layout(tmp_path):
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file["values"] = np.ones((2, 2))
-    with pytest.raises(FuelsError, match="no frames in METR-LA's layout"):
-        read_panel(tmp_path / "x.h5")
-
-
-def test_hdf5_without_h5py_says_what_to_install(tmp_path, monkeypatch):
-    import sys
-
-    (tmp_path / "x.h5").write_bytes(b"x")
-    monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(FuelsError, match=r"fuels\[hdf5\]"):
-        read_panel(tmp_path / "x.h5")
-
-
-@pytest.mark.parametrize(
-    ("frame", "sentence"),
-    [
-        ([1, 2], "a pandas or polars frame is needed, not list"),
-        (pl.DataFrame({"a": [1]}), "no time column"),
-        (pl.DataFrame({"time": [1.5], "a": [1]}), "holds no times but Float64"),
-        (pl.DataFrame({"time": ["2020-01-01"], "a": [True]}), "holds Boolean values"),
-    ],
-)
-def test_frames(frame, sentence):
-    with pytest.raises(FuelsError, match=sentence):
-        panel_from_frame(frame)
 
 
 # -- writing -------------------------------------------------------------------------------------
@@ -270,7 +225,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path, monkeypatch
     assert [p.name for p in tmp_path.iterdir()] == [target.name]
 
 
-@pytest.mark.parametrize("ids", [("id", "b"), ("date", "b"), ("unit", "b"), ("time", "b")])
+@pytest.mark.parametrize("ids", [("id", "b"), ("date", "b"), ("fuels_unit", "b"), ("time", "b")])
 def test_a_wide_table_that_would_not_read_back_is_refused(tmp_path, ids):
     with pytest.raises(FuelsError, match="--layout long"):
         write_panel(small(*ids), tmp_path / "p.csv", layout="wide")

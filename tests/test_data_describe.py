@@ -128,6 +128,28 @@ def test_the_chart_by_hand():
     assert max(map(len, draw(list(range(288))).splitlines())) <= 60
 
 
+def test_the_chart_in_ascii():
+    lines = draw([0.0, 1.0, None, 0.5], ascii_only=True).splitlines()
+    assert all(line.isascii() for line in lines) and len(lines) == 6
+    assert lines[0].endswith(" " * 12 + "#" * 12 + " " * 24)
+    assert lines[4].endswith("." * 12 + "#" * 12 + " " * 12 + "#" * 12)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_describe_on_a_terminal_without_block_characters(tmp_path, encoding):
+    import os
+    import subprocess
+    import sys
+
+    toy = tmp_path / "toy.csv"
+    call("synth", "--out", toy, "--clients", 2, "--days", 10)
+    words = [sys.executable, "-c", "from fuels.cli import main; main()", "data", "describe", toy]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    shown = subprocess.run(words, capture_output=True, check=True, env=environment).stdout
+    assert ("█" in shown.decode(encoding)) == (encoding == "utf-8")
+    assert "mean course of a period" in shown.decode(encoding)
+
+
 # -- commands ------------------------------------------------------------------------------------
 
 runner = CliRunner()
@@ -193,6 +215,8 @@ def test_ids_from_a_list_and_a_file(tmp_path):
     assert parse_ids("a, b,,a") == ("a", "b")
     (tmp_path / "ids.txt").write_text("a\nb,c\n\n", encoding="utf-8")
     assert parse_ids(f"@{tmp_path / 'ids.txt'}") == ("a", "b", "c")
+    (tmp_path / "bom.txt").write_text("a\r\nb\r\n", encoding="utf-8-sig")
+    assert parse_ids(f"@{tmp_path / 'bom.txt'}") == ("a", "b")
     with pytest.raises(FuelsError, match="names no client"):
         parse_ids(" , ")
     with pytest.raises(FuelsError, match="could not be read"):

@@ -93,6 +93,34 @@ def test_epoch_times_are_utc(tmp_path):
     assert local.start == panel.start and local.phases(24).tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("ticks", [1, 10**3, 10**6, 10**9])
+@pytest.mark.parametrize("first", ["2000-01-01", "2013-11-01", "2033-10-16", "2099-12-30"])
+def test_epoch_times_in_every_unit_and_decade(ticks, first):
+    # 2033-10-16 is about 2013000000 s, where a few seconds in a hundred look like a date.
+    start = np.datetime64(first, "s")
+    numbers = (start.astype(int) + 3600 * np.arange(24)) * ticks
+    panel = panel_from_frame(pl.DataFrame({"time": numbers, "a": np.arange(24.0)}))
+    assert panel.start == start and panel.values[:, 0].tolist() == list(range(24))
+
+
+def test_a_client_may_be_called_as_metadata_are(tmp_path):
+    text = "time,unit,timezone,synthetic\n2013-11-01,1,2,3\n2013-11-02,4,5,6\n"
+    panel = read_panel(write(tmp_path / "w.csv", text))
+    assert panel.ids == ("synthetic", "timezone", "unit")
+    assert panel.values.tolist() == [[3, 2, 1], [6, 5, 4]]
+    assert panel.unit == "value" and panel.timezone is None and not panel.synthetic
+
+
+def test_blank_lines_are_skipped(tmp_path):
+    spaced = LONG.replace("\n", "\n\n")
+    plain = read_panel(write(tmp_path / "a.csv", LONG))
+    assert same(read_panel(write(tmp_path / "b.csv", spaced)), plain)
+    # Every field of a line stays where it is: a missing value is no blank line.
+    wide = "time,a\n2013-11-01,1\n\n2013-11-02,\n2013-11-03,3\n"
+    values = read_panel(write(tmp_path / "w.csv", wide)).values[:, 0]
+    assert np.array_equal(values, [1, np.nan, 3], equal_nan=True)
+
+
 def test_offsets_become_utc_with_days_at_the_smallest_offset(tmp_path):
     rows = ["2013-10-27T01:00:00+02:00", "2013-10-27T02:00:00+02:00", "2013-10-27T02:00:00+01:00"]
     text = "client,time,value\n" + "".join(f"a,{t},{i}\n" for i, t in enumerate(rows))
@@ -132,6 +160,23 @@ def test_a_repeated_hour_in_a_wide_table_is_resolved_too(tmp_path):
     text = "time,a\n" + "".join(f"{t},{v}\n" for _, t, v in rows)
     panel = read_panel(write(tmp_path / "d.csv", text), timezone="Europe/Rome")
     assert panel.values[:, 0].tolist() == list(range(50))
+
+
+def test_a_time_that_occurs_once_in_the_repeated_hour_is_daylight_time(tmp_path):
+    times = ["01:00", "02:00", "03:00", "04:00"]
+    text = "time,a\n" + "".join(f"2013-10-27T{t},{i}\n" for i, t in enumerate(times))
+    panel = read_panel(write(tmp_path / "d.csv", text), timezone="Europe/Rome")
+    assert np.array_equal(panel.values[:, 0], [0, 1, np.nan, 2, 3], equal_nan=True)
+    once = "1 time occurs only once in the repeated hour of 2013-10-27: taken as daylight time"
+    assert panel.notes[0] == once
+
+
+def test_half_hours_in_real_order_are_told_apart(tmp_path):
+    times = ["01:30", "02:00", "02:30", "02:00", "02:30", "03:00"]
+    rows = [f"{c},2013-10-27T{t},{i}" for i, t in enumerate(times) for c in "ab"]
+    text = "client,time,value\n" + "\n".join(rows)
+    panel = read_panel(write(tmp_path / "d.csv", text), timezone="Europe/Rome")
+    assert panel.values[:, 0].tolist() == panel.values[:, 1].tolist() == list(range(6))
 
 
 def test_a_skipped_hour_without_a_zone_is_a_missing_value(tmp_path):
@@ -249,7 +294,13 @@ def test_clients_span_step_and_coordinates(tmp_path):
 # -- properties ----------------------------------------------------------------------------------
 
 IDS = st.lists(
-    st.text("abcxyz0123456789-_", min_size=1, max_size=6), min_size=1, max_size=4, unique=True
+    st.one_of(
+        st.text("abcxyz0123456789-_", min_size=1, max_size=6),
+        st.sampled_from(["unit", "timezone", "synthetic", "lat"]),
+    ),
+    min_size=1,
+    max_size=4,
+    unique=True,
 )
 ZONES = [None, "UTC", "Europe/Rome", "Asia/Kolkata", "America/Los_Angeles", "Etc/GMT-1"]
 
@@ -258,7 +309,7 @@ ZONES = [None, "UTC", "Europe/Rome", "Asia/Kolkata", "America/Los_Angeles", "Etc
 def panels(draw) -> Panel:
     ids = draw(IDS)
     length = draw(st.integers(2, 30))
-    numbers = st.one_of(st.floats(-1e300, 1e300), st.just(float("nan")))
+    numbers = st.one_of(st.floats(-1e30, 1e30), st.just(float("nan")))
     flat = draw(st.lists(numbers, min_size=length * len(ids), max_size=length * len(ids)))
     step = draw(st.sampled_from([1, 60, 300, 3600, 86400]))
     # Starts around both changes of the clock of 2013 in Rome and Los Angeles, and any other time.

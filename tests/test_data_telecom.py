@@ -186,6 +186,19 @@ def test_what_is_no_record_is_not_taken_for_one(tmp_path):
         read_telecom(tmp_path / FILE, step="15min")
 
 
+@pytest.mark.parametrize("word", ["inf", "nan", "-1", "1e", ".", "1e400", "0,5"])
+def test_an_activity_that_is_no_number_is_called_that(tmp_path, word):
+    path = write(tmp_path / FILE, [line(7, 0, 39, 1), line(7, 10, 39, 1, word)])
+    with pytest.raises(FuelsError, match="line 2 has an activity that is no plain number"):
+        read_telecom(path)
+
+
+def test_records_too_large_to_work_with_name_their_cell(tmp_path):
+    path = write(tmp_path / FILE, [line(7, 10 * i, 39, 1, 1, 1, 1, "1e50") for i in range(6)])
+    with pytest.raises(FuelsError, match=r"client 7 has the value 6e\+50 at 2013-11-01 00:00"):
+        read_panel(path)
+
+
 FIELD = st.one_of(st.none(), st.floats(0, 1e6).map(lambda x: round(x, 6)))
 RECORD = st.tuples(
     st.integers(1, 12), st.integers(0, 431), st.sampled_from([0, 39, 33]), *[FIELD] * 5

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 from torch import Tensor
 
+from fuels.compiling import compiled
 from fuels.errors import FuelsError
 from fuels.jsd_kernel import pairwise_jsd
-from fuels.model.backend import use_kernels
+from fuels.model.backend import prepare_thread, use_kernels
 from fuels.model.gru import GruShape, branch_weights, encode, encoder_size, plain_encode
-from fuels.model.lanes import compiled
 from fuels.model.optimiser import adam_step, sgd_step
 
 PAPER = GruShape(hidden=128, branches=((3, 1), (3, 1)))
@@ -168,6 +168,7 @@ def test_a_vanishing_gradient_is_taken_for_zero() -> None:
     def on_a_fresh_thread() -> bool | None:
         if not torch.set_flush_denormal(False):
             return None
+        prepare_thread()
         return bool((with_gradient(encode, params, inputs, PAPER, tiny)[1] == 0).all())
 
     with ThreadPoolExecutor(1) as pool:

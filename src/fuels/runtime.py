@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from fuels.config import Engine
 from fuels.errors import FuelsError
-from fuels.model.backend import prepare_thread, set_threads, use_kernels
+from fuels.model.backend import set_threads, use_kernels
 
 
 def set_up(engine: Engine) -> int:
@@ -25,7 +25,7 @@ def set_up(engine: Engine) -> int:
     if engine.device != "cpu" and not torch.cuda.is_available():
         raise FuelsError(f"engine.device is {engine.device}, but no such device is available here")
     threads = engine.threads or available_cores()
-    prepare_thread()
+    torch.set_num_threads(1)
     set_threads(threads)
     threadpool_limits(limits=1)
     use_kernels("plain" if engine.device != "cpu" else engine.kernels)

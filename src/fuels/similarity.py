@@ -60,9 +60,7 @@ class SimilarityTable:
         place = np.full(len(self.clients), -1, dtype=np.int64)
         place[members] = np.arange(len(members))
         block = np.ascontiguousarray(self.jsd[np.ix_(members, members)])
-        pairwise_jsd(
-            self.distributions(self.prototypes[members]), place[fresh], block, threads()
-        )
+        pairwise_jsd(self.distributions(self.prototypes[members]), place[fresh], block, threads())
         self.jsd[np.ix_(members, members)] = block
         old = len(members) - len(fresh)
         self.pairs_computed += len(fresh) * old + len(fresh) * (len(fresh) - 1) // 2

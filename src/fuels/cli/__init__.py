@@ -6,6 +6,7 @@ once.
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 
@@ -62,6 +63,9 @@ def root(
 def main() -> None:
     """Entry point: an error that is not a bug becomes one line and a non-zero exit."""
     warnings.showwarning = _show_warning
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # an id that the terminal cannot show is no error
+            stream.reconfigure(errors="replace")
     try:
         app()
     except FuelsError as error:

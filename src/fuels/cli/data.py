@@ -89,7 +89,8 @@ def describe_command(
     if json_:
         typer.echo(json.dumps(found.to_dict(), indent=2))
     else:
-        Console().print(found.render())
+        console = Console()
+        console.print(found.render(ascii_only=console.options.ascii_only))
 
 
 @data_app.command(

@@ -193,7 +193,7 @@ def parse_ids(text: str | None) -> tuple[str, ...] | None:
         return None
     if text.startswith("@"):
         try:
-            text = Path(text[1:]).read_text(encoding="utf-8")
+            text = Path(text[1:]).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not a text file"
             raise FuelsError(f"--ids {text}: could not be read ({reason})") from None

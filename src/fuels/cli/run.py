@@ -344,7 +344,9 @@ def train(
         )
     except KeyboardInterrupt:
         if not folder.config.exists():
-            raise InterruptedRunError("interrupted before the first round; nothing was written") from None
+            raise InterruptedRunError(
+                "interrupted before the first round; nothing was written"
+            ) from None
         again = f"continue with: fuels run --resume {folder.path}"
         raise InterruptedRunError(f"interrupted; {again}") from None
     if as_json:

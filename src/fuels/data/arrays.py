@@ -11,9 +11,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from fuels.data.clock import parse_moment, parse_step, zone_info
-from fuels.data.grid import panel_from_matrix, refuse_infinite
+from fuels.data.clock import SECOND, parse_moment, parse_step, zone_info
+from fuels.data.grid import check_years, panel_from_matrix
 from fuels.data.panel import Floats, Panel
+from fuels.data.tables import id_texts
 from fuels.data.times import read_times
 from fuels.errors import FuelsError
 
@@ -39,7 +40,7 @@ def read_npz(path: Path, timezone: str | None) -> Panel:
     if id_key is None:
         raise FuelsError(f"{place}: no array of client ids, such as 'ids' (found: {found})")
     values = _matrix(arrays["values"], place)
-    ids = tuple(_id_text(i) for i in arrays[id_key].ravel())
+    ids = _ids(arrays[id_key], place)
     zone = timezone or (str(arrays["timezone"]) if "timezone" in arrays else None)
     if zone is not None:
         zone_info(zone)
@@ -51,13 +52,15 @@ def read_npz(path: Path, timezone: str | None) -> Panel:
             f"{place}: t0 must be an ISO time and step_minutes a positive number, not"
             f" {arrays['t0']} and {arrays['step_minutes']}"
         ) from None
+    begin = int(moment.replace(tzinfo=UTC).timestamp())
+    check_years(begin, begin + len(values) * int(step / SECOND), place)
     panel = Panel(
         values=values,
         ids=ids,
         start=parse_moment(moment, zone, upper=False, option=f"{place}: t0"),
         step=step,
         timezone=zone,
-        coordinates=np.asarray(arrays["coordinates"], np.float64)
+        coordinates=_matrix(arrays["coordinates"], place, "coordinates")
         if "coordinates" in arrays
         else None,
         name=place,
@@ -66,7 +69,6 @@ def read_npz(path: Path, timezone: str | None) -> Panel:
     )
     if panel.length == 0 or not panel.ids:
         raise FuelsError(f"{place}: values of shape {values.shape} hold no data")
-    refuse_infinite(panel)
     return panel
 
 
@@ -102,19 +104,19 @@ def read_hdf5(path: Path, timezone: str | None) -> Panel:
         ) from None
     try:
         with h5py.File(path, "r") as file:
-            groups = [g for g in file.values() if _is_frame(g)]
+            groups = [g for g in file.values() if _is_frame(g, h5py.Dataset)]
             if len(groups) != 1:
                 raise FuelsError(
                     f"{place}: {len(groups) or 'no'} frames in METR-LA's layout (a group with"
                     " axis0, axis1, block0_items and block0_values); exactly one is needed"
                 )
             group = groups[0]
-            items, stamps = group["block0_items"][:], group["axis1"][:]
-            values = _matrix(group["block0_values"][:], place)
+            items, stamps = group["block0_items"][()], np.atleast_1d(group["axis1"][()])
+            values = _matrix(np.asarray(group["block0_values"][()]), place)
             zone = group["axis1"].attrs.get("tz")
     except OSError as error:
         raise FuelsError(f"{place}: not a readable HDF5 file ({error})") from None
-    ids = tuple(_id_text(item) for item in items)
+    ids = _ids(np.asarray(items), place)
     if stamps.dtype.kind not in "iu" or values.shape != (len(stamps), len(ids)):
         raise FuelsError(
             f"{place}: axis1 of type {stamps.dtype} and {len(ids)} columns do not fit values of"
@@ -122,30 +124,33 @@ def read_hdf5(path: Path, timezone: str | None) -> Panel:
         )
     column = pl.Series("axis1", stamps.astype(np.int64)).cast(pl.Datetime("ns"))
     if zone is not None:
-        named = _id_text(zone)
+        named = zone.decode(errors="replace") if isinstance(zone, bytes) else str(zone)
         zone_info(named)
         column = column.dt.replace_time_zone("UTC").dt.convert_time_zone(named)
     times = read_times(column, timezone=timezone, place=place)
     return panel_from_matrix(times, values, ids, place)
 
 
-def _is_frame(group: Any) -> bool:
-    return hasattr(group, "keys") and {
-        "axis0",
-        "axis1",
-        "block0_items",
-        "block0_values",
-    } <= set(group)
+def _is_frame(group: Any, dataset: type) -> bool:
+    parts = ("axis0", "axis1", "block0_items", "block0_values")
+    return hasattr(group, "keys") and all(isinstance(group.get(p), dataset) for p in parts)
 
 
-def _matrix(values: NDArray[Any], place: str) -> Floats:
+def _matrix(values: NDArray[Any], place: str, name: str = "values") -> Floats:
     if values.ndim != 2 or values.dtype.kind not in "fiub":
+        axes = "[time, client]" if name == "values" else "[client, 2]"
         raise FuelsError(
-            f"{place}: values must be numbers [time, client], not {values.dtype} of shape"
-            f" {values.shape}"
+            f"{place}: {name} must be numbers {axes}, not {values.dtype} of shape {values.shape}"
         )
     return values.astype(np.float64)
 
 
-def _id_text(item: Any) -> str:
-    return item.decode() if isinstance(item, bytes) else str(item).strip()
+def _ids(array: NDArray[Any], place: str) -> tuple[str, ...]:
+    items = array.ravel().tolist()
+    try:
+        texts = [item.decode() if isinstance(item, bytes) else item for item in items]
+        return tuple(id_texts(pl.Series("ids", texts, strict=False), place))
+    except (UnicodeDecodeError, TypeError, OverflowError):
+        raise FuelsError(
+            f"{place}: client ids must be text in UTF-8 or whole numbers, not {items[0]!r} ..."
+        ) from None

@@ -1,4 +1,4 @@
-"""A small bar chart in block characters, for the mean course of a period."""
+"""A small bar chart in block characters (or ASCII), for the mean course of a period."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numpy as np
 from fuels.data.panel import Floats
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
+_ASCII = " ...:::##"
 _HEIGHT = 5
 _WIDTH = 48
 
 
-def draw(profile: Sequence[float | None]) -> str:
+def draw(profile: Sequence[float | None], *, ascii_only: bool = False) -> str:
     """Bars from the lowest to the highest value, with the phase below; gaps stay empty."""
     heights = _columns(np.array([np.nan if v is None else v for v in profile]))
     low, high = np.nanmin(heights), np.nanmax(heights)
@@ -22,9 +23,9 @@ def draw(profile: Sequence[float | None]) -> str:
     each = max(1, _WIDTH // len(heights))
     labels = {_HEIGHT - 1: f"{high:.4g}", 0: f"{low:.4g}"}
     margin = max(len(text) for text in labels.values())
-    lines = []
+    lines, blocks = [], _ASCII if ascii_only else _BLOCKS
     for row in reversed(range(_HEIGHT)):
-        bars = [_BLOCKS[int(np.clip(e - 8 * row, 0, 8))] * each for e in eighths]
+        bars = [blocks[int(np.clip(e - 8 * row, 0, 8))] * each for e in eighths]
         lines.append(f"{labels.get(row, ''):>{margin}} {''.join(bars)}")
     return "\n".join([*lines, " " * (margin + 1) + _ticks(len(profile), len(heights) * each)])
 

@@ -61,8 +61,8 @@ class Description:
         """Plain values for JSON."""
         return asdict(self)
 
-    def render(self) -> RenderableType:
-        """A table and a chart for the terminal."""
+    def render(self, *, ascii_only: bool = False) -> RenderableType:
+        """A table and a chart for the terminal, which may know no block characters."""
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold", no_wrap=True)
         table.add_column()
@@ -70,7 +70,7 @@ class Description:
             table.add_row(label, Text(text))
         if self.period is None:
             return table
-        chart = draw(self.profile)
+        chart = draw(self.profile, ascii_only=ascii_only)
         return Group(table, Text(), Text("mean course of a period"), Text(chart))
 
     def _rows(self) -> list[tuple[str, str]]:

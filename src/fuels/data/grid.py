@@ -20,6 +20,10 @@ from fuels.errors import FuelsError
 Codes = NDArray[np.int64]
 # A large grid with less than one value in fifty is taken for a wrong date, not for missing data.
 _LARGE, _SPARSE = 10**7, 50
+# Models work in float32, which ends at 3e38; sums and squares need room below that.
+_LARGEST = 1e30
+_YEARS = range(1900, 2200)
+_YEAR_SECONDS = 31_556_952
 
 
 def panel_from_rows(
@@ -74,7 +78,7 @@ def _build(
             when = _label(start + int(nobody[0]) * step, times)
             hint = f"no client has a value at {when}: if clocks were set forward then, give"
             notes = (*notes, f"{hint} --timezone")
-    panel = Panel(
+    return Panel(
         values=values,
         ids=tuple(ids),
         start=np.datetime64(start, "s"),
@@ -83,19 +87,27 @@ def _build(
         name=place,
         notes=notes,
     )
-    refuse_infinite(panel)
-    return panel
 
 
-def refuse_infinite(panel: Panel) -> None:
-    """Every reader ends here: an infinite value names its client and time."""
-    infinite = np.isinf(panel.values)
-    if infinite.any():
-        row, column = np.unravel_index(int(np.argmax(infinite)), panel.values.shape)
+def refuse_extreme(panel: Panel) -> None:
+    """Every reader ends here: a value too large to work with names its client and time."""
+    extreme = np.abs(panel.values) > _LARGEST
+    if extreme.any():
+        row, column = np.unravel_index(int(np.argmax(extreme)), panel.values.shape)
+        value = panel.values[row, column]
+        what = "an infinite value" if np.isinf(value) else f"the value {value:g}"
         when = format_moment(panel.times[row], panel.timezone)
         raise FuelsError(
-            f"{panel.name}: client {panel.ids[column]} has an infinite value at {when}"
+            f"{panel.name}: client {panel.ids[column]} has {what} at {when}; values must be smaller"
+            f" than {_LARGEST:g}: correct it, or give --missing if it marks a missing value"
         )
+
+
+def check_years(first: int, last: int, place: str) -> None:
+    """Refuse seconds since 1970 that only a damaged date gives, before anything counts in them."""
+    for year in (1970 + first // _YEAR_SECONDS, 1970 + last // _YEAR_SECONDS):
+        if year not in _YEARS:
+            raise FuelsError(f"{place}: there is a time in the year {year}: is a date wrong?")
 
 
 def _regular_grid(times: Times, codes: Codes, ids: Sequence[str], place: str) -> tuple[int, int]:
@@ -103,6 +115,7 @@ def _regular_grid(times: Times, codes: Codes, ids: Sequence[str], place: str) ->
     seconds = times.seconds
     if len(seconds) == 0:
         raise FuelsError(f"{place}: there are no rows")
+    check_years(int(seconds.min()), int(seconds.max()), place)
     gaps, ascending = _gaps(seconds, codes)
     if not ascending:
         order = np.lexsort((seconds, codes))
@@ -121,9 +134,12 @@ def _regular_grid(times: Times, codes: Codes, ids: Sequence[str], place: str) ->
     if off.any():
         row = int(np.flatnonzero(off)[np.argmin(seconds[off])])
         of = f" of client {ids[codes[row]]}" if ids else ""
+        hint = "correct it, or bring the data to one step first"
+        if times.wall and step > 3600:  # midnights are 23 or 25 hours apart when clocks change
+            hint = "if the step follows the wall clock, leave --timezone out"
         raise FuelsError(
             f"{place}: the time {_label(int(seconds[row]), times)}{of} does not lie on the regular"
-            f" step of {format_step(step)}: correct it, or bring the data to one step first"
+            f" step of {format_step(step)}: {hint}"
         )
     return int(seconds.min()), step
 

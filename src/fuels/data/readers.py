@@ -12,6 +12,7 @@ import polars as pl
 
 from fuels.data.arrays import read_hdf5, read_npz
 from fuels.data.clock import Moment, Step, parse_step
+from fuels.data.grid import refuse_extreme
 from fuels.data.panel import Panel
 from fuels.data.tablefiles import read_csv, read_parquet
 from fuels.data.tables import Columns, coordinates_of, find_coordinate_columns, id_texts
@@ -46,6 +47,7 @@ class Shape:
     def apply(self, panel: Panel) -> Panel:
         panel = panel.sorted() if self.ids is None else panel.select(self.ids).sorted()
         panel = mark_missing(panel, self.missing)
+        refuse_extreme(panel)
         if self.start is not None or self.end is not None:
             panel = panel.between(self.start, self.end)
         if self.resample is not None:
@@ -92,7 +94,7 @@ def read_panel(
         panel = _read(file, Columns(client, time, value), timezone)
     if missing is None and file.suffix.lower() in _HDF5:
         shape = replace(shape, missing="0")  # METR-LA's convention; the notes say so
-    return shape.apply(replace(panel, name=Path(file.name.removesuffix(".gz")).stem))
+    return replace(shape.apply(panel), name=Path(file.name.removesuffix(".gz")).stem)
 
 
 def is_raw(file: Path) -> bool:
@@ -163,6 +165,8 @@ def mark_missing(panel: Panel, missing: str | float | None) -> Panel:
 def with_coordinates(panel: Panel, source: str | Path) -> Panel:
     """The panel with longitude and latitude from a CSV of client (or cell_id), lng, lat."""
     path = Path(source)
+    if path.is_dir():
+        raise FuelsError(f"{path}: is a folder, and --coordinates needs a CSV file")
     try:
         table = pl.read_csv(path, infer_schema=False, glob=False)
     except (OSError, pl.exceptions.PolarsError) as error:

@@ -23,6 +23,7 @@ def read_csv(path: Path, columns: Columns, timezone: str | None) -> Panel:
     names, separator = _header(path)
     layout = find_layout(names, path.name, columns)
     table = _read_columns(path, names, separator, layout)
+    table = table.filter(~pl.all_horizontal(pl.all().is_null()))  # blank lines
     return panel_from_table(table, layout, timezone=timezone, place=path.name)
 
 
@@ -67,15 +68,26 @@ def read_parquet(path: Path, columns: Columns, timezone: str | None) -> Panel:
         raise FuelsError(f"{path.name}: not readable as Parquet ({_first_line(error)})") from None
     layout = find_layout(table.columns, path.name, columns)
     panel = panel_from_table(table, layout, timezone=timezone, place=path.name)
-    about = json.loads(said)
-    places: dict[str, list[float]] = about.get("coordinates", {})
-    known = bool(places) and all(client in places for client in panel.ids)
-    return replace(
-        panel,
-        unit=about.get("unit", panel.unit),
-        synthetic=about.get("synthetic", panel.synthetic),
-        coordinates=np.array([places[c] for c in panel.ids]) if known else panel.coordinates,
-    )
+    try:
+        return _with_about(panel, json.loads(said))
+    except (ValueError, TypeError, AttributeError):
+        raise FuelsError(
+            f"{path.name}: the metadata '{METADATA_KEY}' of the file is not what `fuels data"
+            " convert` writes: remove it, or convert the data again"
+        ) from None
+
+
+def _with_about(panel: Panel, about: Any) -> Panel:
+    """The panel with what the metadata say; a wrong form is a ValueError or the like."""
+    unit, synthetic = about.get("unit", panel.unit), about.get("synthetic", panel.synthetic)
+    if not isinstance(unit, str) or not isinstance(synthetic, bool):
+        raise TypeError
+    places = about.get("coordinates", {})
+    coordinates = panel.coordinates
+    if places and all(client in places for client in panel.ids):
+        pairs = np.array([places[client] for client in panel.ids], dtype=np.float64)
+        coordinates = pairs.reshape(len(panel.ids), 2)
+    return replace(panel, unit=unit, synthetic=synthetic, coordinates=coordinates)
 
 
 def _first_line(error: Exception) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from fuels.data.grid import panel_from_matrix, panel_from_rows
+from fuels.data.grid import panel_from_matrix, panel_from_rows, refuse_extreme
 from fuels.data.panel import Floats, Panel, sort_ids
 from fuels.data.times import read_times
 from fuels.errors import FuelsError
@@ -26,8 +26,9 @@ _CLIENT = {
 _TIME = {"time", "ds", "timestamp", "datetime", "date_time", "date"}
 _INDEX = {"", "index", "unnamed: 0"}  # what a frame's index is called after a trip through CSV
 _VALUE = {"value", "y"}
-# Columns that `fuels data convert` adds to a CSV, which has no other place for them.
-ABOUT = ("timezone", "unit", "synthetic")
+# Columns that `fuels data convert` adds to a CSV, which has no other place for them; the prefix
+# keeps them apart from a client that is called, say, unit.
+ABOUT = {"timezone": "fuels_timezone", "unit": "fuels_unit", "synthetic": "fuels_synthetic"}
 LONGITUDE = ("lng", "lon", "longitude")
 LATITUDE = ("lat", "latitude")
 MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "none", "-")
@@ -69,7 +70,7 @@ def find_layout(names: Sequence[str], place: str, given: Columns = AS_USUAL) -> 
         raise FuelsError(
             f"{place}: no time column among {_listed(names)}: name it with --time-column"
         )
-    others = [n for n in names if n != time_column and n not in ABOUT]
+    others = [n for n in names if n != time_column and n not in ABOUT.values()]
     client_column = _find(others, given.client, _CLIENT, "client", place)
     if client_column is None:
         if given.value is not None:  # a table of one series among other columns
@@ -77,6 +78,8 @@ def find_layout(names: Sequence[str], place: str, given: Columns = AS_USUAL) -> 
             others = [given.value]
         if not others:
             raise FuelsError(f"{place}: there is no column of values beside '{time_column}'")
+        if not all(name.strip() for name in others):
+            raise FuelsError(f"{place}: a column has no name: name its client, or remove it")
         return Layout(time_column, None, None, tuple(others))
     others = [n for n in others if n != client_column]
     value_column = _find(others, given.value, _VALUE, "value", place)
@@ -162,9 +165,15 @@ def numbers(column: pl.Series, place: str) -> Floats:
 def id_texts(column: pl.Series, place: str) -> pl.Series:
     """Client ids as text: 4050, 4050.0 and "4050" are the same client."""
     if column.dtype.is_float():
+        column = column.fill_nan(None)
         whole = column.cast(pl.Int64, strict=False)
         column = whole if (whole == column).all() else column
-    text = column.cast(pl.String).str.strip_chars()
+    try:
+        text = column.cast(pl.String).str.strip_chars()
+    except pl.exceptions.PolarsError:
+        raise FuelsError(
+            f"{place}: column '{column.name}' holds {column.dtype} values and no client ids"
+        ) from None
     empty = text.is_null() | (text == "")
     if empty.any():
         row = int(empty.arg_max() or 0)
@@ -174,13 +183,13 @@ def id_texts(column: pl.Series, place: str) -> pl.Series:
 
 def _read_about(table: pl.DataFrame, place: str) -> dict[str, str]:
     found = {}
-    for name in ABOUT:
+    for what, name in ABOUT.items():
         if name in table.columns:
             said = table[name].drop_nulls().unique()
             if len(said) > 1:
                 raise FuelsError(f"{place}: column '{name}' must say the same in every row")
             if len(said) == 1:
-                found[name] = str(said[0])
+                found[what] = str(said[0])
     return found
 
 
@@ -235,7 +244,9 @@ def panel_from_frame(
     """The panel of a pandas or polars frame, long or wide, with clients sorted by id."""
     table = _as_polars(frame, name)
     layout = find_layout(table.columns, name, Columns(client, time, value))
-    return panel_from_table(table, layout, timezone=timezone, place=name).sorted()
+    panel = panel_from_table(table, layout, timezone=timezone, place=name).sorted()
+    refuse_extreme(panel)
+    return panel
 
 
 def _as_polars(frame: Any, name: str) -> pl.DataFrame:

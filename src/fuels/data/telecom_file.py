@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.panel import Floats
-from fuels.data.telecom_kernel import ELSEWHERE, MALFORMED, sum_lines
+from fuels.data.telecom_kernel import ELSEWHERE, MALFORMED, NO_NUMBER, sum_lines
 from fuels.errors import FuelsError
 
 # Activity -> the fields of a record, counted after the country code, that it sums.
@@ -151,6 +151,8 @@ class FileSums:
             lines += read
             if status == MALFORMED:
                 raise self._malformed(lines, "is no record of eight fields between tabs")
+            if status == NO_NUMBER:
+                raise self._malformed(lines, "has an activity that is no plain number such as 0.25")
             if status == ELSEWHERE:
                 time = time_bin * self.step_ms - self.shift_ms
                 if not _PLAUSIBLE_MS[0] <= time < _PLAUSIBLE_MS[1]:

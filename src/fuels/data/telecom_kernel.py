@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fuels.compiling import compiled
 
-DONE, MALFORMED, ELSEWHERE = 0, 1, 2
+DONE, MALFORMED, ELSEWHERE, NO_NUMBER = 0, 1, 2, 3
 
 _MAX_DIGITS = 18  # more do not fit an int64, and a float64 keeps no more than 17
 _REACH = 60
@@ -71,7 +71,7 @@ def _sum_lines(
                 digits += 1
                 at += 1
             if digits > _MAX_DIGITS:
-                return MALFORMED, line, lines, 0, 0
+                return NO_NUMBER, line, lines, 0, 0
             if text[at] == 46:  # "."
                 at += 1
                 while 48 <= text[at] <= 57:
@@ -81,7 +81,7 @@ def _sum_lines(
                     digits += 1
                     at += 1
             if at > start and digits == 0:
-                return MALFORMED, line, lines, 0, 0
+                return NO_NUMBER, line, lines, 0, 0
             if digits > 0 and (text[at] == 101 or text[at] == 69):  # "e" or "E"
                 at += 1
                 sign, power, first = 1, 0, at
@@ -93,12 +93,16 @@ def _sum_lines(
                     power = power * 10 + (text[at] - 48)
                     at += 1
                 if at == first:
-                    return MALFORMED, line, lines, 0, 0
+                    return NO_NUMBER, line, lines, 0, 0
                 exponent += sign * power
             if field == 4 and text[at] == 13:  # a carriage return before the line feed
                 at += 1
-            if text[at] != (10 if field == 4 else 9) or exponent < -_REACH or exponent > _REACH:
-                return MALFORMED, line, lines, 0, 0
+            if text[at] != (10 if field == 4 else 9):
+                # A field that ends too early is missing; anything else stands in a number.
+                early = text[at] == 9 or text[at] == 10 or text[at] == 13
+                return MALFORMED if early else NO_NUMBER, line, lines, 0, 0
+            if exponent < -_REACH or exponent > _REACH:
+                return NO_NUMBER, line, lines, 0, 0
             if number != 0 and slots[field] >= 0:
                 # Dividing by an exact power of ten rounds once, so that 0.3 is read as 0.3.
                 scale = _POWERS[abs(exponent)]

@@ -2,8 +2,8 @@
 
 Times that say where they stand (an offset, a zone, seconds since 1970) become UTC. Times without
 any of that are local clock times: with `timezone` given they become UTC too, where the hour that
-occurs twice in autumn is told apart by order (first occurrence = daylight time); otherwise they
-are kept as found.
+occurs twice in autumn is told apart by the order of rows (first occurrence = daylight time; a time
+that occurs once is daylight time, with a note); otherwise they are kept as found.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ _OFFSET = r"(Z|[+-]\d{2}:?\d{2})$"
 _FORMATS = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
 # Seconds since 1970 in other units: a plausible time has about 1e9 seconds, 1e12 ms, ...
 _EPOCH_UNITS = ((1e17, 10**9, "nanoseconds"), (1e14, 10**6, "microseconds"), (1e11, 10**3, "ms"))
-_EARLIEST_EPOCH = 10**8  # 1973: smaller numbers are row counters or years, not times
+_PLAUSIBLE_EPOCH = 946_684_800, 4_102_444_800  # the years 2000 to 2099
+# Digits that read as a date, to the day, hour, minute or second; some count an hour 24.
+_COMPACT_DATE = (
+    r"^(19|20|21)\d{2}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(([01]\d|2[0-4])([0-5]\d){0,2})?$"
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Times:
     seconds: Seconds
     zone: str | None
     notes: tuple[str, ...] = ()
+    wall: bool = False  # whether they were found as wall-clock times and brought to UTC by `zone`
 
 
 def read_times(
@@ -56,9 +61,9 @@ def read_times(
             _whole_seconds(column.cast(pl.Datetime), column, place), client, timezone, place
         )
     if kind.is_integer():
-        return _epoch(column.cast(pl.Int64), timezone, place)
+        return _epoch(column, timezone, place)
     if kind == pl.String and column.str.contains(r"^\s*\d+\s*$").all():
-        return _epoch(column.str.strip_chars().cast(pl.Int64, strict=False), timezone, place)
+        return _epoch(column.str.strip_chars(), timezone, place)
     if kind == pl.String:
         return _text(column, client, timezone, place)
     raise FuelsError(f"{place}: column '{column.name}' holds no times but {kind} values")
@@ -76,14 +81,25 @@ def _whole_seconds(naive: pl.Series, column: pl.Series, place: str) -> Seconds:
 
 
 def _epoch(column: pl.Series, timezone: str | None, place: str) -> Times:
-    numbers = column.fill_null(0).to_numpy()  # null: more digits than any time has
-    smallest, largest = int(numbers.min()), int(numbers.max())
-    if smallest < _EARLIEST_EPOCH:
+    distinct = column.unique(maintain_order=True)
+    dates = distinct.cast(pl.String).str.contains(_COMPACT_DATE)
+    if 2 * int(dates.sum()) > len(distinct):  # a few of the true seconds of the 2030s do, by chance
         raise FuelsError(
-            f"{place}: column '{column.name}' holds numbers such as {smallest} and no times:"
-            " name the time column, or write times such as 2013-11-01T06:00"
+            f"{place}: column '{column.name}' holds numbers such as {distinct.filter(dates)[0]},"
+            " which look like dates: write them as 2013-11-01T06:00"
         )
+    # What does not fit has more digits than any time.
+    numbers = column.cast(pl.Int64, strict=False).fill_null(0).to_numpy()
+    largest = numbers.max()
     ticks, unit = next(((t, u) for least, t, u in _EPOCH_UNITS if largest >= least), (1, "seconds"))
+    earliest, latest = _PLAUSIBLE_EPOCH
+    wrong = (numbers // ticks < earliest) | (numbers // ticks >= latest)
+    if wrong.any():
+        raise FuelsError(
+            f"{place}: column '{column.name}' holds numbers such as {column[int(np.argmax(wrong))]}"
+            " and no times since 2000: name the time column, or write times such as"
+            " 2013-11-01T06:00"
+        )
     if (numbers % ticks != 0).any():
         raise FuelsError(f"{place}: column '{column.name}' has times that are not whole seconds")
     note = f"times are {unit} since 1970 in UTC"
@@ -165,12 +181,50 @@ def _local(seconds: Seconds, client: pl.Series | None, timezone: str | None, pla
             f" {timezone} (the clock skips it in spring), so these times do not follow daylight"
             " saving: leave --timezone out or give a fixed zone such as Etc/GMT-1"
         )
-    twice = table["early"] != table["late"]
+    # Milliseconds since 1970 in UTC.
+    table = table.with_columns(pl.col("early", "late").to_physical())
     notes: tuple[str, ...] = ()
-    if twice.any():
-        second = pl.lit(twice) & (pl.int_range(pl.len()).over("client", "naive") >= 1)
-        table = table.with_columns(early=pl.when(second).then("late").otherwise("early"))
-        day = str(table["naive"].filter(twice).min())[:10]
-        notes = (f"the repeated hour of {day} was told apart: first occurrence = daylight time",)
-    utc = table["early"].dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-    return Times(np.asarray(utc.to_physical().to_numpy() // 1000, dtype=np.int64), timezone, notes)
+    utc = table["early"]
+    if (utc != table["late"]).any():
+        utc, notes = _tell_apart(table, timezone, place)
+    seconds = np.asarray(utc.to_numpy() // 1000, dtype=np.int64)
+    return Times(seconds, timezone, notes, wall=True)
+
+
+def _tell_apart(table: pl.DataFrame, zone: str, place: str) -> tuple[pl.Series, tuple[str, ...]]:
+    """The instants of clock times of which some occur twice, by the order of a client's rows.
+
+    Order can tell only where all rows of the client are in the order of time.
+    """
+    twice = pl.col("early") != pl.col("late")
+    second = twice & (pl.int_range(pl.len()).over("client", "naive") >= 1)
+    table = table.with_columns(
+        twice=twice,
+        second=second,
+        alone=twice & (pl.len().over("client", "naive") == 1),
+        utc=pl.when(second).then("late").otherwise("early"),
+    )
+    backwards = table.select(
+        (pl.col("utc").diff().over("client") < 0) & pl.col("twice").any().over("client")
+    ).to_series()
+    repeated = table.filter("twice")["naive"].dt.date().unique().sort()
+    days = ", ".join(str(day) for day in repeated)
+    if backwards.any():
+        row = int(backwards.arg_max() or 0)
+        client = table["client"][row]
+        raise FuelsError(
+            f"{place}: row {row + 1}{f' of client {client}' if client else ''} is not in the order"
+            f" of time, so the hour that {zone} repeats on {days} cannot be told apart: put the"
+            " rows in order, or write times with their offset, such as 2013-10-27T02:00+01:00"
+        )
+    notes: list[str] = []
+    if table["second"].any():
+        notes.append(
+            f"the repeated hour of {days} was told apart: first occurrence = daylight time"
+        )
+    if alone := int(table["alone"].sum()):
+        noun = "time occurs" if alone == 1 else "times of a client occur"
+        notes.append(
+            f"{alone} {noun} only once in the repeated hour of {days}: taken as daylight time"
+        )
+    return table["utc"], tuple(notes)

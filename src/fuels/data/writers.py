@@ -2,8 +2,9 @@
 
 Parquet keeps unit and coordinates in the file's metadata under the key `fuels` and the zone in the
 type of the time column. A CSV has no such place: what is known about the panel stands in extra
-columns (timezone, unit, synthetic, lng, lat), which the reader knows. A file appears under its
-name only when it is complete, and long tables are written in batches, so memory stays small.
+columns (fuels_timezone, fuels_unit, fuels_synthetic, lng, lat), which the reader knows. A file
+appears under its name only when it is complete, and long tables are written in batches, so memory
+stays small.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from polars.io.plugins import register_io_source
 
 from fuels.data.arrays import npz_arrays
 from fuels.data.panel import Panel
-from fuels.data.tables import find_layout
+from fuels.data.tables import ABOUT, find_layout
 from fuels.errors import FuelsError
 
 METADATA_KEY = "fuels"
@@ -119,7 +120,7 @@ def _batches(panel: Panel, layout: str, rows: int = _BATCH_ROWS) -> Iterator[pl.
 def _with_about(table: pl.DataFrame, panel: Panel, layout: str) -> pl.DataFrame:
     said = {"timezone": panel.timezone, "unit": panel.unit if panel.unit != "value" else None}
     said["synthetic"] = "true" if panel.synthetic else None
-    table = table.with_columns(**{k: pl.lit(v) for k, v in said.items() if v is not None})
+    table = table.with_columns(pl.lit(v).alias(ABOUT[k]) for k, v in said.items() if v is not None)
     if panel.coordinates is None or layout == "wide":
         return table
     place = dict(zip(panel.ids, panel.coordinates.tolist(), strict=True))

@@ -187,8 +187,7 @@ class Site:
         # size does not depend on the number of threads, and neither do the results.
         count = min(len(rows), 2 * -(-len(rows) // (2 * GROUP)))
         groups = np.array_split(rows, count)
-        if self.threads == 1 or len(groups) == 1:
-            return [work(group) for group in groups]
+        # Also with one thread: its settings must not change those of the caller's.
         if self.pool is None:
             self.pool = ThreadPoolExecutor(self.threads, initializer=prepare_thread)
         return list(self.pool.map(work, groups))

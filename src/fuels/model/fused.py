@@ -23,9 +23,6 @@ class _Memory(threading.local):
     """Buffers of one thread: scratch space, and tapes that wait for the next forward pass."""
 
     def __init__(self) -> None:
-        # A product with numbers below 1e-38 takes a hundred times as long; contrastive gradients
-        # at a low temperature get there. From here on this thread takes them for 0.
-        torch.set_flush_denormal(True)
         self.work = torch.empty(0)
         self.tapes: list[Tensor] = []
 

@@ -1,0 +1,172 @@
+"""Files and frames that are damaged or something else: one sentence each, never a traceback."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from fuels.data.readers import read_panel
+from fuels.data.tables import panel_from_frame
+from fuels.errors import FuelsError
+
+
+def test_files_that_are_not_there_or_not_known(tmp_path):
+    with pytest.raises(FuelsError, match="no such file or folder"):
+        read_panel(tmp_path / "nothing.csv")
+    (tmp_path / "x.xlsx").write_bytes(b"PK")
+    with pytest.raises(FuelsError, match=r"x.xlsx: unknown format; known are .csv"):
+        read_panel(tmp_path / "x.xlsx")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").write_text("hello\n", encoding="utf-8")
+    with pytest.raises(FuelsError, match="no files of raw records"):
+        read_panel(tmp_path / "folder")
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.npz", "x.h5", "x.csv.gz"])
+def test_files_that_are_something_else(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\x00\x01 this is no such file \xff" * 20)
+    with pytest.raises(FuelsError, match=f"{name}: not"):
+        read_panel(tmp_path / name)
+
+
+def npz(path, **changes):
+    arrays = {
+        "values": np.ones((3, 2)),
+        "ids": np.array(["a", "b"]),
+        "t0": "2013-11-01T00:00",
+        "step_minutes": 60,
+    }
+    arrays.update(changes)
+    np.savez(path, **{k: v for k, v in arrays.items() if v is not None})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"values": None}, "no array 'values'"),
+        ({"t0": None}, "no array 't0'"),
+        ({"ids": None}, "no array of client ids"),
+        ({"t0": "noon"}, "t0 must be an ISO time"),
+        ({"step_minutes": "x"}, "step_minutes a positive number"),
+        ({"step_minutes": 0}, "step_minutes a positive number"),
+        ({"step_minutes": np.nan}, "step_minutes a positive number"),
+        ({"values": np.ones(3)}, "must be numbers"),
+        ({"values": np.full((3, 2), "x")}, "must be numbers"),
+        ({"values": np.ones((3, 3))}, "do not fit"),
+        ({"values": np.ones((0, 2))}, "hold no data"),
+        ({"ids": np.array(["a", "a"])}, "not unique"),
+        ({"values": np.array([[1, 2], [3, np.inf]])}, "client b has an infinite value"),
+        ({"values": np.array([[1, 2], [3, {}]], dtype=object)}, "not a readable npz"),
+        ({"coordinates": np.ones((3, 2))}, "coordinates"),
+        ({"coordinates": np.full((2, 2), "x")}, r"coordinates must be numbers \[client, 2\]"),
+        ({"ids": np.array([b"\xff", b"b"])}, "client ids must be text in UTF-8"),
+        ({"ids": np.array(["a", " "])}, "row 2 names no client"),
+        ({"ids": np.array([1.0, np.nan])}, "row 2 names no client"),
+        ({"t0": "9999-12-31T22:00"}, "a time in the year 9999"),
+        ({"t0": "0001-01-01T00:00", "timezone": "Asia/Tokyo"}, "a time in the year 1:"),
+        ({"step_minutes": 1e15}, "a time in the year"),
+        ({"values": np.full((3, 2), 1e31)}, r"client a has the value 1e\+31"),
+    ],
+)
+def test_npz(tmp_path, changes, sentence):
+    assert read_panel(npz(tmp_path / "good.npz")).length == 3
+    with pytest.raises(FuelsError, match=sentence):
+        read_panel(npz(tmp_path / "n.npz", **changes))
+
+
+def test_hdf5_of_another_layout(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["values"] = np.ones((2, 2))
+    with pytest.raises(FuelsError, match="no frames in METR-LA's layout"):
+        read_panel(tmp_path / "x.h5")
+
+
+@pytest.mark.parametrize("part", ["axis1", "block0_items", "block0_values"])
+def test_hdf5_with_a_group_or_a_scalar_for_an_array(tmp_path, part):
+    h5py = pytest.importorskip("h5py")
+    names = np.array([b"1", b"2"])
+    stamps = 10**18 + np.arange(2) * 300 * 10**9
+    arrays = {
+        "axis0": names,
+        "axis1": stamps,
+        "block0_items": names,
+        "block0_values": np.ones((2, 2)),
+    }
+    path = tmp_path / "x.h5"
+    for number, broken in enumerate(("good", "group", "scalar")):
+        with h5py.File(path, "w") as file:
+            group = file.create_group("df")
+            for name, array in arrays.items():
+                if name != part or broken == "good":
+                    group[name] = array
+                elif broken == "group":
+                    group.create_group(name)
+                else:
+                    group[name] = array.ravel()[0]
+        if number == 0:
+            assert read_panel(path).ids == ("1", "2")
+        else:
+            with pytest.raises(FuelsError, match=r"x.h5: (no frames|axis1|values must)"):
+                read_panel(path)
+
+
+LONG = pl.DataFrame({"client": ["a", "a"], "time": ["2020-01-01", "2020-01-02"], "value": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "not json",
+        "[1]",
+        '{"unit": 3}',
+        '{"synthetic": "no"}',
+        '{"coordinates": 7}',
+        '{"coordinates": {"a": [1]}}',
+        '{"coordinates": {"a": ["x", 1]}}',
+    ],
+)
+def test_parquet_metadata_that_fuels_did_not_write(tmp_path, said):
+    LONG.write_parquet(tmp_path / "p.parquet", metadata={"fuels": said})
+    with pytest.raises(FuelsError, match=r"p.parquet: the metadata 'fuels' of the file is not"):
+        read_panel(tmp_path / "p.parquet")
+
+
+@pytest.mark.parametrize(
+    ("ids", "sentence"),
+    [
+        (["a", ""], "row 2 names no client"),
+        ([1.5, float("nan")], "row 2 names no client"),
+        ([b"\xff", b"a"], "holds Binary values and no client ids"),
+        ([[1], [2]], "and no client ids"),
+    ],
+)
+def test_parquet_ids(tmp_path, ids, sentence):
+    LONG.with_columns(client=pl.Series(ids)).write_parquet(tmp_path / "p.parquet")
+    with pytest.raises(FuelsError, match=sentence):
+        read_panel(tmp_path / "p.parquet")
+
+
+def test_hdf5_without_h5py_says_what_to_install(tmp_path, monkeypatch):
+    import sys
+
+    (tmp_path / "x.h5").write_bytes(b"x")
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(FuelsError, match=r"fuels\[hdf5\]"):
+        read_panel(tmp_path / "x.h5")
+
+
+@pytest.mark.parametrize(
+    ("frame", "sentence"),
+    [
+        ([1, 2], "a pandas or polars frame is needed, not list"),
+        (pl.DataFrame({"a": [1]}), "no time column"),
+        (pl.DataFrame({"time": [1.5], "a": [1]}), "holds no times but Float64"),
+        (pl.DataFrame({"time": ["2020-01-01"], "a": [True]}), "holds Boolean values"),
+        (pl.DataFrame({"time": ["2020-01-01", "2020-01-02"], "a": [1.0, 1e31]}), "the value 1e"),
+        (pl.DataFrame({"time": [2**64 - 1], "a": [1]}), "18446744073709551615 and no times"),
+    ],
+)
+def test_frames(frame, sentence):
+    with pytest.raises(FuelsError, match=sentence):
+        panel_from_frame(frame)
