@@ -4,7 +4,8 @@ One client-epoch is 37 batches of 48 rows (raw and augmented), hidden 128, two G
 with a trivial loss. Groups of G stacked clients are spread over threads, one group at a time on
 each. Beside it stand the floor (the same matrix products and nothing else, at the best rate found)
 and torch.nn.GRU with torch.optim.Adam, client after client, on a sample. All are measured in turn,
-several times; the median and the spread are printed.
+several times; the median and the spread are printed. Below them: the three losses of FUELS with
+their gradients, by the kernel and by torch operators, and the divergence of two prototypes.
 
     python benchmarks/kernels.py [--threads 2] [--turns 5] [--batches 10] [--rows 48]
 """
@@ -21,9 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fuels.compiling import compiled
 from fuels.jsd_kernel import pairwise_jsd
+from fuels.losses import Inter, Intra, local_losses, plain_losses
 from fuels.model.gru import GruShape, encode, encoder_size
-from fuels.model.lanes import TILE, address, compiled
+from fuels.model.lanes import TILE, address
+from fuels.model.network import build_network
 from fuels.model.optimiser import adam_step
 from fuels.model.tiles import multiply
 
@@ -148,6 +152,26 @@ def eager_turn(threads: int, rows: int, batches: int) -> Callable[[], float]:
     return turn
 
 
+def losses_turn(losses: Callable[..., tuple[Tensor, object]], clients: int = 16) -> float:
+    """Microseconds of the thread per client and batch of 24 rows: losses and gradients."""
+    generator = torch.Generator().manual_seed(0)
+    width, B = 2 * HIDDEN, 24
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(clients, *shape, generator=generator)
+
+    encoded, decoder, W = normal(2 * B, width), normal(width + 1), normal(B, B)
+    moving = [tensor.requires_grad_() for tensor in (encoded.tanh_(), decoder, W)]
+    weight = torch.full((clients, B), 1 / B)
+    terms = Intra(W, 0.02, weight), Inter(normal(B, width), normal(B, width), 0.02, weight, 5.0)
+    network, y = build_network("gru", HIDDEN, ((1,), (1,))), normal(B)
+    start = time.thread_time()
+    for _ in range(10):
+        total, _ = losses(network, {"decoder": decoder}, encoded, y, weight, *terms)
+        torch.autograd.grad(total.sum(), moving)
+    return 1e5 * (time.thread_time() - start) / clients
+
+
 def jsd_turn(threads: int, count: int = 400) -> Callable[[], float]:
     """Microseconds per pair of 24 x 256 prototypes."""
     logits = torch.randn(count, 24, 256, generator=torch.Generator().manual_seed(0)) * 0.3
@@ -184,6 +208,12 @@ def main() -> None:
             times[name].append(turn())
     jsd = jsd_turn(threads)
     jsd()
+    named = {"kernel": local_losses, "torch operators": plain_losses}
+    losses_us: dict[str, list[float]] = {name: [] for name in named}
+    for _ in range(options.turns + 1):
+        for name, losses in named.items():
+            losses_us[name].append(losses_turn(losses))
+    losses_mid = {name: float(np.median(values[1:])) for name, values in losses_us.items()}
     floor = min(float(np.median(times[name])) for name in times if name.startswith("floor"))
     result = {
         name: {
@@ -196,12 +226,15 @@ def main() -> None:
     }
     jsd_us = float(np.median([jsd() for _ in range(options.turns)]))
     if options.json:
-        print(json.dumps({"client_epoch": result, "jsd_us_per_pair": jsd_us}, indent=2))
+        found = {"client_epoch": result, "losses_us": losses_mid, "jsd_us_per_pair": jsd_us}
+        print(json.dumps(found, indent=2))
         return
     print(f"ms per client-epoch ({EPOCH} batches of {rows} rows), {threads} threads")
     for name, row in result.items():
         span = f"{row['low']:.1f} to {row['high']:.1f}"
         print(f"{name:22} {row['ms']:8.1f}   {span:18} {row['times_floor']:6.2f} x floor")
+    for name, value in losses_mid.items():
+        print(f"losses and gradients of a batch of 24, by {name}: {value:.1f} us per client")
     print(f"JSD of 24 x 256: {jsd_us:.2f} us per pair")
 
 

@@ -14,7 +14,7 @@ def compiled(signature: Any = None, **options: Any) -> Callable[[Function], Func
     """Compile without the GIL; from the second process on the machine code comes from disk.
 
     Numba watches the file of the compiled function, not those it calls into: after an edit of
-    model/lanes.py or model/tiles.py remove the __pycache__ folders.
+    model/lanes.py, tiles.py or doubles.py remove the __pycache__ folders.
     """
 
     def decorate(function: Function) -> Function:

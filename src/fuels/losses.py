@@ -1,27 +1,46 @@
-"""The three losses of FUELS (Eq. 3-6, 11-14), one value per client.
+"""The losses of FUELS (Eq. 3-6, 11-15), one value per client.
 
 All work on stacked clients: every loss comes back as [client], so that the gradient of their sum
 gives each client the gradient of its own loss alone. sim is the cosine similarity: the functions
 take rows already scaled to length one by `unit`, and a product is then the similarity.
+
 exp(sim / tau) reaches e^50 at the paper's tau = 0.02 and overflows below 0.012; everything is
-therefore written in logarithms, which is exact for any tau > 0.
+therefore written in logarithms of ratios, softplus(log(negatives / positive)), which holds for any
+tau > 0 and keeps all digits of a gradient that is nearly 0. Cosines are made and compared in double
+precision: an error of 1e-7, as float32 makes, is 1e-4 once it is divided by tau = 0.001.
 
 `weight` [client, row] says how much a row counts in its client's mean: 1/B for every row of a full
 batch, 0 for a row without a window (contrastive) or without an observed value (prediction).
+
+`local_losses` gives all that a client's step needs. It runs as one compiled kernel
+(loss_kernels.py), forward and backward together, or as the plain functions below it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, cast
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-NEVER = float("-inf")  # the logarithm of a pair that does not count
+from fuels.errors import FuelsError
+from fuels.model.backend import kernels
+from fuels.model.network import Network
+
+_KERNELS = "fuels.loss_kernels"
+# The logarithm of a pair that does not count. It is finite: a row without any pair that counts has
+# the gradient 0 and not NaN.
+NEVER = -1e30
 
 
 def unit(r: Tensor) -> Tensor:
-    """Rows [.., width] scaled to length one."""
-    return functional.normalize(r, dim=-1, eps=1e-8)
+    """Rows [.., width] scaled to length one, in double precision."""
+    return functional.normalize(r.double(), dim=-1, eps=1e-8)
 
 
 def prediction_loss(y: Tensor, predicted: Tensor, weight: Tensor) -> Tensor:
@@ -36,24 +55,23 @@ def intra_loss(
 
     SM = exp(sim(r, r') / tau), Z = ReLU(SM * W), TN_b = {i : Z_bi > 0}; the loss of row b is
     -log(SM_bb / (SM_bb + sum_{i in TN_b} Z_bi)). SM is positive, so Z_bi > 0 exactly where
-    W_bi > 0, and there log Z_bi = sim / tau + log W_bi; b itself may be in TN_b, as in Eq. 5.
-    Without W (the ablation) Z = SM for every i != b.
+    W_bi > 0, and there log(Z_bi / SM_bb) = (sim_bi - sim_bb) / tau + log W_bi; b itself may be in
+    TN_b, as in Eq. 5. Without W (the ablation) Z = SM for every i != b.
     """
-    log_sm = torch.bmm(u, u_augmented.transpose(1, 2)) / tau  # Eq. 3, [client, row, row]
-    rows = u.shape[1]
+    sim = torch.bmm(u.double(), u_augmented.double().transpose(1, 2))  # Eq. 3, [client, row, row]
+    same = torch.eye(u.shape[1], dtype=torch.bool, device=u.device)
+    beyond = sim - torch.diagonal(sim, dim1=1, dim2=2).unsqueeze(2)
+    log_ratio = torch.where(same, 0.0, beyond / tau)  # of Z_bi to SM_bb; of row b to itself 1
     if W is None:
-        same = torch.eye(rows, dtype=torch.bool, device=u.device)
-        log_z = log_sm.masked_fill(same, NEVER)
+        log_ratio = log_ratio.masked_fill(same, NEVER)
     else:
         negative = W > 0  # Eq. 4 and 5
         # log of 1 where W <= 0: the value is not used, and its gradient is 0 instead of NaN.
-        log_w = torch.where(negative, W, 1.0).log()
-        log_z = torch.where(negative, log_sm + log_w, NEVER)
-    log_z = log_z.masked_fill((weight == 0).unsqueeze(1), NEVER)
-    positive = torch.diagonal(log_sm, dim1=1, dim2=2).unsqueeze(2)
-    # Eq. 6 is the first entry of a log-softmax over [SM_bb, Z_b1, ..., Z_bB].
-    per_row = -functional.log_softmax(torch.cat([positive, log_z], dim=2), dim=2)[:, :, 0]
-    return (weight * per_row).sum(1)
+        log_w = torch.where(negative, W, 1.0).double().log()
+        log_ratio = torch.where(negative, log_ratio + log_w, NEVER)
+    log_ratio = log_ratio.masked_fill((weight == 0).unsqueeze(1), NEVER)
+    # Eq. 6 with both sides divided by SM_bb: log(1 + sum_i Z_bi / SM_bb).
+    return _mean_softplus(torch.logsumexp(log_ratio, dim=2), weight)
 
 
 def inter_loss(u: Tensor, positive: Tensor, negative: Tensor, tau: float, weight: Tensor) -> Tensor:
@@ -62,5 +80,165 @@ def inter_loss(u: Tensor, positive: Tensor, negative: Tensor, tau: float, weight
     -log(pos / (pos + neg)) with pos = exp(sim(r_b, PR_b) / tau), neg = exp(sim(r_b, NR_b) / tau)
     equals log(1 + neg / pos).
     """
-    log_ratio = (u * (negative - positive)).sum(2) / tau
-    return (weight * functional.softplus(log_ratio)).sum(1)
+    gap = (u.double() * (negative.double() - positive.double())).sum(2)
+    return _mean_softplus(gap / tau, weight)
+
+
+def _mean_softplus(log_ratio: Tensor, weight: Tensor) -> Tensor:
+    """The weighted mean over the rows of log(1 + e^log_ratio), in the precision of the weights."""
+    return (weight * functional.softplus(log_ratio)).sum(1).to(weight.dtype)
+
+
+# -- all of them in one step -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Intra:
+    """What L_intra needs beside r and r'."""
+
+    W: Tensor | None  # [client, B, B]
+    tau: float
+    weight: Tensor  # [client, B]
+    detach: bool = False  # no gradient through r'
+
+
+@dataclass(frozen=True)
+class Inter:
+    """What L_inter needs beside r."""
+
+    positive: Tensor  # PR_n, the rows of this batch, [client, B, width]
+    negative: Tensor  # NR_n
+    tau: float
+    weight: Tensor  # [client, B]; 0 for a client without PR_n and NR_n
+    rho: float
+
+
+def local_losses(
+    network: Network,
+    parts: Mapping[str, Tensor],
+    encoded: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    intra: Intra | None = None,
+    inter: Inter | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """L of Eq. 15 [client], to be differentiated, and its terms by name, to be reported.
+
+    encoded [client, B, width] holds r, for L_intra [client, 2 B, width] with r' below it; y and
+    weight [client, B] belong to L_pred. A term whose needs are not given is left out.
+    """
+    decoder = parts["decoder"]
+    given = _fitting(encoded, decoder, y, weight, intra, inter)
+    compiled = kernels(_KERNELS, *(tensor for tensor in given if tensor is not None))
+    if compiled is None:
+        return plain_losses(network, parts, encoded, y, weight, intra, inter)
+    W = None if intra is None else intra.W
+    total, terms = cast(Any, _FusedLosses).apply(encoded, decoder, W, given, intra, inter, compiled)
+    named = zip(("prediction", "intra", "inter"), (True, intra, inter), terms.unbind(), strict=True)
+    return total, {name: value for name, there, value in named if there}
+
+
+def plain_losses(
+    network: Network,
+    parts: Mapping[str, Tensor],
+    encoded: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    intra: Intra | None = None,
+    inter: Inter | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The same in torch operators, differentiated by autograd."""
+    B = y.shape[1]
+    r, r_augmented = encoded[:, :B], encoded[:, B:]
+    total = prediction_loss(y, network.decode(parts, r), weight)
+    terms = {"prediction": total.detach()}
+    if intra is not None:
+        u_augmented = unit(r_augmented.detach() if intra.detach else r_augmented)
+        loss = intra_loss(unit(r), u_augmented, intra.W, intra.tau, intra.weight)
+        terms["intra"] = loss.detach()
+        total = total + loss
+    if inter is not None:
+        positive, negative = unit(inter.positive), unit(inter.negative)
+        loss = inter_loss(unit(r), positive, negative, inter.tau, inter.weight)
+        terms["inter"] = loss.detach()
+        total = total + inter.rho * loss
+    return total, terms
+
+
+class _FusedLosses(torch.autograd.Function):
+    """The compiled losses; the same call gives the gradients, which wait for the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        encoded: Tensor,
+        decoder: Tensor,
+        W: Tensor | None,
+        given: Sequence[Tensor | None],
+        intra: Intra | None,
+        inter: Inter | None,
+        compiled: ModuleType,
+    ) -> tuple[Tensor, Tensor]:
+        clients, rows, width = encoded.shape
+        B = rows if intra is None else rows // 2
+        total, terms = torch.empty(clients), torch.empty(3, clients)
+        d_encoded = torch.empty(encoded.shape) if ctx.needs_input_grad[0] else None
+        d_decoder, d_W = torch.empty(decoder.shape), None if W is None else torch.empty(W.shape)
+        held = [None if tensor is None else tensor.contiguous() for tensor in given]
+        at, out = _addresses(held), _addresses([total, terms, d_encoded, d_decoder, d_W])
+        intra_tau, detach = (intra.tau, intra.detach) if intra else (1.0, False)
+        inter_tau, rho = (inter.tau, inter.rho) if inter else (1.0, 0.0)
+        compiled.losses_and_gradients(
+            clients, rows, B, width, *at[:4],
+            intra is not None, *at[4:6], intra_tau, detach, *at[6:], inter_tau, rho, *out,
+        )  # fmt: skip
+        ctx.gradients = (d_encoded, d_decoder, d_W)
+        ctx.mark_non_differentiable(terms)
+        ctx.set_materialize_grads(False)
+        return total, terms
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor, _: None) -> tuple[Tensor | None, ...]:
+        d_encoded, d_decoder, d_W = ctx.gradients
+        if any(factor != 1.0 for factor in slope.tolist()):  # 1 where the losses are summed up
+            d_encoded = None if d_encoded is None else d_encoded * slope.view(-1, 1, 1)
+            d_decoder = d_decoder * slope.view(-1, 1)
+            d_W = None if d_W is None else d_W * slope.view(-1, 1, 1)
+        return d_encoded, d_decoder, d_W, None, None, None, None
+
+
+def _addresses(tensors: Sequence[Tensor | None]) -> list[int]:
+    return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+
+
+def _fitting(
+    encoded: Tensor,
+    decoder: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    intra: Intra | None,
+    inter: Inter | None,
+) -> list[Tensor | None]:
+    """What the kernel reads, in its order; it goes by addresses, so that sizes must be right."""
+    clients, B = y.shape
+    width = decoder.shape[1] - 1
+    one, square, prototype = (clients, B), (clients, B, B), (clients, B, width)
+    given: list[tuple[str, Tensor | None, tuple[int, ...]]] = [
+        ("encoded", encoded, (clients, B if intra is None else 2 * B, width)),
+        ("decoder", decoder, (clients, width + 1)),
+        ("y", y, one),
+        ("weight", weight, one),
+        ("intra.W", intra.W if intra else None, square),
+        ("intra.weight", intra.weight if intra else None, one),
+        ("inter.positive", inter.positive if inter else None, prototype),
+        ("inter.negative", inter.negative if inter else None, prototype),
+        ("inter.weight", inter.weight if inter else None, one),
+    ]
+    for name, tensor, shape in given:
+        if tensor is not None and tensor.shape != shape:
+            raise FuelsError(
+                f"losses: {name} of shape {tuple(tensor.shape)} does not fit {clients} clients with"
+                f" {B} rows of width {width}; it must be {shape}"
+            )
+    return [tensor for _, tensor, _ in given]

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fuels.config import Training
 from fuels.data.windows import Branches
-from fuels.losses import prediction_loss
+from fuels.losses import local_losses
 from fuels.messages import Arrays, Download, Upload
 from fuels.model.network import Network, Parts
 from fuels.training import Batch, Group, Optimiser, gradients, leaves
@@ -186,7 +186,9 @@ class Method(ABC):
 
     def prediction(self, group: Group, batch: Batch, parts: Parts) -> Tensor:
         """L_pred of one batch, [client]."""
-        return prediction_loss(batch.y, group.network.predict(parts, batch.x), batch.weight)
+        encoded = group.network.encode(parts, batch.x)
+        loss, _ = local_losses(group.network, parts, encoded, batch.y, batch.weight)
+        return loss
 
     def gradient(self, group: Group, batch: Batch, parts: Parts) -> tuple[Tensor, Parts]:
         """L_pred of one batch [client] and its gradient, at any parts and not only the group's."""

@@ -23,10 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fuels.errors import FuelsError
-from fuels.losses import inter_loss, intra_loss, prediction_loss, unit
+from fuels.losses import Inter, Intra, local_losses
 from fuels.messages import Arrays, Download, Upload
 from fuels.methods.base import MODEL, Method, Options, Sent, tensor
 from fuels.privacy.noise import NONE, add_noise, check_noise, reach
@@ -93,23 +92,20 @@ class Fuels(Method):
             leaves = group.leaves(names)
             augmented = [] if batch.x_augmented is None else [batch.x_augmented]
             encoded = group.network.encode(leaves, torch.cat([batch.x, *augmented], dim=1))
-            r = encoded[:, :B]
-            loss = prediction_loss(batch.y, group.network.decode(leaves, r), batch.weight)
-            group.record(batch, prediction=loss)
-            u = unit(encoded)
+            intra = inter = None
             if options.intra:
                 W = leaves["filter"].view(-1, B, B) if options.filter else None
-                u_augmented = u[:, B:].detach() if options.detach else u[:, B:]
-                intra = intra_loss(u[:, :B], u_augmented, W, options.tau, batch.row_weight)
-                group.record(batch, intra=intra)
-                loss = loss + intra
+                intra = Intra(W, options.tau, batch.row_weight, options.detach)
             if alignment is not None:
-                inter = alignment.loss(u[:, :B], batch, options.tau)
-                group.record(batch, inter=inter)
-                loss = loss + options.rho * inter
+                inter = alignment.term(batch, options.tau, options.rho)
+            # Eq. 15: L = L_pred + L_intra + rho L_inter
+            loss, terms = local_losses(
+                group.network, leaves, encoded, batch.y, batch.weight, intra, inter
+            )
+            group.record(batch, **terms)
             group.update(loss, names, leaves, batch.active)
             if batch.last_epoch:
-                prototype.add(r.detach(), batch.index, batch.complete)
+                prototype.add(encoded[:, :B].detach(), batch.index, batch.complete)
         value = prototype.value().cpu().numpy()
         kind, scale = options.noise, options.noise_scale
         noised = add_noise(value, group.ids, kind, scale, seed=group.seed, round_number=group.round)
@@ -169,20 +165,22 @@ class Fuels(Method):
 
 
 class Alignment:
-    """PR_n and NR_n of the clients of a group that have them, as rows of length one."""
+    """PR_n and NR_n of the clients of a group that have them, for every batch of the round."""
 
     def __init__(self, group: Group, download: Download) -> None:
         row = {client: i for i, client in enumerate(download.clients)}
         index = [row.get(client, 0) for client in group.ids]
-        self.positive = unit(tensor(download.personal["positive"][index], group.device))
-        self.negative = unit(tensor(download.personal["negative"][index], group.device))
-        self.has = torch.tensor([client in row for client in group.ids], device=group.device)
-
-    def loss(self, u: Tensor, batch: Batch, tau: float) -> Tensor:
-        """L_inter of the batch, [client]; 0 for a client without PR_n and NR_n."""
-        rows = u.shape[1]
+        has = torch.tensor([client in row for client in group.ids], device=group.device)
+        data = group.data
+        self.weights = (data.row_weight[data.first :] * has.unsqueeze(1)).unbind()
         # The concatenation prototype has rows for every batch, the periodic one the same for all.
-        first = batch.index * rows if self.positive.shape[1] > rows else 0
-        weight = batch.row_weight * self.has.unsqueeze(1)
-        positive = self.positive[:, first : first + rows]
-        return inter_loss(u, positive, self.negative[:, first : first + rows], tau, weight)
+        positive, negative = (
+            torch.split(tensor(download.personal[name][index], group.device), data.period, dim=1)
+            for name in ("positive", "negative")
+        )
+        self.sides = list(zip(positive, negative, strict=True))
+
+    def term(self, batch: Batch, tau: float, rho: float) -> Inter:
+        """What L_inter of the batch needs; it is 0 for a client without PR_n and NR_n."""
+        positive, negative = self.sides[batch.index % len(self.sides)]
+        return Inter(positive, negative, tau, self.weights[batch.index], rho)

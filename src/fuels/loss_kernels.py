@@ -1,0 +1,231 @@
+"""The compiled losses of FUELS: Eq. 14, 3-6 and 11-13 with their gradients, client after client.
+
+One call takes the encoded rows of a batch and gives the losses of every client and the gradient of
+their sum (Eq. 15). There is little arithmetic in them: separate operators spend their time on
+intermediate results, while here the rows of a client, 48 kB, stay in the cache until their
+gradient is written.
+
+All sums are made in double precision (losses.py says why). With the similarities
+s_bi = r_b . r'_i / (|r_b| |r'_i|) and c_bi, the slope of the loss in s_bi, the gradient is
+
+    dr_b  = sum_i c_bi / (|r_b| |r'_i|) r'_i  -  (sum_i c_bi s_bi) / |r_b|^2  r_b
+    dr'_i = sum_b c_bi / (|r_b| |r'_i|) r_b   -  (sum_b c_bi s_bi) / |r'_i|^2  r'_i
+
+a combination of the rows themselves, so that nothing but coefficients is held between the steps.
+"""
+
+from __future__ import annotations
+
+from math import exp, log, log1p, sqrt
+
+import numpy as np
+from numba import boolean, float64, int64, void
+
+from fuels.compiling import compiled
+from fuels.model.doubles import combine, dots, exponentials, pairs
+from fuels.model.lanes import address, get, put
+
+SHORTEST = 1e-8  # a shorter row is divided by this instead of its length
+NOTHING = 0  # the address of what is not there
+
+
+@compiled()
+def _softplus(x: float) -> tuple[float, float]:
+    """log(1 + e^x) and its slope 1 / (1 + e^-x), with all digits where x is far below 0."""
+    small = exp(-abs(x))
+    if x < 0:
+        return log1p(small), small / (1.0 + small)
+    return x + log1p(small), 1.0 / (1.0 + small)
+
+
+@compiled()
+def _inverse_lengths(r: int, rows: int, width: int, inverse: np.ndarray) -> None:
+    """1 / |r| of each row."""
+    pairs(r, width, rows, r, width, width, address(inverse))
+    for row in range(rows):
+        inverse[row] = 1.0 / max(sqrt(inverse[row]), SHORTEST)
+
+
+@compiled()
+def _prediction(
+    r: int, phi: int, y: int, weight: int, B: int, width: int, slope: np.ndarray
+) -> tuple[float, float]:
+    """Eq. 14, and the sum of the slopes [B] in the forecasts."""
+    loss = bias = 0.0
+    pairs(r, width, B, phi, 0, width, address(slope))
+    for b in range(B):
+        error = slope[b] + get(phi, width) - get(y, b)
+        slope[b] = 2.0 * get(weight, b) * error
+        loss += get(weight, b) * error * error
+        bias += slope[b]
+    return loss, bias
+
+
+@compiled()
+def _intra(
+    s: np.ndarray, W: int, tau: float, weight: int, top: np.ndarray, c: np.ndarray, d_W: int
+) -> float:
+    """Eq. 3-6 of one client from its similarities s [B, B]; fills the slopes c in s, and in W.
+
+    Z_bi = W_bi exp(s_bi / tau) for i in TN_b = {i : W_bi > 0}; without W, W = 1 for all i != b.
+    The loss of row b is log(1 + sum_i Z_bi / SM_bb), the softplus of a logarithm; the largest
+    similarity, top, is taken out of the sum, which then neither overflows nor vanishes. Which pairs
+    count is hard to foretell for a processor: pairs that do not go through it all as 0.
+    """
+    B = s.shape[0]
+    for b in range(B):
+        top[b] = -np.inf
+        for i in range(B):  # Eq. 4 and 5
+            negative = get(W, b * B + i) > 0 if W != NOTHING else i != b
+            c[b, i] = s[b, i] if negative and get(weight, i) != 0 else -np.inf
+            top[b] = max(top[b], c[b, i])
+        if top[b] == -np.inf:
+            top[b] = 0.0
+        for i in range(B):
+            c[b, i] = (c[b, i] - top[b]) / tau
+    exponentials(address(c), B * B)
+    loss = 0.0
+    for b in range(B):
+        total = others = 0.0
+        for i in range(B):
+            total += c[b, i] * (get(W, b * B + i) if W != NOTHING else 1.0)
+        slope = 0.0  # and a loss of 0, where there is no true negative
+        if total != 0:
+            value, slope = _softplus((top[b] - s[b, b]) / tau + log(total))  # Eq. 6
+            loss += get(weight, b) * value
+            slope *= get(weight, b) / total
+        for i in range(B):
+            c[b, i] *= slope
+            if W != NOTHING:
+                put(d_W, b * B + i, np.float32(c[b, i]))
+                c[b, i] *= get(W, b * B + i)
+            c[b, i] /= tau
+        c[b, b] = 0.0  # Z_bb / SM_bb = W_bb does not depend on s
+        for i in range(B):
+            others += c[b, i]
+        c[b, b] = -others
+    return loss
+
+
+@compiled()
+def _turn(s: np.ndarray, c: np.ndarray, inverse: np.ndarray, own: np.ndarray) -> None:
+    """Slopes c in s to those in the products r_b . r'_i; own [2 B] are those along each row."""
+    B = s.shape[0]
+    for b in range(B):
+        along = 0.0
+        for i in range(B):
+            pull = c[b, i] * s[b, i]
+            along += pull
+            own[B + i] -= pull
+            c[b, i] *= inverse[b] * inverse[B + i]
+        own[b] -= along
+
+
+@compiled()
+def _inter(
+    r: int, pr: int, nr: int, tau: float, rho: float, weight: int, B: int, width: int,
+    inverse: np.ndarray, own: np.ndarray, towards: np.ndarray, away: np.ndarray, work: np.ndarray,
+) -> float:  # fmt: skip
+    """Eq. 11-13 of one client; towards and away [B] are the slopes in r_b . PR_b and r_b . NR_b."""
+    loss = 0.0
+    _inverse_lengths(pr, B, width, towards)
+    _inverse_lengths(nr, B, width, away)
+    pairs(r, width, B, pr, width, width, address(work))
+    pairs(r, width, B, nr, width, width, address(work) + 8 * B)
+    for b in range(B):
+        towards[b] *= inverse[b]
+        away[b] *= inverse[b]
+        beyond = work[B + b] * away[b] - work[b] * towards[b]  # sim to NR_b less sim to PR_b
+        value, slope = _softplus(beyond / tau)
+        loss += get(weight, b) * value
+        slope *= rho * get(weight, b) / tau
+        towards[b] *= -slope
+        away[b] *= slope
+        own[b] -= slope * beyond
+    return loss
+
+
+@compiled(void(int64[:, ::1], int64, float64[::1], int64, int64, int64))
+def _set_term(
+    terms: np.ndarray, t: int, scale: np.ndarray, first: int, row: int, distance: int
+) -> None:
+    """A line of the table that `combine` reads."""
+    terms[t, 0], terms[t, 1], terms[t, 2] = address(scale) + 8 * first, row, distance
+
+
+@compiled(
+    void(*[int64] * 8, boolean, int64, int64, float64, boolean, *[int64] * 3, float64, float64,
+         *[int64] * 5)
+)  # fmt: skip
+def losses_and_gradients(
+    clients: int, rows: int, B: int, width: int,
+    encoded: int, decoder: int, y: int, weight: int,
+    intra: bool, W: int, intra_weight: int, intra_tau: float, detach: bool,
+    positive: int, negative: int, inter_weight: int, inter_tau: float, rho: float,
+    total: int, parts: int, d_encoded: int, d_decoder: int, d_W: int,
+) -> None:  # fmt: skip
+    """total [client], parts [(prediction, intra, inter), client] and the gradients of the total.
+
+    All arrays are given by their address and lie row by row, with the client first: encoded
+    [rows, width] holds r and, for Eq. 3-6, r' below it; decoder [width + 1]; y and the weights [B];
+    W [B, B]; positive and negative [B, width]. Without W there is no filter, without positive no
+    Eq. 11-13, without d_encoded its gradient is not wanted.
+    """
+    inverse, own = np.empty(rows), np.empty(rows)
+    slope, towards, away, work = np.empty(B), np.empty(B), np.empty(B), np.empty(2 * B)
+    s, c, terms = np.empty((B, B)), np.empty((B, B)), np.empty((4, 3), dtype=np.int64)
+    inter = positive != NOTHING
+    for n in range(clients):
+        r, phi = encoded + 4 * n * rows * width, decoder + 4 * n * (width + 1)
+        r_augmented = r + 4 * B * width
+        pr, nr = positive + 4 * n * B * width, negative + 4 * n * B * width
+        of_client = 4 * n * B
+        for row in range(rows):
+            own[row] = 0.0
+        l_intra = l_inter = 0.0
+        l_prediction, bias = _prediction(r, phi, y + of_client, weight + of_client, B, width, slope)
+        if intra or inter:
+            _inverse_lengths(r, rows, width, inverse)
+        if intra:
+            dots(r, width, B, r_augmented, width, B, width, address(s), B)
+            for b in range(B):
+                for i in range(B):
+                    s[b, i] *= inverse[b] * inverse[B + i]
+            W_n = W + of_client * B if W != NOTHING else NOTHING
+            at = intra_weight + of_client
+            l_intra = _intra(s, W_n, intra_tau, at, work, c, d_W + of_client * B)
+            _turn(s, c, inverse, own)
+        if inter:
+            l_inter = _inter(
+                r, pr, nr, inter_tau, rho, inter_weight + of_client, B, width,
+                inverse, own, towards, away, work,
+            )  # fmt: skip
+        put(total, n, np.float32(l_prediction + l_intra + rho * l_inter))  # Eq. 15
+        put(parts, n, np.float32(l_prediction))
+        put(parts, clients + n, np.float32(l_intra))
+        put(parts, 2 * clients + n, np.float32(l_inter))
+        d_phi = d_decoder + 4 * n * (width + 1)
+        combine(address(slope), 0, 1, r, width, B, 0, 0, 1, d_phi, width, width)
+        put(d_phi, width, np.float32(bias))
+        if d_encoded == NOTHING:
+            continue
+        for row in range(rows if intra or inter else 0):  # too short: it has no direction to turn
+            own[row] *= inverse[row] ** 2 if inverse[row] < 1.0 / SHORTEST else 0.0
+        _set_term(terms, 0, slope, 0, phi, 0)
+        _set_term(terms, 1, own, 0, r, width)
+        _set_term(terms, 2, towards, 0, pr, width)
+        _set_term(terms, 3, away, 0, nr, width)
+        count = 4 if inter else 2 if intra else 1
+        d_r = d_encoded + 4 * n * rows * width
+        combine(
+            address(c), B, 1, r_augmented, width, B if intra else 0,
+            address(terms), count, B, d_r, width, width,
+        )  # fmt: skip
+        if intra:
+            _set_term(terms, 0, own, B, r_augmented, width)
+            depth, count = (0, 0) if detach else (B, 1)
+            d_r_augmented = d_r + 4 * B * width
+            combine(
+                address(c), 1, B, r, width, depth,
+                address(terms), count, B, d_r_augmented, width, width,
+            )  # fmt: skip

@@ -1,0 +1,270 @@
+"""The compiled losses against the plain ones in float64, in every variant, and their promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fuels.errors import FuelsError
+from fuels.losses import Inter, Intra, local_losses, plain_losses
+from fuels.model.backend import prepare_thread, use_kernels
+from fuels.model.doubles import combine, dots, exponentials, pairs
+from fuels.model.network import build_network
+
+
+@pytest.fixture(autouse=True)
+def fused() -> Iterator[None]:
+    use_kernels("fused")  # no silent fall-back: a kernel that does not compile fails here
+    yield
+    use_kernels("auto")
+
+
+Step = dict[str, Any]  # the arguments of local_losses after the network and its parts
+
+
+def draw(clients: int = 3, B: int = 24, width: int = 256, seed: int = 0, **options: Any) -> Step:
+    """A batch with all terms; some rows do not count, the second client has no PR and NR."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    def weights() -> Tensor:
+        counts = (torch.rand(clients, B, generator=generator) < 0.8).float()
+        return counts / counts.sum(1, keepdim=True).clamp(min=1)
+
+    centre = normal(clients, 1, width)
+    r, augmented, positive, negative = (
+        torch.tanh(centre + 0.2 * normal(clients, B, width)) for _ in range(4)
+    )
+    row_weight, has = weights(), torch.ones(clients, 1)
+    has[1:2] = 0
+    tau = options.get("tau", 0.05)
+    return {
+        "encoded": torch.cat([r, augmented], dim=1),
+        "y": normal(clients, B),
+        "weight": weights(),
+        "intra": Intra(normal(clients, B, B), tau, row_weight, options.get("detach", False)),
+        "inter": Inter(positive, negative, tau, row_weight * has, rho=5.0),
+        "decoder": normal(clients, width + 1) / width**0.5,
+    }
+
+
+def in_double(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.double()
+    if isinstance(value, Intra | Inter):
+        return replace(value, **{name: in_double(v) for name, v in vars(value).items()})
+    return value
+
+
+def without(step: Step, *names: str) -> Step:
+    """The batch without a term; r' goes with L_intra."""
+    changed = {name: None if name in names else value for name, value in step.items()}
+    if "intra" in names:
+        changed["encoded"] = step["encoded"][:, : step["y"].shape[1]]
+    return changed
+
+
+def run(losses: Any, step: Step, by: Tensor | None = None) -> dict[str, Tensor]:
+    """Loss, terms and gradients; `by` [client] weighs the clients' losses."""
+    step = dict(step)
+    moving = {name: step[name].clone().requires_grad_(True) for name in ("encoded", "decoder")}
+    if step["intra"] is not None and step["intra"].W is not None:
+        moving["W"] = step["intra"].W.clone().requires_grad_(True)
+        step["intra"] = replace(step["intra"], W=moving["W"])
+    network = build_network("linear", moving["encoded"].shape[2], ((1,),))
+    step |= {"encoded": moving["encoded"]}
+    del step["decoder"]
+    total, terms = losses(network, {"decoder": moving["decoder"]}, **step)
+    down = total.sum() if by is None else (by * total).sum()
+    gradients = torch.autograd.grad(down, list(moving.values()))
+    found = {f"d {name}": g for name, g in zip(moving, gradients, strict=True)}
+    return {"total": total.detach()} | dict(terms) | found
+
+
+def assert_near(found: dict[str, Tensor], exact: dict[str, Tensor], tolerance: float) -> None:
+    assert found.keys() == exact.keys()
+    for name, value in exact.items():
+        gap = float((found[name].double() - value.double()).norm())
+        assert gap <= tolerance * float(value.norm()), name
+
+
+def assert_equals_plain(step: Step) -> dict[str, Tensor]:
+    found = run(local_losses, step)
+    exact = run(plain_losses, {name: in_double(value) for name, value in step.items()})
+    assert_near(found, exact, 2e-7)
+    assert all(value.dtype == torch.float32 for value in found.values())
+    return found
+
+
+@pytest.mark.parametrize("left_out", [(), ("intra",), ("inter",), ("intra", "inter")])
+def test_terms(left_out: tuple[str, ...]) -> None:
+    found = assert_equals_plain(without(draw(), *left_out))
+    terms = {"prediction", "intra", "inter"} - set(left_out)
+    assert terms <= found.keys() and not found.keys() & set(left_out)
+    rho = {"prediction": 1, "intra": 1, "inter": 5}
+    assert torch.allclose(found["total"], sum(rho[t] * found[t] for t in terms))
+
+
+def test_without_the_filter() -> None:
+    step = draw()
+    assert_equals_plain(step | {"intra": replace(step["intra"], W=None)})
+
+
+def test_detached_view_has_no_gradient() -> None:
+    found = assert_equals_plain(draw(detach=True))
+    assert not found["d encoded"][:, 24:].any()
+    assert found["d encoded"][:, :24].any()
+
+
+def test_clients_and_rows_that_do_not_count() -> None:
+    step = draw()
+    found = assert_equals_plain(step)
+    assert found["inter"][1] == 0 and (found["inter"][[0, 2]] > 0).all()
+    out = (step["intra"].weight == 0) & (step["weight"] == 0)
+    assert out.any()
+    assert not found["d encoded"][:, :24][out].any()
+    assert not found["d W"].transpose(1, 2)[step["intra"].weight == 0].any()
+
+
+def test_prediction_by_hand() -> None:
+    """Forecasts 1*1 + 2*2 - 1 = 4 and 0*1 + 1*2 - 1 = 1 of 2 and 3: errors 2 and -2."""
+    step = {
+        "encoded": torch.tensor([[[1.0, 2.0], [0.0, 1.0]]]),
+        "decoder": torch.tensor([[1.0, 2.0, -1.0]]),
+        "y": torch.tensor([[2.0, 3.0]]),
+        "weight": torch.tensor([[0.75, 0.25]]),
+        "intra": None,
+        "inter": None,
+    }
+    found = run(local_losses, step)
+    assert found["total"].tolist() == found["prediction"].tolist() == [4.0]
+    # slopes in the forecasts: 2 * 0.75 * 2 = 3 and 2 * 0.25 * -2 = -1
+    assert found["d encoded"].tolist() == [[[3.0, 6.0], [-1.0, -2.0]]]
+    assert found["d decoder"].tolist() == [[3.0, 5.0, 2.0]]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 30), st.integers(1, 70), st.integers(0, 2**31))
+def test_any_shape(clients: int, B: int, width: int, seed: int) -> None:
+    assert_equals_plain(draw(clients, B, width, seed, tau=0.5))
+
+
+def test_row_of_zeros() -> None:
+    """Its length is taken for 1e-8, as by torch: finite, and like the plain path."""
+    step = draw()
+    step["encoded"][0, 3] = 0.0
+    step["encoded"][2, 30] = 0.0
+    assert_equals_plain(step)
+
+
+def test_no_number_comes_out_as_no_number() -> None:
+    for row in (3, 30):
+        step = draw()
+        step["intra"].weight.fill_(1 / 24)
+        step["encoded"][0, row, 5] = float("nan")
+        found = run(local_losses, step)
+        assert found["total"].isnan().tolist() == [True, False, False]
+
+
+def test_each_client_has_the_gradient_of_its_own_loss() -> None:
+    step = draw()
+    once, weighed = run(local_losses, step), run(local_losses, step, torch.tensor([2.0, 1.0, -3.0]))
+    for name in ("d encoded", "d decoder", "d W"):
+        assert torch.equal(weighed[name][0], 2 * once[name][0])
+        assert torch.equal(weighed[name][1], once[name][1])
+        assert torch.equal(weighed[name][2], -3 * once[name][2])
+
+
+def test_stacking_and_threads_change_no_bit() -> None:
+    step = draw(clients=5)
+
+    def of(client: int, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value[client : client + 1]
+        if isinstance(value, Intra | Inter):
+            return replace(value, **{name: of(client, v) for name, v in vars(value).items()})
+        return value
+
+    together = run(local_losses, step)
+    with ThreadPoolExecutor(2, initializer=prepare_thread) as pool:
+        steps = [{name: of(c, value) for name, value in step.items()} for c in range(5)]
+        alone = list(pool.map(lambda one: run(local_losses, one), steps))
+    for name, value in together.items():
+        assert torch.equal(value, torch.cat([one[name] for one in alone])), name
+
+
+def test_a_part_that_does_not_move_costs_no_gradient() -> None:
+    step = without(draw(), "intra", "inter")
+    network = build_network("linear", 256, ((1,),))
+    decoder = step["decoder"].clone().requires_grad_(True)
+    total, _ = local_losses(
+        network, {"decoder": decoder}, step["encoded"], step["y"], step["weight"]
+    )
+    (found,) = torch.autograd.grad(total.sum(), decoder)
+    assert torch.equal(found, run(local_losses, step)["d decoder"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("encoded", torch.zeros(3, 24, 256)),
+        ("weight", torch.zeros(3, 23)),
+        ("decoder", torch.zeros(3, 200)),
+        ("intra.W", torch.zeros(3, 24, 23)),
+        ("intra.weight", torch.zeros(2, 24)),
+        ("inter.negative", torch.zeros(3, 12, 256)),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(name: str, value: Tensor) -> None:
+    step = draw()
+    term, _, field = name.partition(".")
+    step[term] = replace(step[term], **{field: value}) if field else value
+    words = "encoded" if name == "decoder" else name  # the decoder says how wide a row is
+    with pytest.raises(FuelsError, match=f"losses: {words} of shape"):
+        run(local_losses, step)
+
+
+# -- the sums themselves ---------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 150), st.integers(0, 2**31))
+def test_products_and_combinations(rows: int, columns: int, width: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b, own = (rng.standard_normal((n, width)).astype(np.float32) for n in (rows, columns, rows))
+    products, diagonal = np.zeros((rows, columns)), np.zeros(rows)
+    dots(
+        a.ctypes.data, width, rows, b.ctypes.data, width, columns, width,
+        products.ctypes.data, columns,
+    )  # fmt: skip
+    pairs(a.ctypes.data, width, rows, own.ctypes.data, width, width, diagonal.ctypes.data)
+    wide = a.astype(np.float64)
+    np.testing.assert_allclose(products, wide @ b.T.astype(np.float64), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(diagonal, (wide * own).sum(1), rtol=0, atol=1e-12)
+    scale, out = rng.standard_normal(rows), np.zeros((rows, width), dtype=np.float32)
+    terms = np.array([[scale.ctypes.data, own.ctypes.data, width]])
+    combine(
+        products.ctypes.data, columns, 1, b.ctypes.data, width, columns, terms.ctypes.data, 1,
+        rows, out.ctypes.data, width, width,
+    )  # fmt: skip
+    expected = products @ b.astype(np.float64) + scale[:, None] * own
+    np.testing.assert_allclose(out, expected, rtol=1e-6, atol=1e-7 * np.abs(expected).max())
+
+
+def test_exponentials() -> None:
+    x = np.concatenate([-np.geomspace(1e-12, 700.0, 999), [0.0, -1e6, -np.inf, np.nan]])
+    found = x.copy()
+    exponentials(found.ctypes.data, len(found))
+    np.testing.assert_allclose(found[:-3], np.exp(x[:-3]), rtol=2e-14)
+    assert found[-3] == found[-2] == 0 and np.isnan(found[-1])
