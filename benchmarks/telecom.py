@@ -1,12 +1,14 @@
-"""How fast, and in how much memory, raw Telecom Italia records become a panel.
+"""How fast, and in how much memory, raw Telecom Italia records become a panel file.
 
-    python benchmarks/telecom.py [--megabytes 200] [--days 2] [--json]
+    python benchmarks/telecom.py [--files 2 30 62 200] [--cells 10000] [--step 1h] [--layouts ...]
+                                 [--thin 12] [--json]
 
-Writes realistic records (several country codes per cell and ten minutes, about 70 bytes each, in
-the order of the real files: by cell, then time) into a temporary folder, reads them in a fresh
-process with `telecom_panels` (all three activities in one pass) and prints MB/s and peak memory.
-The first figure includes loading the compiled loop; the second is a further pass in the same
-process. The files were just written, so they come from the page cache and not from the disk.
+Speed: two files of realistic records (several country codes per cell and ten minutes, about 70
+bytes each, in the order of the real files: by cell, then time), 600 MB in all. Memory: growing
+numbers of files of a day each, all cells in all of them but with records only every `thin` tens of
+minutes, so that many days fit on a disk; the sums are as large as those of full records. Every line
+is one `fuels data convert` in a fresh process; the files were just written, so they come from the
+page cache and not from the disk. About 4 GB in the temporary folder, removed afterwards.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -35,14 +38,17 @@ COUNTRIES = {
 BYTES_PER_CELL_AND_DAY = 30_000  # measured on files made by write_day
 
 
-def write_day(folder: Path, day: int, cells: int, seed: int = 0) -> int:
-    """Write the records of one day and return the size of the file."""
+def write_day(folder: Path, day: int, cells: int, thin: int = 1, seed: int = 0) -> None:
+    """The records of one day; with `thin` of one country and of every so many intervals only."""
     rng = np.random.default_rng([seed, day])
-    cell = np.repeat(np.arange(1, cells + 1), INTERVALS)
-    start = FIRST_MS + day * 86_400_000
-    moment = np.tile(start + 600_000 * np.arange(INTERVALS), cells)
+    # The first and the last interval are always there, so that no step is incomplete.
+    ticks = np.unique([*range(0, INTERVALS, thin), INTERVALS - 1])
+    cell = np.repeat(np.arange(1, cells + 1), len(ticks))
+    moment = np.tile(FIRST_MS + day * 86_400_000 + 600_000 * ticks, cells)
     tables = []
     for code, (share, filled) in COUNTRIES.items():
+        if thin > 1 and code != 39:
+            continue
         rows = np.flatnonzero(rng.random(len(cell)) < share)
         columns = {"cell": cell[rows], "time": moment[rows], "code": np.full(len(rows), code)}
         for number, part in enumerate(filled):
@@ -51,25 +57,19 @@ def write_day(folder: Path, day: int, cells: int, seed: int = 0) -> int:
         tables.append(pl.DataFrame(columns).fill_nan(None))
     records = pl.concat(tables).filter(pl.any_horizontal(pl.col("^v.$").is_not_null()))
     path = folder / f"sms-call-internet-mi-{np.datetime64('2013-11-01') + day}.txt"
-    records.sort("cell", "time", "code").write_csv(path, separator="\t", include_header=False)
-    return path.stat().st_size
+    digits = None if thin == 1 else 2
+    records.sort("cell", "time", "code").write_csv(
+        path, separator="\t", include_header=False, float_precision=digits
+    )
 
 
-def read(folder: Path) -> dict[str, float]:
-    """Read the folder twice in this process and measure."""
-    from fuels.data.telecom import telecom_panels
+def convert(words: list[str]) -> dict[str, float]:
+    """`fuels data convert` in this process: seconds, and peak memory before and after."""
+    from fuels.cli import app
 
-    size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
-    base = _peak_mb()
-    figures = {"MB": size, "base MB": base}
-    for label in ("first pass", "further pass"):
-        clock, cpu = time.perf_counter(), time.process_time()
-        cells = sum(panel.values.size for _, panel in telecom_panels(folder))
-        figures[f"MB/s, {label}"] = size / (time.perf_counter() - clock)
-        figures[f"MB per core second, {label}"] = size / (time.process_time() - cpu)
-    figures["values"] = cells
-    figures["peak MB"] = _peak_mb()
-    return figures
+    base, clock = _peak_mb(), time.perf_counter()
+    app(["data", "convert", *words, "--overwrite"], standalone_mode=False)
+    return {"seconds": time.perf_counter() - clock, "base MB": base, "peak MB": _peak_mb()}
 
 
 def _peak_mb() -> float:
@@ -80,28 +80,81 @@ def _peak_mb() -> float:
     raise SystemExit("this benchmark reads peak memory from /proc and needs Linux")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--megabytes", type=float, default=200.0)
-    parser.add_argument("--days", type=int, default=2, help="number of files")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)  # the measuring process
-    options = parser.parse_args()
-    if options.folder is not None:
-        print(json.dumps(read(options.folder)))
-        return
-    cells = max(1, round(options.megabytes * 1e6 / options.days / BYTES_PER_CELL_AND_DAY))
+def measure(folder: Path, what: str, options: list[str], out: Path) -> dict[str, Any]:
+    files = list(folder.iterdir())
+    size = sum(path.stat().st_size for path in files) / 1e6
+    command = [sys.executable, __file__, "--convert", str(folder), "--out", str(out), *options]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    figures = json.loads(done.stdout.splitlines()[-1])
+    return {
+        "what": what,
+        "files": len(files),
+        "MB": size,
+        "MB/s": size / figures["seconds"],
+        **figures,
+        "written MB": sum(path.stat().st_size for path in out.parent.iterdir()) / 1e6,
+    }
+
+
+def cases(options: argparse.Namespace) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
-        for day in range(options.days):
-            write_day(Path(name), day, cells)
-        command = [sys.executable, __file__, "--folder", name]
-        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    figures = {"files": options.days, "cells": cells, **json.loads(printed)}
-    if options.json:
-        print(json.dumps(figures, indent=2))
+        raw, out = Path(name) / "raw", Path(name) / "out"
+        raw.mkdir()
+        out.mkdir()
+
+        def add(what: str, words: list[str], ending: str) -> None:
+            found.append(measure(raw, what, words, out / f"panel{ending}"))
+            _show(found[-1], options.json)
+            for path in out.iterdir():
+                path.unlink()
+
+        cells = round(600e6 / 2 / BYTES_PER_CELL_AND_DAY)
+        for day in range(2):
+            write_day(raw, day, cells)
+        add("full records, 3 activities, 1h", ["--activity", "all"], ".parquet")
+        for path in raw.iterdir():
+            path.unlink()
+        for day in range(max(options.files)):
+            write_day(raw, day, options.cells, options.thin)
+            if day + 1 in options.files:
+                step = ["--resample", options.step, "--how", "sum"]
+                for layout in options.layouts:
+                    ending, _, form = layout.partition(":")
+                    add(
+                        f"{options.cells} cells, {options.step}, {layout}",
+                        [*step, "--layout", form or "long"],
+                        ending,
+                    )
+    return found
+
+
+def _show(row: dict[str, Any], quiet: bool) -> None:
+    if not quiet:
+        words = [f"{v:,.0f} {k}" for k, v in row.items() if k != "what"]
+        print(f"{row['what']:34}", ", ".join(words), flush=True)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--convert"]:  # the measuring process
+        print(json.dumps(convert(sys.argv[2:])))
         return
-    for label, figure in figures.items():
-        print(f"{label:36} {figure:12,.0f}")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--files", type=int, nargs="+", default=[2, 30, 62, 200])
+    parser.add_argument("--cells", type=int, default=10_000)
+    parser.add_argument("--step", default="1h")
+    parser.add_argument("--thin", type=int, default=12)
+    parser.add_argument(
+        "--layouts",
+        nargs="+",
+        default=[".parquet"],
+        help=".parquet, .npz, .csv, .parquet:wide, ...",
+    )
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found = cases(options)
+    if options.json:
+        print(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

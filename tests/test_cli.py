@@ -3,45 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
-from conftest import make_panel
-from fuels.cli import main
+from conftest import Fuels, make_panel
 from fuels.forecaster import long_frame
 
-Fuels = Callable[..., tuple[int, str, str]]
 SMALL = ("--set", "model.hidden=4", "--rounds", "2", "--no-plots", "--threads", "1")
-
-
-@pytest.fixture
-def fuels(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Fuels:
-    """Runs a command line in an empty folder; gives exit code, output and error output."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["fuels", *words])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
-
-
-@pytest.fixture
-def csv(tmp_path: Path) -> str:
-    long_frame(make_panel(clients=4, days=14)).write_csv(tmp_path / "traffic.csv")
-    return "traffic.csv"
 
 
 def test_help_and_version(fuels: Fuels) -> None:

@@ -160,7 +160,7 @@ def test_hdf5_without_h5py_says_what_to_install(tmp_path, monkeypatch):
     ("frame", "sentence"),
     [
         ([1, 2], "a pandas or polars frame is needed, not list"),
-        (pl.DataFrame({"a": [1]}), "no time column"),
+        (pl.DataFrame({"a": [1]}), "unique_id, ds and y are needed"),
         (pl.DataFrame({"time": [1.5], "a": [1]}), "holds no times but Float64"),
         (pl.DataFrame({"time": ["2020-01-01"], "a": [True]}), "holds Boolean values"),
         (pl.DataFrame({"time": ["2020-01-01", "2020-01-02"], "a": [1.0, 1e31]}), "the value 1e"),

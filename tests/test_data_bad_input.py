@@ -60,7 +60,10 @@ CSV = {
     ),
     "no client": (GOOD + ",2013-11-01T03:00,1\n", "row 4 names no client"),
     "wrong date": (GOOD + "a,1970-01-01T00:00,1\nb,9999-01-01T00:00,1\n", "is a date wrong"),
-    "too many fields": (GOOD + "a,2013-11-01T03:00,1,2,3\n", "not readable as CSV"),
+    "too many fields": (
+        GOOD + "a,2013-11-01T03:00,1,2,3\n",
+        "a row has more fields than there are column names",
+    ),
 }
 
 

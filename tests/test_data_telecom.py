@@ -7,8 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fuels.data import telecom_file
-from fuels.data.readers import read_panel
-from fuels.data.telecom import is_telecom, read_telecom, telecom_panels
+from fuels.data.readers import Shape, read_activities, read_panel
+from fuels.data.telecom import is_telecom
+from fuels.data.telecom_file import ACTIVITIES
 from fuels.errors import FuelsError
 
 MIDNIGHT = 1383260400000  # 1 November 2013 00:00 in Rome
@@ -19,6 +20,10 @@ FILE = "sms-call-internet-mi-2013-11-01.txt"
 def line(cell, minute, country=39, *fields):
     texts = ["" if f is None else str(f) for f in (*fields, *[None] * (5 - len(fields)))]
     return "\t".join([str(cell), str(MIDNIGHT + minute * MINUTES), str(country), *texts])
+
+
+def read_telecom(path, activity="net", step="1h", **options):
+    return read_panel(path, activity=activity, resample=step, **options)
 
 
 def write(path, lines, end="\n"):
@@ -40,7 +45,7 @@ def two_hours(tmp_path, **options):
 def test_sums_by_hand(tmp_path):
     path = two_hours(tmp_path)
     expected = {"sms": [[0, 3.5], [1, 0]], "call": [[0, 12.25], [0, 0]], "net": [[0, 31], [0, 0.3]]}
-    panels = dict(telecom_panels(path))
+    panels = dict(read_activities(path, tuple(ACTIVITIES), None, Shape()))
     assert list(panels) == ["sms", "call", "net"]
     for activity, values in expected.items():
         panel = panels[activity]
@@ -48,7 +53,6 @@ def test_sums_by_hand(tmp_path):
         assert panel.ids == ("5", "7") and panel.timezone == "Europe/Rome"
         assert panel.start == np.datetime64("2013-10-31T23:00:00") and panel.step_seconds == 3600
         assert read_telecom(path, activity).values.tolist() == values
-        assert read_panel(path, activity=activity).values.tolist() == values
     assert "counts as 0" in panels["net"].notes[1]
 
 
@@ -179,7 +183,8 @@ def test_what_is_no_record_is_not_taken_for_one(tmp_path):
     assert not is_telecom(tmp_path / "a.parquet")
     assert is_telecom(two_hours(tmp_path))
     with pytest.raises(FuelsError, match="there are no records"):
-        read_telecom(write(tmp_path / "e.txt", [""]))
+        (tmp_path / "e").mkdir()
+        read_telecom(write(tmp_path / "e" / FILE, [""]).parent)
     with pytest.raises(FuelsError, match="activity 'fax'"):
         read_telecom(tmp_path / FILE, "fax")
     with pytest.raises(FuelsError, match="multiple of 10min"):

@@ -79,6 +79,41 @@ def test_saved_and_loaded_is_the_same(fitted: Forecaster, tmp_path: Path) -> Non
     assert loaded.predict(h=3).equals(fitted.predict(h=3))
 
 
+def test_saving_overwrites_only_what_it_is_told_to(fitted: Forecaster, tmp_path: Path) -> None:
+    folder = tmp_path / "f"
+    with pytest.raises(FuelsError, match="no models yet"):
+        Forecaster().save(folder)
+    assert not folder.exists()
+    fitted.save(folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(FuelsError, match=r"f is not empty; choose .* or give overwrite=True"):
+        fitted.save(folder)
+    fitted.save(folder, overwrite=True)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    (folder / "thesis.txt").write_text("years of work")
+    with pytest.raises(FuelsError, match=r"holds thesis\.txt, which save did not write"):
+        fitted.save(folder, overwrite=True)
+    with pytest.raises(FuelsError, match="is a file; save writes a folder"):
+        fitted.save(folder / "thesis.txt")
+    with pytest.raises(FuelsError, match="cannot be written"):
+        fitted.save(folder / "thesis.txt" / "f")
+
+
+def test_wrong_settings_are_sentences(frame: pl.DataFrame) -> None:
+    for wrong in (-1, "x"):
+        with pytest.raises(FuelsError, match="whole number of periods"):
+            Forecaster(validation=wrong)  # type: ignore[arg-type]
+    with pytest.raises(FuelsError, match="nothing is left to learn from"):
+        Forecaster(validation=99).fit(frame)
+    with pytest.raises(FuelsError, match="a dict of sections"):
+        Forecaster(settings=3)  # type: ignore[arg-type]
+    for wrong_frame in (frame.drop("y"), frame.drop("ds")):
+        with pytest.raises(FuelsError, match="unique_id, ds and y are needed"):
+            Forecaster().fit(wrong_frame)
+    with pytest.raises(FuelsError, match="at least 6 are needed"):
+        Forecaster().fit(frame.filter(pl.col("ds") < pl.col("ds").min().dt.offset_by("1d")))
+
+
 def test_pandas_in_pandas_out(frame: pl.DataFrame) -> None:
     table = pd.DataFrame({name: frame[name].to_list() for name in frame.columns})
     fitted = Forecaster(rounds=2, settings=SMALL).fit(table)

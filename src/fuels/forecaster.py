@@ -26,7 +26,7 @@ from fuels.methods.base import MODEL
 from fuels.models import PersonalModels, load_models, personal_models, save_models
 from fuels.scores import errors
 
-NAMES = {"client": "unique_id", "time": "ds"}
+SAVED = {"models.safetensors", "recent.parquet", "config.toml"}  # the files of `save`
 
 
 def example_frame(activity: str = "net", clients: int = 8, days: int = 28) -> pl.DataFrame:
@@ -70,6 +70,10 @@ class Forecaster:
         settings: dict[str, Any] | None = None,
     ) -> None:
         find_method(method)
+        if not isinstance(settings, dict | None):
+            raise FuelsError(f"settings must be a dict of sections, not {settings!r}")
+        if validation is not None and (not isinstance(validation, int) or validation < 0):
+            raise FuelsError(f"validation must be a whole number of periods, not {validation!r}")
         changes = {
             "method": method,
             "preset": preset,
@@ -101,8 +105,14 @@ class Forecaster:
             -(panel.length + int(panel.phases(self.settings.windows.period)[0]))
             // self.settings.windows.period
         )
-        validation = self.validation if self.validation is not None else max(1, periods // 5)
-        split = f"{max(1, periods - validation)}/{min(validation, periods - 1)}/0"
+        usual = min(max(1, periods // 5), periods - 1)
+        validation = usual if self.validation is None else self.validation
+        if validation >= periods:
+            raise FuelsError(
+                f"validation is {validation} periods and the data span {periods}: nothing is left"
+                " to learn from"
+            )
+        split = f"{periods - validation}/{validation}/0"
         settings = replace(self.settings, windows=replace(self.settings.windows, split=split))
         with build(settings, self.engine, panel) as job:
             job.loop.run()
@@ -175,19 +185,26 @@ class Forecaster:
         )
         return self._give(table)
 
-    def save(self, path: str | Path) -> None:
-        """Write the models and how they were made to a folder."""
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the models and how they were made to a folder.
+
+        A folder that holds anything is refused; with `overwrite` one that `save` wrote is replaced.
+        """
         from fuels.config import write_toml
         from fuels.data.writers import write_panel
 
-        folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)
-        save_models(folder / "models.safetensors", self._fitted())
-        recent = folder / "recent.parquet"
-        write_panel(self._history(), recent, overwrite=True)
-        # `fuels forecast FOLDER` then goes on from the data of `fit`.
-        data = replace(self.settings.data, source=str(recent.resolve()))
-        write_toml(folder / "config.toml", replace(self.settings, data=data), self.engine)
+        folder, models = Path(path), self._fitted()
+        try:
+            _refuse_used(folder, overwrite)
+            folder.mkdir(parents=True, exist_ok=True)
+            save_models(folder / "models.safetensors", models)
+            recent = folder / "recent.parquet"
+            write_panel(self._history(), recent, overwrite=True)
+            # `fuels forecast FOLDER` then goes on from the data of `fit`.
+            data = replace(self.settings.data, source=str(recent.resolve()))
+            write_toml(folder / "config.toml", replace(self.settings, data=data), self.engine)
+        except OSError as error:
+            raise FuelsError(f"{folder}: cannot be written ({error.strerror})") from None
 
     @classmethod
     def load(cls, path: str | Path) -> Forecaster:
@@ -226,6 +243,18 @@ class Forecaster:
         import pandas as pd
 
         return pd.DataFrame({name: table[name].to_list() for name in table.columns})
+
+
+def _refuse_used(folder: Path, overwrite: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise FuelsError(f"{folder} is a file; save writes a folder")
+    found = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
+    if found and not overwrite:
+        raise FuelsError(f"{folder} is not empty; choose another folder or give overwrite=True")
+    if strange := sorted(found - SAVED):
+        raise FuelsError(
+            f"{folder} holds {strange[0]}, which save did not write; choose another folder"
+        )
 
 
 def _join(old: Panel, new: Panel) -> Panel:

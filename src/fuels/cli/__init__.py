@@ -18,6 +18,7 @@ from fuels.cli.data import data_app
 from fuels.cli.experiment import experiment_command
 from fuels.cli.federation import federation_app, server_app, site_app
 from fuels.cli.forecast import forecast_command
+from fuels.cli.options import in_options
 from fuels.cli.run import run_command
 from fuels.errors import FuelsError, InterruptedRunError
 from fuels.version import __version__
@@ -69,7 +70,7 @@ def main() -> None:
     try:
         app()
     except FuelsError as error:
-        typer.echo(f"fuels: {error}", err=True)
+        typer.echo(f"fuels: {in_options(str(error), sys.argv[1:])}", err=True)
         sys.exit(130 if isinstance(error, InterruptedRunError) else 1)
     except SystemExit as end:
         if end.code == 130:  # typer turns Ctrl-C into this, without a word

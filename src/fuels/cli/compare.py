@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fuels.cli import options as opt
-from fuels.cli.run import assemble, given, source_name
+from fuels.cli.settings import assemble, given, source_name
 from fuels.config import Engine, Settings, nearest
 from fuels.errors import FuelsError
 

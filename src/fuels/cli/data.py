@@ -36,6 +36,7 @@ LayoutOption = Annotated[
     str,
     typer.Option(
         metavar="long|wide",
+        autocompletion=opt.complete(("long", "wide")),
         help="One row per client and time, or one row per time and a column per client.",
     ),
 ]
@@ -119,6 +120,7 @@ def convert_command(
         str | None,
         typer.Option(
             metavar="net|sms|call|all",
+            autocompletion=opt.complete((*opt.ACTIVITIES, "all")),
             help="Activity to take from raw Telecom Italia records; all writes three files, with"
             " _net, _sms and _call in their names. Without it: net.",
             rich_help_panel=opt.DATA,
@@ -145,24 +147,24 @@ def convert_command(
         activity=activity,
         coordinates=coordinates,
     )
-    if activity != "all":
-        check_target(out, layout, overwrite)
-        with _progress(path) as progress:
-            panel = options.read(path, progress)
-        _tell(_write(panel, out, layout, overwrite, json_))
-        return
     if not is_raw(path):
-        raise FuelsError(f"{path.name}: --activity all is for raw Telecom Italia records only")
-    targets = {name: out.with_stem(f"{out.stem}_{name}") for name in ACTIVITIES}
+        if activity == "all":
+            raise FuelsError(f"{path.name}: --activity all is for raw Telecom Italia records only")
+        check_target(out, layout, overwrite)
+        _tell(_write(options.read(path), out, layout, overwrite, json_))
+        return
+    targets = {activity or "net": out}
+    if activity == "all":
+        targets = {name: out.with_stem(f"{out.stem}_{name}") for name in ACTIVITIES}
     for target in targets.values():
         check_target(target, layout, overwrite)
+    notes: list[str] = []
     with _progress(path) as progress:
-        found = read_activities(path, tuple(ACTIVITIES), timezone, options.shape(), progress)
-        notes = [
-            note
-            for name, panel in found
-            for note in _write(panel, targets[name], layout, overwrite, json_)
-        ]
+        shape = options.shape()
+        # What is too large for memory lies beside the output, where there must be room anyway.
+        found = read_activities(path, tuple(targets), timezone, shape, progress, out.parent)
+        for name, panel in found:
+            notes += _write(panel, targets[name], layout, overwrite, json_)
     _tell(notes)
 
 
@@ -170,7 +172,12 @@ def convert_command(
 def synth_command(
     out: Out,
     activity: Annotated[
-        str, typer.Option(metavar="net|sms|call", help="Activity to generate.")
+        str,
+        typer.Option(
+            metavar="net|sms|call",
+            help="Activity to generate.",
+            autocompletion=opt.complete(opt.ACTIVITIES),
+        ),
     ] = "net",
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 100,
     days: Annotated[int, typer.Option(min=1, help="Number of days, in hourly steps.")] = 62,
@@ -210,7 +217,7 @@ def _write(panel: Panel, out: Path, layout: str, overwrite: bool, json_: bool) -
     if json_:
         typer.echo(json.dumps(about))
         return ()
-    kind = "synthetic clients" if panel.synthetic else "clients"
+    kind = f"{'synthetic ' * panel.synthetic}client{'s' * (len(panel.ids) != 1)}"
     typer.echo(
         f"{out}: {about['clients']} {kind}, {about['steps']} steps of {about['step']} {panel.span}"
     )

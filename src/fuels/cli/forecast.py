@@ -10,21 +10,38 @@ from typing import Annotated, Any
 import typer
 
 from fuels.cli import options as opt
+from fuels.cli.settings import refuse_idle
 from fuels.errors import FuelsError
 
 
 def forecast_command(
-    run: Annotated[Path, typer.Argument(help="Run folder, or its models.safetensors.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="Run folder, its models.safetensors, or a folder of Forecaster.save.",
+            show_default=False,
+        ),
+    ],
     data: Annotated[
         Path | None,
-        typer.Option(help="File with the newest values. Without it: the data of the run."),
+        typer.Option(
+            metavar="PATH", help="File with the newest values. Without it: the data of the run."
+        ),
     ] = None,
     horizon: Annotated[
         int,
-        typer.Option(help="Steps ahead; beyond the first, forecasts feed on forecasts.", min=1),
+        typer.Option(
+            metavar="STEPS",
+            help="How many steps ahead; beyond the first, forecasts feed on forecasts.",
+            min=1,
+        ),
     ] = 1,
     out: Annotated[
-        Path | None, typer.Option(help="Write .parquet or .csv here instead of printing.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the forecasts here, as .parquet or .csv, and print none."
+        ),
     ] = None,
     ids: opt.Ids = None,
     resample: opt.Resample = None,
@@ -44,24 +61,28 @@ def forecast_command(
 ) -> None:
     """Forecast the next value, or several, for every client that has a model.
 
-    Works where the models are, alone: no server and no other site is needed.
+    Without --out they are printed as CSV: client, time, forecast. Needs the models and the newest
+    data, nothing else: no server and no other site.
+
+    Example: fuels forecast runs/first --data today.csv --horizon 24 --out next.csv
     """
     from dataclasses import replace
 
     from fuels.build import load_panel
-    from fuels.config import Settings, read_config
+    from fuels.config import Data, Settings, read_config
     from fuels.forecast import forecast
     from fuels.forecast_table import forecast_table, write_table
     from fuels.models import load_models
 
-    if out is not None and out.exists() and not overwrite:
-        raise FuelsError(f"{out} exists; choose another name or give --overwrite")
-    if out is not None and out.suffix not in (".parquet", ".csv"):
-        raise FuelsError(f"{out}: forecasts are written as .parquet or .csv")
+    if out is not None:
+        _check_target(out, overwrite)
     if not run.exists():
         raise FuelsError(f"{run}: there is no such run")
-    if (run / "config.toml").is_file() and not (run / "models.safetensors").is_file():
-        raise FuelsError(f"{run}: this run is not finished; continue it: fuels run --resume {run}")
+    if run.is_dir() and not (run / "models.safetensors").is_file():
+        if (run / "config.toml").is_file():
+            again = f"continue it: fuels run --resume {run}"
+            raise FuelsError(f"{run}: this run is not finished; {again}")
+        raise FuelsError(f"{run}: no finished run is here, models.safetensors is missing")
     models = load_models(run / "models.safetensors" if run.is_dir() else run)
     config = (run if run.is_dir() else run.parent) / "config.toml"
     settings = read_config(config)[0] if config.is_file() else Settings()
@@ -83,6 +104,7 @@ def forecast_command(
     if data is not None:  # new data come as they are: the run's span and clients do not limit them
         fresh = {"start": "", "end": "", "ids": (), "activity": "", "coordinates": ""}
         changes = {**fresh, **changes}
+    refuse_idle(Data(**{"source": settings.data.source, **changes}))
     panel = load_panel(replace(settings, data=replace(settings.data, **changes)))
     result = forecast(models, panel, horizon)
     strangers, silent = result.unknown, set(models.ids) - set(result.ids)
@@ -91,6 +113,8 @@ def forecast_command(
     if data is not None and silent:
         typer.echo(f"note: no data for the models of {listed(sorted(silent))}", err=True)
     table = forecast_table(result)
+    if table["forecast"].null_count() == len(table):
+        raise FuelsError(f"{panel.name}: no client has the newest values that a forecast needs")
     if out is not None:
         write_table(table, out)
         typer.echo(f"{len(table)} forecasts in {out}", err=True)
@@ -100,7 +124,20 @@ def forecast_command(
         typer.echo(table.write_csv(), nl=False)
 
 
+def _check_target(out: Path, overwrite: bool) -> None:
+    """Refuse before any work what could only fail after it."""
+    if out.suffix not in (".parquet", ".csv"):
+        raise FuelsError(f"{out}: forecasts are written as .parquet or .csv")
+    if not out.parent.is_dir():
+        raise FuelsError(f"{out}: there is no folder {out.parent}")
+    if out.is_dir():
+        raise FuelsError(f"{out}: is a folder")
+    if out.exists() and not overwrite:
+        raise FuelsError(f"{out} exists; choose another name or give --overwrite")
+
+
 def listed(clients: Sequence[str]) -> str:
     """`3 clients (a, b, c)`, the first few by name."""
     more = ", ..." if len(clients) > 5 else ""
-    return f"{len(clients)} clients ({', '.join(clients[:5])}{more})"
+    noun = "client" if len(clients) == 1 else "clients"
+    return f"{len(clients)} {noun} ({', '.join(clients[:5])}{more})"

@@ -1,4 +1,4 @@
-"""Options that several commands share: how a panel is read.
+"""Options that several commands share: how a panel is read, what completes, what errors call them.
 
 A command takes the annotated types below as parameters and hands them to `ReadOptions`, so that an
 option has one name and one help text wherever it appears.
@@ -6,6 +6,8 @@ option has one name and one help text wherever it appears.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +22,22 @@ if TYPE_CHECKING:
     from fuels.data.telecom_file import Progress
 
 DATA = "Data"
+
+# What the shell completes; the methods are named here because importing them takes seconds.
+METHODS = ("fuels", "solo", "fedavg", "fedprox", "fedrep", "perfedavg", "pfedme", "fedda")
+ACTIVITIES = ("net", "sms", "call")
+
+
+def complete(choices: Iterable[str]) -> Callable[[str], list[str]]:
+    """Shell completion of an option that takes one of a few words."""
+    return lambda incomplete: [word for word in choices if word.startswith(incomplete)]
+
+
+def _zones(incomplete: str) -> list[str]:
+    from zoneinfo import available_timezones
+
+    return sorted(zone for zone in available_timezones() if zone.startswith(incomplete))
+
 
 Clients = Annotated[
     int | None,
@@ -49,6 +67,7 @@ How = Annotated[
     str | None,
     typer.Option(
         metavar="sum|mean",
+        autocompletion=complete(("sum", "mean")),
         help="Resample by sum (counts, volumes) or by mean (speeds, levels).",
         rich_help_panel=DATA,
     ),
@@ -100,6 +119,7 @@ Timezone = Annotated[
     str | None,
     typer.Option(
         metavar="ZONE",
+        autocompletion=_zones,
         help="Zone of times that do not say theirs, such as Europe/Rome; changes of daylight saving"
         " are then resolved.",
         rich_help_panel=DATA,
@@ -118,6 +138,7 @@ Activity = Annotated[
     str | None,
     typer.Option(
         metavar="net|sms|call",
+        autocompletion=complete(ACTIVITIES),
         help="Activity to take from raw Telecom Italia records. Without it: net.",
         rich_help_panel=DATA,
     ),
@@ -202,3 +223,39 @@ def parse_ids(text: str | None) -> tuple[str, ...] | None:
     if not named:
         raise FuelsError("--ids names no client")
     return named
+
+
+# Settings that have an option of their own, by the names they have in config.toml.
+_OPTIONS = {
+    "seed": "--seed",
+    "method": "--method",
+    "data.source": "--data",
+    "data.start": "--from",
+    "data.end": "--to",
+    "engine.transport": "--engine",
+    **{
+        f"{section}.{key}": f"--{key.replace('_', '-')}"
+        for section, keys in {
+            "data": "clients ids client_column time_column value_column timezone missing activity"
+            " coordinates resample how",
+            "windows": "period split",
+            "training": "rounds keep patience warm_start",
+            "engine": "threads device sites address",
+        }.items()
+        for key in keys.split()
+    },
+}
+
+
+def in_options(message: str, words: Sequence[str]) -> str:
+    """An error message that calls a setting what the user typed: `--rounds` for training.rounds.
+
+    Only settings whose option stands among `words`, the command line: others come from a file.
+    """
+    typed = {word.partition("=")[0] for word in words}
+    for key, option in _OPTIONS.items():
+        if option in typed:
+            # A name without a section is an everyday word: it counts at the beginning only.
+            pattern = rf"(?<![\w.=]){re.escape(key)}(?![\w.=])" if "." in key else rf"^{key}\b"
+            message = re.sub(pattern, option, message)
+    return message

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fuels.cli import options as opt
-from fuels.config import (
-    PRESETS,
-    SCALES,
-    Engine,
-    Settings,
-    assignment,
-    merge,
-    merge_engine,
-    nearest,
-    read_config,
-)
+from fuels.cli.settings import assemble, given, source_name
+from fuels.config import ENGINES, PRESETS, SCALES, Engine, Settings, merge_engine
 from fuels.errors import FuelsError, InterruptedRunError
 
 if TYPE_CHECKING:
@@ -31,13 +21,15 @@ METHOD, OUTPUT, COMPUTE = "Method and training", "Results", "Computation"
 
 def run_command(
     data: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="A CSV, Parquet, npz or HDF5 file, raw telecom records (file or folder), or"
-            " synthetic:net, synthetic:call, synthetic:sms. Without it: synthetic:net.",
+            metavar="PATH|synthetic:NAME",
+            help="A CSV, Parquet, npz or HDF5 file, raw Telecom Italia records (a file or a folder"
+            " of them), or embedded data: synthetic:net, synthetic:sms, synthetic:call. Without it:"
+            " synthetic:net.",
             rich_help_panel=opt.DATA,
         ),
-    ] = "",
+    ] = None,
     clients: opt.Clients = None,
     ids: opt.Ids = None,
     resample: opt.Resample = None,
@@ -53,58 +45,85 @@ def run_command(
     coordinates: opt.Coordinates = None,
     period: Annotated[
         int | None,
-        typer.Option(help="Steps in a period: 24 for hourly data.", rich_help_panel=opt.DATA),
+        typer.Option(
+            metavar="STEPS",
+            help="Steps in a period, such as 24 for hourly data (the default).",
+            rich_help_panel=opt.DATA,
+        ),
     ] = None,
     split: Annotated[
         str | None,
         typer.Option(
-            help="Whole periods for train/validation/test, e.g. 40/11/11. Without it: in this"
-            " proportion.",
+            metavar="TRAIN/VAL/TEST",
+            help="Whole periods for training, validation and test, such as 40/11/11. Without it: in"
+            " this proportion.",
             rich_help_panel=opt.DATA,
         ),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="Method to train.", rich_help_panel=METHOD)
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Method to train: {', '.join(opt.METHODS)}. Without it: fuels.",
+            autocompletion=opt.complete(opt.METHODS),
+            rich_help_panel=METHOD,
+        ),
     ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
+            metavar="|".join(PRESETS),
             help="Where the settings start: paper (every setting of the paper).",
+            autocompletion=opt.complete(PRESETS),
             rich_help_panel=METHOD,
         ),
     ] = None,
     scale: Annotated[
         str | None,
         typer.Option(
-            help="quick (24 clients, 30 rounds) or paper (100 clients, 200 rounds). Without data:"
-            " quick.",
+            metavar="|".join(SCALES),
+            help="How much to compute: quick (24 clients, 30 rounds) or paper (100 clients, 200"
+            " rounds). Without it: quick on the embedded data; all clients and 200 rounds on your"
+            " own.",
+            autocompletion=opt.complete(SCALES),
             rich_help_panel=METHOD,
         ),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="Training rounds.", rich_help_panel=METHOD)
+        int | None, typer.Option(metavar="N", help="Training rounds.", rich_help_panel=METHOD)
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="Everything random follows from it.", rich_help_panel=METHOD),
+        typer.Option(
+            metavar="N",
+            help="Same seed, same result: everything random follows from it. Without it: 0.",
+            rich_help_panel=METHOD,
+        ),
     ] = None,
     keep: Annotated[
         str | None,
         typer.Option(
-            help="Model kept per client: best (on the validation part) or last.",
+            metavar="best|last",
+            help="Model kept per client: the best on the validation part, or the last. Without it:"
+            " best.",
+            autocompletion=opt.complete(("best", "last")),
             rich_help_panel=METHOD,
         ),
     ] = None,
     patience: Annotated[
         int | None,
         typer.Option(
-            help="Stop after this many rounds without a better validation error.",
+            metavar="N",
+            help="Stop after this many rounds without a better validation error. Without it: all"
+            " rounds are trained.",
             rich_help_panel=METHOD,
         ),
     ] = None,
     warm_start: Annotated[
         Path | None,
-        typer.Option(help="Start from the models of this run folder.", rich_help_panel=METHOD),
+        typer.Option(
+            metavar="RUN", help="Start from the models of this run folder.", rich_help_panel=METHOD
+        ),
     ] = None,
     settings_: Annotated[
         list[str] | None,
@@ -118,18 +137,27 @@ def run_command(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the results; new or empty.", rich_help_panel=OUTPUT),
+        typer.Option(
+            metavar="DIR",
+            help="Folder for the results, new or empty. Without it: a new one in runs/.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="Settings from a config.toml; other options still change them.",
+            metavar="FILE",
+            help="Settings from the config.toml of a run, for example; other options change them.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(help="Continue the interrupted run in this folder.", rich_help_panel=OUTPUT),
+        typer.Option(
+            metavar="DIR",
+            help="Continue the interrupted run in this folder.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     json_: Annotated[
         bool,
@@ -145,25 +173,37 @@ def run_command(
     threads: Annotated[
         int | None,
         typer.Option(
+            metavar="N",
             help="Worker threads. Without it: all cores this process may use.",
             rich_help_panel=COMPUTE,
         ),
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="cpu or cuda.", rich_help_panel=COMPUTE)
+        str | None,
+        typer.Option(
+            metavar="cpu|cuda",
+            help="Where to compute. Without it: cpu.",
+            autocompletion=opt.complete(("cpu", "cuda")),
+            rich_help_panel=COMPUTE,
+        ),
     ] = None,
     engine_: Annotated[
         str | None,
         typer.Option(
             "--engine",
-            help="local (one site in this process) or ray (sites as Ray actors).",
+            metavar="|".join(ENGINES),
+            help="local (one site in this process) or ray (sites as Ray actors). Without it:"
+            " local.",
+            autocompletion=opt.complete(ENGINES),
             rich_help_panel=COMPUTE,
         ),
     ] = None,
     sites: Annotated[
         int | None,
         typer.Option(
-            help="Sites of --engine ray; they share clients and threads.", rich_help_panel=COMPUTE
+            metavar="N",
+            help="Sites of --engine ray; they share clients and threads.",
+            rich_help_panel=COMPUTE,
         ),
     ] = None,
     address: Annotated[
@@ -178,8 +218,10 @@ def run_command(
     """Train personal forecasters and compare them with simple references.
 
     Without options: FUELS on an embedded synthetic federation, small enough for a minute or two.
-    Results lie in a run folder (runs/... unless --out is given): forecasts, models, pictures,
-    figures, and the config that reproduces the run. An interrupted run goes on with --resume.
+    Results lie in a run folder: forecasts, models, pictures, figures, and the config that
+    reproduces the run. An interrupted run goes on with --resume.
+
+    Example: fuels run --data traffic.csv --clients 50 --rounds 80 --out first
     """
     from fuels.report.folder import RunFolder, free_folder
 
@@ -187,7 +229,7 @@ def run_command(
         "seed": seed,
         "method": method,
         "data": {
-            "source": data or None,
+            "source": data,
             "clients": clients,
             "ids": opt.parse_ids(ids),
             "resample": resample,
@@ -233,72 +275,6 @@ def run_command(
         folder = RunFolder(out or free_folder(Path("runs"), name))
     engine = merge_engine(engine, compute, "command line")
     train(settings, engine, folder, notes, resume is not None, json_, plots, profile)
-
-
-def given(changes: dict[str, Any]) -> dict[str, Any]:
-    """Only what was given on the command line; paths as text."""
-    kept: dict[str, Any] = {}
-    for key, value in changes.items():
-        inner = given(value) if isinstance(value, dict) else value
-        if inner is None or inner == {}:
-            continue
-        kept[key] = str(inner) if isinstance(inner, Path) else inner
-    return kept
-
-
-def assemble(
-    changes: dict[str, Any],
-    preset: str | None,
-    scale: str | None,
-    config: Path | None,
-    assignments: list[str],
-) -> tuple[Settings, Engine, list[str]]:
-    """Config file, then preset, then scale, then options, then --set: the later one wins."""
-    settings, engine = (Settings(), Engine()) if config is None else read_config(config)
-    notes: list[str] = []
-    if preset is not None:
-        if preset not in PRESETS:
-            raise FuelsError(f"--preset {preset} is unknown{nearest(preset, PRESETS)}")
-        settings = merge(settings, {"preset": preset, **PRESETS[preset]}, f"--preset {preset}")
-    embedded = config is None and "source" not in changes.get("data", {})
-    if scale is None and embedded:
-        scale = "quick"
-    if scale is not None:
-        if scale not in SCALES:
-            raise FuelsError(f"--scale {scale} is unknown{nearest(scale, SCALES)}")
-        settings = merge(settings, SCALES[scale], f"--scale {scale}")
-    settings = merge(settings, changes, "command line")
-    for text in assignments:
-        change = assignment(text)
-        engine = merge_engine(engine, change.pop("engine", {}), f"--set {text}")
-        settings = merge(settings, change, f"--set {text}")
-    settings = located(settings)
-    if scale == "quick":
-        notes.append(
-            f"--scale quick: {settings.data.clients} clients, {settings.training.rounds} rounds;"
-            " the paper's size is --scale paper (100 clients, 200 rounds)"
-        )
-    return settings, engine, notes
-
-
-def located(settings: Settings) -> Settings:
-    """The settings with whole paths, so that the run can be used from any folder."""
-
-    def whole(path: str) -> str:
-        return path if not path or path.startswith("synthetic:") else str(Path(path).resolve())
-
-    data = replace(
-        settings.data,
-        source=whole(settings.data.source),
-        coordinates=whole(settings.data.coordinates),
-    )
-    training = replace(settings.training, warm_start=whole(settings.training.warm_start))
-    return replace(settings, data=data, training=training)
-
-
-def source_name(settings: Settings) -> str:
-    source = settings.data.source
-    return source.replace(":", "-") if source.startswith("synthetic:") else Path(source).stem
 
 
 def train(

@@ -27,6 +27,8 @@ def read_npz(path: Path, timezone: str | None) -> Panel:
     Optional: `timezone`, `unit`, `synthetic` and `coordinates` [client, 2].
     """
     place = path.name
+    if not zipfile.is_zipfile(path):
+        raise FuelsError(f"{place}: not a readable npz file: it is no zip archive of arrays")
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
@@ -73,9 +75,8 @@ def read_npz(path: Path, timezone: str | None) -> Panel:
 
 
 def npz_arrays(panel: Panel) -> dict[str, NDArray[Any]]:
-    """What `read_npz` reads back as the same panel."""
+    """What `read_npz` reads back as the same panel, beside `values`."""
     arrays: dict[str, NDArray[Any]] = {
-        "values": panel.values,
         "ids": np.array(panel.ids),
         "step_minutes": np.array(panel.step_seconds / 60),
         "unit": np.array(panel.unit),

@@ -105,16 +105,7 @@ class Panel:
 
     def select(self, ids: Iterable[str]) -> Panel:
         """The panel of the named clients; an unknown id is an error."""
-        position = {client: i for i, client in enumerate(self.ids)}
-        wanted = list(ids)
-        unknown = [client for client in wanted if client not in position]
-        if unknown:
-            raise FuelsError(
-                f"{self.name}: no client {', '.join(unknown[:5])}"
-                f"{' ...' if len(unknown) > 5 else ''} (there are {len(self.ids)} clients,"
-                f" e.g. {', '.join(self.ids[:3])})"
-            )
-        return self.take([position[client] for client in wanted])
+        return self.take(find_ids(self.ids, ids, self.name))
 
     def sorted(self) -> Panel:
         """The same panel with clients in the order of their ids, whatever the file's order."""
@@ -196,6 +187,19 @@ def _mean_of_present(binned: Floats) -> Floats:
     count = present.sum(axis=1)
     total = np.where(present, binned, 0.0).sum(axis=1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def find_ids(ids: Sequence[str], wanted: Iterable[str], name: str) -> list[int]:
+    """The positions of the wanted clients among `ids`; an unknown one is an error."""
+    position = {client: i for i, client in enumerate(ids)}
+    asked = list(wanted)
+    unknown = [client for client in asked if client not in position]
+    if unknown:
+        raise FuelsError(
+            f"{name}: no client {', '.join(unknown[:5])}{' ...' if len(unknown) > 5 else ''}"
+            f" (there are {len(ids)} clients, e.g. {', '.join(ids[:3])})"
+        )
+    return [position[client] for client in asked]
 
 
 def sort_ids(ids: Iterable[str]) -> list[str]:

@@ -13,14 +13,16 @@ import polars as pl
 from fuels.data.arrays import read_hdf5, read_npz
 from fuels.data.clock import Moment, Step, parse_step
 from fuels.data.grid import refuse_extreme
-from fuels.data.panel import Panel
+from fuels.data.panel import Panel, find_ids
+from fuels.data.spool import gather, gather_aside
 from fuels.data.tablefiles import read_csv, read_parquet
 from fuels.data.tables import Columns, coordinates_of, find_coordinate_columns, id_texts
-from fuels.data.telecom import is_telecom, telecom_panels
+from fuels.data.telecom import Sums, is_telecom, telecom_sums
 from fuels.data.telecom_file import Progress
 from fuels.errors import FuelsError
 
 _HDF5 = (".h5", ".hdf5", ".hdf")
+_BAND_VALUES = 1 << 21  # of raw records brought into form at once
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,16 @@ class Shape:
             raise FuelsError("--how says how to resample: give --resample too, e.g. --resample 1h")
         if self.resample is not None:
             parse_step(self.resample)
+        _number(self.missing)
 
     def apply(self, panel: Panel) -> Panel:
+        """The panel as wanted."""
         panel = panel.sorted() if self.ids is None else panel.select(self.ids).sorted()
-        panel = mark_missing(panel, self.missing)
+        return self.finish(*self.form(panel))
+
+    def form(self, panel: Panel) -> tuple[Panel, int]:
+        """What is done to each client alone, and how many values were marked as missing."""
+        panel, marked = mark_missing(panel, self.missing)
         refuse_extreme(panel)
         if self.start is not None or self.end is not None:
             panel = panel.between(self.start, self.end)
@@ -54,6 +62,13 @@ class Shape:
             if self.how is None:
                 raise FuelsError("--resample needs --how sum (counts) or --how mean (levels)")
             panel = panel.resample(self.resample, self.how)
+        return panel, marked
+
+    def finish(self, panel: Panel, marked: int) -> Panel:
+        """What is said about a panel as a whole, once its clients are in form."""
+        if _number(self.missing) is not None:
+            note = f"{marked} values equal to {_number(self.missing):g} were marked as missing"
+            panel = replace(panel, notes=(*panel.notes, note))
         return panel if self.coordinates is None else with_coordinates(panel, self.coordinates)
 
 
@@ -111,15 +126,43 @@ def read_activities(
     timezone: str | None,
     shape: Shape,
     progress: Progress | None = None,
+    aside: Path | None = None,
 ) -> Iterator[tuple[str, Panel]]:
-    """Panels of several activities from one pass over raw records, in the wanted form."""
+    """Panels of several activities from one pass over raw records, in the wanted form.
+
+    With `aside` their values lie in a temporary file in that folder, and memory holds a band of
+    clients at a time: it does not grow with the number of records, files, cells or days.
+    """
     if shape.how == "mean":  # sums first, at the step of the records
         step: Step = "10min"
-    else:  # summed to the wanted step while reading, which needs less memory
+    else:  # summed to the wanted step while reading, which needs less room
         step, shape = shape.resample or "1h", replace(shape, resample=None, how=None)
-    with _named(path):
-        for activity, panel in telecom_panels(path, activities, step, timezone, progress):
-            yield activity, shape.apply(panel)
+    with (
+        _named(path),
+        telecom_sums(path, activities, step, timezone, progress, aside) as sums,
+    ):
+        for activity in activities:
+            yield activity, _in_bands(sums, activity, shape, aside)
+
+
+def _in_bands(sums: Sums, activity: str, shape: Shape, aside: Path | None) -> Panel:
+    cells = sums.cells
+    if shape.ids is not None:
+        chosen = find_ids([str(cell) for cell in cells], shape.ids, sums.root.stem)
+        cells = cells[sorted(chosen)]
+    marked = 0
+
+    def bands() -> Iterator[Panel]:
+        nonlocal marked
+        width = max(1, _BAND_VALUES // sums.bins)
+        for first in range(0, len(cells), width):
+            band, more = shape.form(sums.panel(activity, cells[first : first + width]))
+            marked += more
+            yield band
+
+    ids = [str(cell) for cell in cells]
+    panel = gather(bands(), ids) if aside is None else gather_aside(bands(), ids, aside)
+    return shape.finish(panel, marked)
 
 
 @contextmanager
@@ -149,17 +192,22 @@ def _read(file: Path, columns: Columns, timezone: str | None) -> Panel:
     )
 
 
-def mark_missing(panel: Panel, missing: str | float | None) -> Panel:
-    """The panel with every value equal to `missing` marked as missing."""
+def mark_missing(panel: Panel, missing: str | float | None) -> tuple[Panel, int]:
+    """The panel with every value equal to `missing` marked as missing, and how many there are."""
+    number = _number(missing)
+    if number is None:
+        return panel, 0
+    hit = panel.values == number
+    return replace(panel, values=np.where(hit, np.nan, panel.values)), int(hit.sum())
+
+
+def _number(missing: str | float | None) -> float | None:
     if missing is None or str(missing).lower() == "none":
-        return panel
+        return None
     try:
-        number = float(missing)
+        return float(missing)
     except ValueError:
         raise FuelsError(f"--missing '{missing}' is no number (or none)") from None
-    hit = panel.values == number
-    note = f"{hit.sum()} values equal to {number:g} were marked as missing"
-    return replace(panel, values=np.where(hit, np.nan, panel.values), notes=(*panel.notes, note))
 
 
 def with_coordinates(panel: Panel, source: str | Path) -> Panel:

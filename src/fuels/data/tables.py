@@ -7,6 +7,7 @@ names that are not the usual ones can be given.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +32,8 @@ _VALUE = {"value", "y"}
 ABOUT = {"timezone": "fuels_timezone", "unit": "fuels_unit", "synthetic": "fuels_synthetic"}
 LONGITUDE = ("lng", "lon", "longitude")
 LATITUDE = ("lat", "latitude")
+_LOOKS_LIKE_TIME = re.compile(r"\d{4}[-/]\d{2}[-/]\d{2}|\d{2}[-/.]\d{2}[-/.]\d{4}")
+_DECIMAL_COMMA = re.compile(r"[+-]?[\d.]*,\d+([eE][+-]?\d+)?")
 MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "none", "-")
 
 
@@ -85,13 +88,37 @@ def find_layout(names: Sequence[str], place: str, given: Columns = AS_USUAL) -> 
     value_column = _find(others, given.value, _VALUE, "value", place)
     if value_column is None:
         plain = [n for n in others if n.lower() not in (*LONGITUDE, *LATITUDE)]
-        if len(plain) != 1:
+        if not plain:
+            raise FuelsError(
+                f"{place}: there is no column of values beside '{time_column}' and"
+                f" '{client_column}'"
+            )
+        if len(plain) > 1:
             raise FuelsError(
                 f"{place}: which of the columns {_listed(plain)} holds the values?"
                 " Name it with --value-column"
             )
         value_column = plain[0]
     return Layout(time_column, client_column, value_column)
+
+
+def refuse_headless(names: Sequence[str], place: str, given: Columns) -> None:
+    """A first line of values in the place of column names, which could only confuse later."""
+    if given.time in names or any(name.lower() in _TIME for name in names):
+        return
+    if any(_LOOKS_LIKE_TIME.match(name) for name in names) or all(map(_is_number, names)):
+        raise FuelsError(
+            f"{place}: the first line, {_listed(names)}, holds values and no column names: put a"
+            " line such as client,time,value above it"
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _find(
@@ -151,9 +178,10 @@ def numbers(column: pl.Series, place: str) -> Floats:
         wrong = parsed.is_null() & text.is_not_null()
         if wrong.any():
             row = int(wrong.arg_max() or 0)
+            comma = _DECIMAL_COMMA.fullmatch(str(text[row])) is not None
             raise FuelsError(
                 f"{place}: row {row + 1} has '{column[row]}' in column '{column.name}',"
-                " which is no number"
+                f" which is no number{': write decimals with a point' if comma else ''}"
             )
     elif kind.is_numeric() or kind == pl.Null:
         parsed = column.cast(pl.Float64)
@@ -242,8 +270,16 @@ def panel_from_frame(
     name: str = "frame",
 ) -> Panel:
     """The panel of a pandas or polars frame, long or wide, with clients sorted by id."""
-    table = _as_polars(frame, name)
-    layout = find_layout(table.columns, name, Columns(client, time, value))
+    table, given = _as_polars(frame, name), Columns(client, time, value)
+    try:
+        layout = find_layout(table.columns, name, given)
+    except FuelsError:
+        if given != AS_USUAL:
+            raise
+        raise FuelsError(
+            f"{name}: the columns unique_id, ds and y are needed, or ds and a column for each"
+            f" client; there are {_listed(table.columns)}"
+        ) from None
     panel = panel_from_table(table, layout, timezone=timezone, place=name).sorted()
     refuse_extreme(panel)
     return panel

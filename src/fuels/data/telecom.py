@@ -2,25 +2,28 @@
 
 Files are named sms-call-internet-{mi,tn}-DATE.txt, one a day, with several records (country
 codes) per cell and ten minutes. Activities are summed over country codes and over the step:
-sms = in + out, call = in + out, net. Memory holds the sums and a few pieces of text, never the
-records, however many files there are. (The format: Barlacchi et al. 2015, Scientific Data 2.)
+sms = in + out, call = in + out, net. Memory holds the sums of a few files, never the records; the
+sums of all files lie in a temporary file, from which a panel of as many cells as wanted is made.
+(The format: Barlacchi et al. 2015, Scientific Data 2.)
 """
 
 from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fuels.data.clock import SECOND, Step, format_moment, format_step, parse_step, standard_offset
-from fuels.data.panel import Panel
-from fuels.data.telecom_file import ACTIVITIES, FileSums, Part, Progress, Spool, check_span
+from fuels.data.panel import Floats, Panel
+from fuels.data.spool import Spool, open_spool
+from fuels.data.telecom_file import ACTIVITIES, FileSums, Part, Progress, check_span
 from fuels.errors import FuelsError
 
 ZONE = "Europe/Rome"
@@ -55,26 +58,90 @@ def _files(path: Path) -> list[Path]:
     return named or [file for file in files if is_telecom(file)]
 
 
-def read_telecom(
-    path: str | Path,
-    activity: str = "net",
-    step: Step = 3600,
-    *,
-    timezone: str | None = None,
-    progress: Progress | None = None,
-) -> Panel:
-    """The panel of one activity (net, sms or call) from one file or a folder of files."""
-    return next(panel for _, panel in telecom_panels(path, [activity], step, timezone, progress))
+@dataclass(frozen=True)
+class Sums:
+    """The sums of all files, laid aside, from which panels of some cells are made."""
+
+    root: Path
+    parts: Sequence[Part]
+    activities: Sequence[str]
+    cells: NDArray[np.int64]  # all square ids, ascending
+    first_bin: int
+    bins: int
+    step: np.timedelta64
+    shift_ms: int
+    zone: str
+    notes: tuple[str, ...]
+
+    def panel(self, activity: str, cells: NDArray[np.int64]) -> Panel:
+        """One activity of some cells, ascending; missing where a file has no record of a cell."""
+        slot = self.activities.index(activity)
+        # [cell, bin], as the parts are.
+        values = np.full((len(cells), self.bins), np.nan)
+        seen = np.zeros(values.shape, dtype=bool)
+        for part in self.parts:
+            self._add(part, slot, cells, values, seen)
+        return Panel(
+            values=values.T,
+            ids=tuple(str(cell) for cell in cells),
+            start=np.datetime64(self._time_ms(self.first_bin) // 1000, "s"),
+            step=self.step,
+            timezone=self.zone,
+            name=self.root.stem,
+            unit=_UNITS[activity],
+            notes=self.notes,
+        )
+
+    def _add(
+        self,
+        part: Part,
+        slot: int,
+        cells: NDArray[np.int64],
+        values: Floats,
+        seen: NDArray[np.bool_],
+    ) -> None:
+        low = max(part.first_bin, self.first_bin)
+        high = min(part.first_bin + part.bins, self.first_bin + self.bins)
+        known = part.cells
+        begin, end = np.searchsorted(known, [cells[0], cells[-1] + 1])
+        known = known[begin:end]
+        there = np.isin(known, cells, assume_unique=True)
+        if low >= high or not there.any():
+            return
+        inside = slice(low - part.first_bin, high - part.first_bin)
+        rows = np.searchsorted(cells, known[there])
+        columns = np.arange(low - self.first_bin, high - self.first_bin)
+        area = np.ix_(rows, columns)
+        recorded = part.seen.get(begin, end)[there, inside]
+        if (twice := seen[area] & recorded).any():
+            row, column = np.argwhere(twice)[0]
+            time = np.datetime64(self._time_ms(low + int(column)), "ms")
+            raise FuelsError(
+                f"{part.file.name}: cell {cells[rows[row]]} at {format_moment(time, self.zone)} is"
+                " also in another file of the folder: remove the copy"
+            )
+        seen[area] |= recorded
+        # Two files may share hours but not cells, or the other way round.
+        so_far = np.nan_to_num(values[area], nan=0.0)
+        values[area] = so_far + part.sums[slot].get(begin, end)[there, inside]
+
+    def _time_ms(self, time_bin: int) -> int:
+        return time_bin * int(self.step / SECOND) * 1000 - self.shift_ms
 
 
-def telecom_panels(
+@contextmanager
+def telecom_sums(
     path: str | Path,
     activities: Sequence[str] = tuple(ACTIVITIES),
     step: Step = 3600,
     timezone: str | None = None,
     progress: Progress | None = None,
-) -> Iterator[tuple[str, Panel]]:
-    """Panels of several activities from one pass over the records, one after another."""
+    folder: Path | None = None,
+) -> Iterator[Sums]:
+    """Sums of several activities from one pass over the records of a file or a folder of files.
+
+    They are laid aside in a temporary file in `folder`, or where the system keeps such files.
+    """
     root, seconds = Path(path), parse_step(step)
     for activity in activities:
         if activity not in ACTIVITIES:
@@ -92,12 +159,11 @@ def telecom_panels(
     zone = timezone or ZONE
     # Bins follow local standard time, so that a step of a day means the day of the place.
     shift = int(standard_offset(zone, 2013) / SECOND) * 1000
-    with tempfile.TemporaryFile() as stream:
-        parts = _add_up(files, int(seconds / SECOND) * 1000, shift, activities, stream, progress)
+    with open_spool(folder) as spool:
+        parts = _add_up(files, int(seconds / SECOND) * 1000, shift, activities, spool, progress)
         if not parts:
             raise FuelsError(f"{root.name}: there are no records")
-        for slot, activity in enumerate(activities):
-            yield activity, _join(parts, slot, seconds, shift, zone, _UNITS[activity], root)
+        yield _sums(root, parts, activities, seconds, shift, zone)
 
 
 def _add_up(
@@ -105,11 +171,9 @@ def _add_up(
     step_ms: int,
     shift_ms: int,
     activities: Sequence[str],
-    stream: IO[bytes],
+    spool: Spool,
     progress: Progress | None,
 ) -> list[Part]:
-    spool = Spool(stream)
-
     def one(file: Path) -> list[Part]:
         sums = FileSums(file, step_ms, shift_ms, activities)
         sums.read(progress)
@@ -124,16 +188,14 @@ def _add_up(
             pool.shutdown(cancel_futures=True)
 
 
-def _join(
+def _sums(
+    root: Path,
     parts: Sequence[Part],
-    slot: int,
+    activities: Sequence[str],
     step: np.timedelta64,
     shift_ms: int,
     zone: str,
-    unit: str,
-    root: Path,
-) -> Panel:
-    """One panel from all parts; where a file has no record of a cell at all, values are missing."""
+) -> Sums:
     step_ms = int(step / SECOND) * 1000
     spans = [part.span for part in parts]
     start_ms, end_ms = min(s for s, _ in spans), max(e for _, e in spans) + INTERVAL_MS
@@ -145,37 +207,21 @@ def _join(
         raise FuelsError(
             f"{root.name}: the records do not cover one complete step of {format_step(step)}"
         )
-    dropped = (start_ms + shift_ms) % step_ms != 0, (end_ms + shift_ms) % step_ms != 0
-    cells = np.unique(np.concatenate([part.cells for part in parts]))
-    values = np.full((last - first, len(cells)), np.nan)
-    seen = np.zeros(values.shape, dtype=bool)
+    dropped = (start_ms + shift_ms) % step_ms != 0 or (end_ms + shift_ms) % step_ms != 0
+    found = np.zeros(max(len(part.mask) for part in parts), dtype=np.uint8)
     for part in parts:
-        low, high = max(part.first_bin, first), min(part.first_bin + part.bins, last)
-        if low >= high:
-            continue
-        inside = slice(low - part.first_bin, high - part.first_bin)
-        area = np.ix_(np.arange(low - first, high - first), np.searchsorted(cells, part.cells))
-        recorded = part.seen.get()[inside]
-        if (twice := seen[area] & recorded).any():
-            row, column = np.argwhere(twice)[0]
-            time = np.datetime64((low + int(row)) * step_ms - shift_ms, "ms")
-            raise FuelsError(
-                f"{part.file.name}: cell {part.cells[column]} at {format_moment(time, zone)} is"
-                " also in another file of the folder: remove the copy"
-            )
-        seen[area] |= recorded
-        # Two files may share hours but not cells, or the other way round.
-        so_far = np.nan_to_num(values[area], nan=0.0)
-        values[area] = so_far + part.sums[slot].get()[inside]
-    return Panel(
-        values=values,
-        ids=tuple(str(cell) for cell in cells),
-        start=np.datetime64((first * step_ms - shift_ms) // 1000, "s"),
+        found[: len(part.mask)] |= part.mask
+    return Sums(
+        root=root,
+        parts=parts,
+        activities=activities,
+        cells=np.flatnonzero(np.unpackbits(found)),
+        first_bin=first,
+        bins=last - first,
         step=step,
-        timezone=zone,
-        name=root.stem,
-        unit=unit,
-        notes=_notes(step, any(dropped)),
+        shift_ms=shift_ms,
+        zone=zone,
+        notes=_notes(step, dropped),
     )
 
 

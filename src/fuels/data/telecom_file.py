@@ -7,18 +7,15 @@ file is done its sums go to a temporary file, so memory does not grow with the n
 
 from __future__ import annotations
 
-import math
-import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.panel import Floats
+from fuels.data.spool import Spool, Stored
 from fuels.data.telecom_kernel import ELSEWHERE, MALFORMED, NO_NUMBER, sum_lines
 from fuels.errors import FuelsError
 
@@ -27,7 +24,6 @@ ACTIVITIES = {"sms": (0, 1), "call": (2, 3), "net": (4,)}
 _PIECE = 1 << 20  # bytes read at once
 _MAX_CELL = 1 << 20
 _PLAUSIBLE_MS = (946_684_800_000, 4_102_444_800_000)  # the years 2000 to 2099
-
 _LONGEST_MS = 3660 * 86_400_000  # ten years: beyond that, a time is wrong
 
 Progress = Callable[[int], object]  # called with the number of bytes read since the last call
@@ -48,47 +44,22 @@ def check_span(first_ms: int, last_ms: int, place: str) -> None:
         raise FuelsError(f"{place}: the records run from {first} to {last}: is a time wrong?")
 
 
-class Spool:
-    """Arrays laid aside in a temporary file, by several threads."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.stream = stream
-        self.lock = threading.Lock()
-
-    def put(self, array: NDArray[Any]) -> Stored:
-        with self.lock:
-            offset = self.stream.seek(0, os.SEEK_END)
-            self.stream.write(np.ascontiguousarray(array).data)
-        return Stored(self, offset, array.shape, array.dtype)
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Where an array lies in a spool."""
-
-    spool: Spool
-    offset: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    def get(self) -> NDArray[Any]:
-        size = math.prod(self.shape) * self.dtype.itemsize
-        with self.spool.lock:
-            self.spool.stream.seek(self.offset)
-            return np.frombuffer(self.spool.stream.read(size), self.dtype).reshape(self.shape)
-
-
 @dataclass(frozen=True)
 class Part:
-    """What one file says about consecutive bins: per activity sums [bin, cell], and seen."""
+    """What one file says about consecutive bins: per activity sums [cell, bin], and seen."""
 
     file: Path
     first_bin: int
     bins: int
-    cells: NDArray[np.int64]
+    mask: NDArray[np.uint8]  # which square ids the file has, a bit each: parts may be many
     sums: list[Stored]
-    seen: Stored  # [bin, cell], bool
+    seen: Stored  # [cell, bin], bool
     span: tuple[int, int]  # first and last time of the file, ms
+
+    @property
+    def cells(self) -> NDArray[np.int64]:
+        """The square ids of the file, ascending: the cells of `sums` and `seen`."""
+        return np.flatnonzero(np.unpackbits(self.mask))
 
 
 @dataclass
@@ -184,9 +155,8 @@ class FileSums:
         """The sums without empty columns, limited to the file's span; blocks are given up."""
         check_span(int(self.span[0]), int(self.span[1]), self.file.name)
         first, last = (int(t + self.shift_ms) // self.step_ms for t in self.span)
-        cells = np.flatnonzero(
-            np.any([block.seen.any(axis=0) for block in self.blocks.values()], axis=0)
-        )
+        found = np.any([block.seen.any(axis=0) for block in self.blocks.values()], axis=0)
+        cells, mask = np.flatnonzero(found), np.packbits(found)
         for key in range(first // self.bins, last // self.bins + 1):
             block = self._block_of(key)
             rows = slice(
@@ -195,10 +165,10 @@ class FileSums:
             yield Part(
                 file=self.file,
                 first_bin=key * self.bins + rows.start,
-                cells=cells,
+                mask=mask,
                 bins=rows.stop - rows.start,
-                sums=[spool.put(sums[rows][:, cells]) for sums in block.sums],
-                seen=spool.put(block.seen[rows][:, cells].astype(bool)),
+                sums=[spool.put(sums[rows][:, cells].T) for sums in block.sums],
+                seen=spool.put(block.seen[rows][:, cells].T.astype(bool)),
                 span=(int(self.span[0]), int(self.span[1])),
             )
             del self.blocks[key]

@@ -3,14 +3,15 @@
 Parquet keeps unit and coordinates in the file's metadata under the key `fuels` and the zone in the
 type of the time column. A CSV has no such place: what is known about the panel stands in extra
 columns (fuels_timezone, fuels_unit, fuels_synthetic, lng, lat), which the reader knows. A file
-appears under its name only when it is complete, and long tables are written in batches, so memory
-stays small.
+appears under its name only when it is complete, and it is written in batches, so that memory stays
+small where the values lie in a file.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,16 @@ from polars.io.plugins import register_io_source
 
 from fuels.data.arrays import npz_arrays
 from fuels.data.panel import Panel
+from fuels.data.spool import let_go, rows_of
 from fuels.data.tables import ABOUT, find_layout
 from fuels.errors import FuelsError
 
 METADATA_KEY = "fuels"
 FORMATS = (".parquet", ".csv", ".npz")
-_BATCH_ROWS = 1 << 19
+_BATCH_ROWS = 1 << 19  # of a long table
+_BATCH_VALUES = 1 << 23  # of a wide table or a matrix
+# Parquet keeps some 4 KB about every column of every batch until the file is complete.
+_MOST_CHUNKS = 1 << 16
 
 
 def write_panel(
@@ -42,6 +47,8 @@ def write_panel(
         )
     if target.suffix != ".npz" and layout == "wide":
         _refuse_confusion(panel)
+    if target.suffix == ".parquet" and layout == "wide":
+        _refuse_width(panel, target)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         _write(panel, partial, target.suffix, layout)
@@ -72,8 +79,7 @@ def check_target(target: Path, layout: str, overwrite: bool) -> None:
 
 def _write(panel: Panel, path: Path, suffix: str, layout: str) -> None:
     if suffix == ".npz":
-        with path.open("wb") as stream:
-            np.savez_compressed(stream, **npz_arrays(panel))  # type: ignore[arg-type]
+        _write_npz(panel, path)
     elif suffix == ".csv":
         form = "%Y-%m-%dT%H:%M:%S" + ("%:z" if panel.timezone else "")
         with path.open("wb") as stream:
@@ -88,25 +94,45 @@ def _write(panel: Panel, path: Path, suffix: str, layout: str) -> None:
         def source(*_: Any) -> Iterator[pl.DataFrame]:
             return _batches(panel, layout)
 
-        schema = next(_batches(panel, layout, rows=1)).schema
-        register_io_source(source, schema=schema).sink_parquet(
-            path, metadata={METADATA_KEY: json.dumps(about)}, row_group_size=_BATCH_ROWS
+        first = next(_batches(panel, layout))
+        register_io_source(source, schema=first.schema).sink_parquet(
+            path, metadata={METADATA_KEY: json.dumps(about)}, row_group_size=len(first)
         )
 
 
-def _batches(panel: Panel, layout: str, rows: int = _BATCH_ROWS) -> Iterator[pl.DataFrame]:
-    """The panel as tables of about `rows` rows; missing values are null, times in its zone."""
+def _write_npz(panel: Panel, path: Path) -> None:
+    """As numpy.savez_compressed does, but a few rows of the values at a time."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in npz_arrays(panel).items():
+            with archive.open(f"{name}.npy", "w") as stream:
+                np.lib.format.write_array(stream, array, allow_pickle=False)
+        about = {"descr": "<f8", "fortran_order": False, "shape": panel.values.shape}
+        with archive.open("values.npy", "w", force_zip64=True) as stream:
+            np.lib.format.write_array_header_1_0(stream, about)
+            for rows in _row_slices(panel):
+                stream.write(rows_of(panel.values, rows).astype("<f8").data)
+
+
+def _row_slices(panel: Panel) -> Iterator[slice]:
+    rows = max(1, _BATCH_VALUES // max(1, len(panel.ids)))
+    return (slice(first, first + rows) for first in range(0, panel.length, rows))
+
+
+def _batches(panel: Panel, layout: str) -> Iterator[pl.DataFrame]:
+    """The panel as tables of a bounded size; missing values are null, times in its zone."""
     time = pl.Series("time", panel.times.astype("datetime64[ms]"))
     if panel.timezone is not None:
         time = time.dt.replace_time_zone("UTC").dt.convert_time_zone(panel.timezone)
     if layout == "wide":
-        table = pl.DataFrame(panel.values, schema=list(panel.ids)).fill_nan(None)
-        yield table.insert_column(0, time)
+        for rows in _row_slices(panel):
+            table = pl.DataFrame(rows_of(panel.values, rows), schema=list(panel.ids))
+            yield table.fill_nan(None).insert_column(0, time[rows])
         return
-    clients = max(1, rows // max(1, panel.length))
+    clients = max(1, _BATCH_ROWS // max(1, panel.length))
     for first in range(0, len(panel.ids), clients):
         ids = panel.ids[first : first + clients]
-        values = panel.values[:, first : first + clients].T.ravel()
+        values = panel.values[:, first : first + clients].T.flatten()  # a copy in any case
+        let_go(panel.values)
         index = pl.Series(np.repeat(np.arange(len(ids), dtype=np.uint32), panel.length))
         yield pl.DataFrame(
             {
@@ -128,6 +154,15 @@ def _with_about(table: pl.DataFrame, panel: Panel, layout: str) -> pl.DataFrame:
     return table.with_columns(
         lng=pl.Series([lng for lng, _ in pairs]), lat=pl.Series([lat for _, lat in pairs])
     )
+
+
+def _refuse_width(panel: Panel, target: Path) -> None:
+    batches = -(-panel.values.size // _BATCH_VALUES)
+    if batches > 1 and batches * len(panel.ids) > _MOST_CHUNKS:
+        raise FuelsError(
+            f"{target}: a Parquet table of {panel.length} rows and {len(panel.ids)} columns would"
+            " not be written in bounded memory: leave --layout wide out, or write .npz or .csv"
+        )
 
 
 def _refuse_confusion(panel: Panel) -> None:

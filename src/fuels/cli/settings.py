@@ -1,0 +1,106 @@
+"""From what stands on the command line, and in a config file, to the settings of a run."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from fuels.config import (
+    PRESETS,
+    SCALES,
+    Data,
+    Engine,
+    Settings,
+    assignment,
+    check,
+    merge,
+    merge_engine,
+    nearest,
+    read_config,
+)
+from fuels.errors import FuelsError
+
+
+def given(changes: dict[str, Any]) -> dict[str, Any]:
+    """Only what was given on the command line; paths as text."""
+    kept: dict[str, Any] = {}
+    for key, value in changes.items():
+        inner = given(value) if isinstance(value, dict) else value
+        if inner is None or inner == {}:
+            continue
+        kept[key] = str(inner) if isinstance(inner, Path) else inner
+    return kept
+
+
+def assemble(
+    changes: dict[str, Any],
+    preset: str | None,
+    scale: str | None,
+    config: Path | None,
+    assignments: list[str],
+) -> tuple[Settings, Engine, list[str]]:
+    """Config file, then preset, then scale, then options, then --set: the later one wins."""
+    settings, engine = (Settings(), Engine()) if config is None else read_config(config)
+    notes: list[str] = []
+    if preset is not None:
+        if preset not in PRESETS:
+            raise FuelsError(f"--preset {preset} is unknown{nearest(preset, PRESETS)}")
+        settings = merge(settings, {"preset": preset, **PRESETS[preset]}, f"--preset {preset}")
+    embedded = config is None and "source" not in changes.get("data", {})
+    if scale is None and embedded:
+        scale = "quick"
+    if scale is not None:
+        if scale not in SCALES:
+            raise FuelsError(f"--scale {scale} is unknown{nearest(scale, SCALES)}")
+        settings = merge(settings, SCALES[scale], f"--scale {scale}")
+    settings = merge(settings, changes, "command line")
+    for text in assignments:
+        change = assignment(text)
+        engine = merge_engine(engine, change.pop("engine", {}), f"--set {text}")
+        settings = merge(settings, change, f"--set {text}")
+    if not settings.data.source:
+        raise FuelsError(
+            "data.source is empty: name a file or a folder, or synthetic:net for the embedded data"
+        )
+    check(settings)
+    refuse_idle(settings.data)
+    settings = located(settings)
+    if scale == "quick":
+        notes.append(
+            f"--scale quick: {settings.data.clients} clients, {settings.training.rounds} rounds;"
+            " the paper's size is --scale paper (100 clients, 200 rounds)"
+        )
+    return settings, engine, notes
+
+
+def refuse_idle(data: Data) -> None:
+    """Options that say how a file is read would do nothing to the embedded data, silently."""
+    if not data.source.startswith("synthetic:"):
+        return
+    for field in fields(data):
+        if field.name not in ("source", "clients", "ids") and getattr(data, field.name):
+            raise FuelsError(
+                f"data.{field.name} is for data from a file; the embedded data are --data"
+                " synthetic:net, synthetic:sms and synthetic:call as they are"
+            )
+
+
+def located(settings: Settings) -> Settings:
+    """The settings with whole paths, so that the run can be used from any folder."""
+
+    def whole(path: str) -> str:
+        return path if not path or path.startswith("synthetic:") else str(Path(path).resolve())
+
+    data = replace(
+        settings.data,
+        source=whole(settings.data.source),
+        coordinates=whole(settings.data.coordinates),
+    )
+    training = replace(settings.training, warm_start=whole(settings.training.warm_start))
+    return replace(settings, data=data, training=training)
+
+
+def source_name(settings: Settings) -> str:
+    source = settings.data.source
+    return source.replace(":", "-") if source.startswith("synthetic:") else Path(source).stem

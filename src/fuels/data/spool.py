@@ -1,0 +1,129 @@
+"""Arrays laid aside in a temporary file, so that memory does not grow with the data.
+
+The file has no name in its folder, so it is gone when the process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.data.panel import Floats, Panel
+from fuels.errors import FuelsError
+
+_CLIENTS_AT_ONCE = 512
+
+
+@contextmanager
+def open_spool(folder: Path | None = None) -> Iterator[Spool]:
+    """A spool in `folder`, or where the system keeps temporary files; gone after the block."""
+    with ExitStack() as stack:
+        try:
+            place = str(folder or tempfile.gettempdir())
+            stream = stack.enter_context(tempfile.TemporaryFile(dir=place, buffering=0))
+        except OSError as error:
+            raise _failed(str(folder or "temporary files"), error) from None
+        yield Spool(place, stream)
+
+
+class Spool:
+    """A temporary file that several threads may put arrays into."""
+
+    def __init__(self, folder: str, stream: IO[bytes]) -> None:
+        self.folder = folder
+        self.stream = stream
+        self.end = 0
+        self.lock = threading.Lock()
+
+    def put(self, array: NDArray[Any]) -> Stored:
+        with self.lock:
+            offset, self.end = self.end, self.end + array.nbytes
+        rest, at = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, offset
+        try:
+            while rest:
+                written = os.pwrite(self.stream.fileno(), rest, at)
+                rest, at = rest[written:], at + written
+        except OSError as error:
+            raise _failed(self.folder, error) from None
+        return Stored(self, offset, array.shape, array.dtype)
+
+
+def _failed(place: str, error: OSError) -> FuelsError:
+    return FuelsError(
+        f"{place}: a temporary file could not be written there ({error.strerror or error})"
+    )
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where an array lies in a spool."""
+
+    spool: Spool
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def get(self, first: int, last: int) -> NDArray[Any]:
+        """The part [first:last] of the array's leading axis."""
+        size = math.prod(self.shape[1:]) * self.dtype.itemsize
+        content = os.pread(
+            self.spool.stream.fileno(), (last - first) * size, self.offset + first * size
+        )
+        return np.frombuffer(content, self.dtype).reshape(last - first, *self.shape[1:])
+
+
+def gather(bands: Iterable[Panel], ids: Sequence[str]) -> Panel:
+    """One panel of bands, each with the next few of the clients, in memory."""
+    values: Floats | None = None
+    at = 0
+    for band in bands:
+        if values is None:
+            values = np.empty((band.length, len(ids)))
+        values[:, at : at + len(band.ids)] = band.values
+        at += len(band.ids)
+    if values is None:
+        raise FuelsError("there are no clients")
+    return replace(band, values=values, ids=tuple(ids))
+
+
+def gather_aside(bands: Iterable[Panel], ids: Sequence[str], folder: Path) -> Panel:
+    """`gather` into a temporary file in `folder`: the values are mapped and cannot be changed."""
+    with open_spool(folder) as spool:
+        for band in bands:
+            spool.put(band.values.T)
+        mapped = np.memmap(spool.stream, np.float64, "r", shape=(len(ids), band.length))
+    return replace(band, values=np.asarray(mapped).T, ids=tuple(ids))
+
+
+def rows_of(values: Floats, rows: slice) -> Floats:
+    """A copy of some rows [time, client] of values that may be mapped.
+
+    Mapped values lie client by client, and touching one of them maps those around it too, so they
+    are taken, and given back, a few clients at a time.
+    """
+    copy = np.empty(values[rows].shape)
+    for first in range(0, values.shape[1], _CLIENTS_AT_ONCE):
+        columns = slice(first, first + _CLIENTS_AT_ONCE)
+        copy[:, columns] = values[rows, columns]
+        let_go(values)
+    return copy
+
+
+def let_go(values: Floats) -> None:
+    """Give the memory of mapped values back, which stay in their file; others are left alone."""
+    base: Any = values
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, mmap.mmap):
+        base.madvise(mmap.MADV_DONTNEED)

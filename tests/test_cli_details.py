@@ -1,0 +1,248 @@
+"""The command line in its details: names in errors, completion, Ctrl-C, folders and caches."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from conftest import Fuels, make_panel
+from fuels.cli.options import METHODS, in_options
+from fuels.config import Data, Engine, Settings, to_dict
+from fuels.data.writers import write_panel
+from fuels.methods import METHODS as KNOWN
+from test_cli import SMALL
+
+FUELS = [sys.executable, "-c", "from fuels.cli import main; main()"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rounds", "0"], "fuels: --rounds must be at least 1"),
+        (["--rounds=0"], "fuels: --rounds must be at least 1"),
+        (["--set", "training.rounds=0"], "fuels: training.rounds must be at least 1"),
+        (["--split", "1/2"], "fuels: --split is train/val/test in whole periods"),
+        (["--period", "1"], "fuels: --period must be at least 2"),
+        (["--seed", "-1"], "fuels: --seed must not be negative, it is -1"),
+        (["--clients", "-3"], "fuels: --clients must not be negative"),
+        (["--keep", "all"], "fuels: --keep must be best or last"),
+        (["--threads", "-1"], "fuels: --threads must not be negative"),
+        (["--device", "abacus"], "fuels: --device is abacus"),
+        (["--activity", "sms"], "fuels: --activity is for data from a file; the embedded data"),
+        (["--from", "2013-11-05"], "fuels: --from is for data from a file"),
+    ],
+)
+def test_errors_name_the_option_that_was_typed(
+    fuels: Fuels,
+    words: list[str],
+    message: str,
+) -> None:
+    code, _, err = fuels("run", *words)
+    assert code == 1 and message in err
+    assert not Path("runs").exists()
+
+
+def test_only_what_was_typed_is_renamed() -> None:
+    message = (
+        "windows.split 9/9/9 asks for 27 periods by the seed; windows.split_x, a.windows.split"
+    )
+    assert in_options(message, ["run", "--seed", "1"]) == message
+    renamed = in_options(message, ["run", "--split=9/9/9", "--seed", "1"])
+    assert renamed == message.replace("windows.split 9", "--split 9")
+
+
+def test_every_option_that_renames_names_a_setting() -> None:
+    from fuels.cli.options import _OPTIONS
+    from fuels.cli.run import run_command
+
+    settings = to_dict(Settings(), Engine())
+    for key, option in _OPTIONS.items():
+        *sections, last = key.split(".")
+        inner = settings
+        for section in sections:
+            inner = inner[section]
+        assert last in inner
+        parameter = option.removeprefix("--").replace("-", "_")
+        special = {"from": "start", "to": "end", "engine": "engine_"}
+        assert special.get(parameter, parameter) in run_command.__annotations__
+    assert set(to_dict(Settings())["data"]) == set(Data.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("run --method ", " ".join(KNOWN)),
+        ("run --method fed", "fedavg fedprox fedrep fedda"),
+        ("run --preset pa", "paper"),
+        ("run --scale ", "quick paper"),
+        ("run --activity ", "net sms call"),
+        ("run --how ", "sum mean"),
+        ("run --engine ", "local ray"),
+        ("run --device ", "cpu cuda"),
+        ("run --keep ", "best last"),
+        ("run --timezone Europe/Ro", "Europe/Rome"),
+        ("forecast --how m", "mean"),
+        ("data convert --activity ", "net sms call all"),
+        ("data convert --layout ", "long wide"),
+        ("data synth --activity s", "sms"),
+    ],
+)
+def test_the_shell_completes_values(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, found: str
+) -> None:
+    from fuels.cli import main
+
+    words = f"fuels {line}"
+    monkeypatch.setenv("_FUELS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
+    monkeypatch.setattr("sys.argv", ["fuels"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0
+    assert capsys.readouterr().out.split() == found.split()
+
+
+def test_the_methods_are_those_there_are() -> None:
+    assert tuple(KNOWN) == METHODS
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("client;time;value\na;2024-01-01;1,5\n", "'1,5' in column 'value', which is no number:"),
+        ("time,a\n2024-01-01,'1,5'\n", "if decimals are written with a comma"),
+        ("client,time,value\na,2024-01-01,1,5\n", "write them with a point"),
+        ('time,a\n2024-01-01,"-1.200,5"\n', "write decimals with a point"),
+        ("a,2024-01-01T00:00,1.5\na,2024-01-01T01:00,1.5\n", "no column names: put a line such as"),
+        ("2024-01-01,1,1\n2024-01-02,1,1\n", "no column names: put a line such as"),
+        ("7,1383260400000,1.5\n7,1383264000000,1.5\n", "no column names: put a line such as"),
+        ("01/02/2024;1\n02/02/2024;1\n", "no column names: put a line such as"),
+        ("client|time|value\na|2024-01-01|1\n", "separate columns by comma, semicolon or tab"),
+        ("client,time\na,2024-01-01\n", "no column of values beside 'time' and 'client'"),
+    ],
+)
+def test_hints_for_common_tables(
+    fuels: Fuels,
+    tmp_path: Path,
+    content: str,
+    message: str,
+) -> None:
+    (tmp_path / "t.csv").write_text(content)
+    code, _, err = fuels("data", "describe", "t.csv")
+    assert code == 1 and err.startswith("fuels: t.csv: ") and message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_text_that_is_not_utf8_says_so(fuels: Fuels, tmp_path: Path) -> None:
+    rows = "".join(f"a,2024-01-{day:02d},1\n" for day in range(1, 31))
+    for before in ("", 2000 * rows):  # found with the column names, or only by the reader
+        text = f"client,time,value\n{before}Köln,2024-01-01,1\n"
+        (tmp_path / "t.csv").write_bytes(text.encode("latin-1"))
+        code, _, err = fuels("data", "describe", "t.csv")
+        assert code == 1 and err == "fuels: t.csv: not readable as text: save it in UTF-8\n"
+
+
+def test_forecasts_say_what_is_missing(fuels: Fuels, csv: str, tmp_path: Path) -> None:
+    assert fuels("run", "--data", csv, "--out", "r", *SMALL)[0] == 0
+    (tmp_path / "empty").mkdir()
+    code, _, err = fuels("forecast", "empty")
+    assert code == 1 and "empty: no finished run is here, models.safetensors is missing" in err
+    code, _, err = fuels("forecast", "r", "--out", "nowhere/x.csv")
+    assert code == 1 and "there is no folder nowhere" in err
+    code, _, err = fuels("run", "--data", "")
+    assert code == 1 and "--data is empty" in err
+    silent = pl.read_csv(csv).with_columns(y=pl.lit(None, pl.Float64))
+    silent.write_csv("silent.csv")
+    code, out, err = fuels("forecast", "r", "--data", "silent.csv")
+    assert code == 1 and not out and "no client has the newest values" in err
+
+
+def test_a_wide_table_of_clients_with_odd_names_is_no_headless_one(
+    fuels: Fuels,
+    tmp_path: Path,
+) -> None:
+    rows = "".join(f"2024-01-{day:02d},{day},1\n" for day in range(1, 9))
+    (tmp_path / "t.csv").write_text(f"time,2024-01-01,4050\n{rows}")
+    code, out, err = fuels("data", "describe", "t.csv")
+    assert code == 0 and "2024-01-01" in out, err
+    (tmp_path / "t.csv").write_text(f"1,2,3\n{rows}")
+    code, out, err = fuels("data", "describe", "t.csv", "--time-column", "1")
+    assert code == 0 and "2 (2, 3)" in out, err
+
+
+def test_a_short_span_says_which_split_would_do(fuels: Fuels, tmp_path: Path) -> None:
+    write_panel(make_panel(clients=2, days=9), tmp_path / "nine.csv")
+    code, _, err = fuels("run", "--data", "nine.csv", "--out", "r", *SMALL)
+    assert code == 1 and "with --split 6/1/2" in err
+    code, _, err = fuels("run", "--data", "nine.csv", "--split", "6/1/2", "--out", "r", *SMALL)
+    assert code == 0, err
+
+
+def test_a_period_that_does_not_fit_is_noted(fuels: Fuels, tmp_path: Path) -> None:
+    write_panel(make_panel(clients=2, days=20), tmp_path / "t.csv")
+    words = ("run", "--data", "t.csv", *SMALL)
+    code, _, err = fuels(*words, "--period", "12", "--out", "a")
+    assert code == 0
+    notes = [line for line in err.splitlines() if "repeat every" in line]
+    assert len(notes) == 1 and "repeat every 24 steps, the period is set to 12" in notes[0]
+    assert "--period 24" in notes[0]
+    code, _, err = fuels(*words, "--out", "b")
+    assert code == 0 and "repeat every" not in err
+
+
+def _sigint_as_usual() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job would inherit it as ignored
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+    write_panel(make_panel(clients=2, days=14), tmp_path / "t.csv")
+    words = ["run", "--data", "t.csv", "--out", "r", "--rounds", "100000", *SMALL[:2], *SMALL[4:]]
+    run = subprocess.Popen(
+        [*FUELS, *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_sigint_as_usual,
+    )
+    metrics = tmp_path / "r" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    try:
+        while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+            assert run.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == 130
+    assert "Traceback" not in out + err
+    assert err.splitlines()[-1] == "fuels: interrupted; continue with: fuels run --resume r"
+    assert (tmp_path / "r" / "checkpoint.safetensors").exists()
+
+
+def test_forecast_without_a_place_for_compiled_code(
+    fuels: Fuels,
+    csv: str,
+    tmp_path: Path,
+) -> None:
+    assert fuels("run", "--data", csv, "--out", "r", *SMALL)[0] == 0
+    expected = fuels("forecast", "r")[1]
+    done = subprocess.run(
+        [*FUELS, "forecast", "r"],
+        cwd=tmp_path,
+        env={**os.environ, "NUMBA_CACHE_DIR": "/dev/null/nowhere"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == expected and len(expected.splitlines()) == 5
