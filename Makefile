@@ -11,6 +11,7 @@ help:
 	@echo "make test             set up everything, then run all tests"
 	@echo "make check            ruff, mypy (strict) and the import rules"
 	@echo "make test-federation  failure tests with real server and site processes"
+	@echo "make bench            measure the speed against eager PyTorch, Flower and pfl, 3 minutes"
 	@echo "make format           let ruff format the code"
 
 run: $(VENV)/.ready-run
@@ -20,7 +21,10 @@ test: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -m "not federation"
 
 test-federation: $(VENV)/.ready-test
-	$(BIN)/python -m pytest -m federation
+	$(BIN)/python -m pytest -m federation --durations=0
+
+bench: $(VENV)/.ready-bench
+	$(BIN)/fuels bench
 
 check: $(VENV)/.ready-test
 	$(BIN)/ruff check .
@@ -45,6 +49,11 @@ $(VENV)/.ready-run: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.ready-test: $(VENV)/.ready-run
 	@echo "Setting up what the tests need ..."
 	$(PIP) -e ".[dev,flower,ray]"
+	@touch $@
+
+$(VENV)/.ready-bench: $(VENV)/.ready-run
+	@echo "Setting up what is measured beside ours ..."
+	$(PIP) -e ".[bench]"
 	@touch $@
 
 clean:

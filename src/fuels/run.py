@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,14 @@ from fuels.errors import FuelsError
 from fuels.federation.checkpoint import save_state
 from fuels.federation.loop import BYTES, Watcher
 from fuels.forecast_table import in_zone, write_table
+from fuels.messages import Download
 from fuels.methods.base import MODEL
 from fuels.models import PersonalModels, load_models, personal_models, save_models
 from fuels.references import references
 from fuels.report.folder import RunFolder
 from fuels.report.outcome import Outcome
 from fuels.runtime import peak_memory_mb
-from fuels.scores import score, share_better
+from fuels.scores import Scores, score, share_better
 from fuels.version import __version__
 
 
@@ -116,24 +117,10 @@ def warm_start(job: Job, source: Path) -> None:
 
 def conclude(job: Job, folder: RunFolder, *, plots: bool = True) -> Outcome:
     """Judge the kept models, compare with the references, write the results."""
-    parts = job.site.models(job.loop.final_download())
-    model = job.settings.model
-    extra = {n: p.cpu().numpy() for n, p in job.site.parts.items() if n not in MODEL}
-    models = personal_models(
-        job.dataset,
-        parts,
-        extra,
-        encoder=model.encoder,
-        hidden=model.hidden,
-        method=job.settings.method,
-    )
-    save_models(folder.models, models)
+    models = write_models(job, folder, job.loop.final_download())
     save_state(folder.server, job.loop.server.state(), {"clients": list(job.loop.clients)})
     outcome = judge(job, folder, models)
-    first = next(iter(outcome.forecasts.values()), None)
-    if first is not None:
-        frame = forecast_frame(job.dataset, first)
-        write_table(frame, folder.forecasts)
+    write_forecasts(job.dataset, folder, outcome.forecasts)
     if plots:
         from fuels.report.plots import write_plots  # matplotlib is slow to import
 
@@ -142,19 +129,48 @@ def conclude(job: Job, folder: RunFolder, *, plots: bool = True) -> Outcome:
     return outcome
 
 
+def write_models(job: Job, folder: RunFolder, download: Download) -> PersonalModels:
+    """Write the kept models of the job's clients, given what the server sends at the end."""
+    model = job.settings.model
+    extra = {n: p.cpu().numpy() for n, p in job.site.parts.items() if n not in MODEL}
+    models = personal_models(
+        job.dataset,
+        job.site.models(download),
+        extra,
+        encoder=model.encoder,
+        hidden=model.hidden,
+        method=job.settings.method,
+    )
+    save_models(folder.models, models)
+    return models
+
+
+def forecasts_of(job: Job, models: PersonalModels) -> dict[str, NDArray[Any]]:
+    """Forecasts of the test part, the method's first, then the references'; none without values."""
+    dataset = job.dataset
+    first, last = dataset.split.part("test")
+    if not dataset.target[:, first:last].any():
+        return {}
+    own = {job.method.title: job.site.forecast(models.parts, "test")}
+    return own | references(dataset, "test")
+
+
+def write_forecasts(
+    dataset: Dataset, folder: RunFolder, forecasts: Mapping[str, NDArray[Any]]
+) -> None:
+    """Write the method's own forecasts, the first of those given."""
+    for forecast in list(forecasts.values())[:1]:
+        write_table(forecast_frame(dataset, forecast), folder.forecasts)
+
+
 def judge(job: Job, folder: RunFolder, models: PersonalModels) -> Outcome:
     """Forecasts and scores of the test part, method and references, and the summary."""
-    dataset, title = job.dataset, job.method.title
-    forecasts: dict[str, NDArray[Any]] = {}
-    scores = {}
-    first, last = dataset.split.part("test")
-    if dataset.target[:, first:last].any():
-        forecasts[title] = job.site.forecast(models.parts, "test")
-        forecasts |= references(dataset, "test")
-        scores = {name: score(dataset, "test", value) for name, value in forecasts.items()}
+    dataset = job.dataset
+    forecasts = forecasts_of(job, models)
+    scores = {name: score(dataset, "test", value) for name, value in forecasts.items()}
     summary = summarise(job, folder, scores)
     return Outcome(
-        title=title,
+        title=job.method.title,
         settings=job.settings,
         dataset=dataset,
         history=folder.history(),
@@ -164,12 +180,12 @@ def judge(job: Job, folder: RunFolder, models: PersonalModels) -> Outcome:
     )
 
 
-def summarise(job: Job, folder: RunFolder, scores: dict[str, Any]) -> dict[str, Any]:
-    dataset, loop, title = job.dataset, job.loop, job.method.title
-    totals, history = loop.totals, folder.history()
-    best = job.settings.training.keep == "best" and not np.isnan(loop.val_mse).all()
-    others = {name: value for name, value in scores.items() if name != title}
-    summary: dict[str, Any] = {
+def essentials(
+    job: Job, scores: Mapping[str, Scores], *, rounds: int, best: bool
+) -> dict[str, Any]:
+    """What every summary says first, of a run on one machine or at a site."""
+    dataset = job.dataset
+    return {
         "method": job.settings.method,
         "version": __version__,
         "settings": to_dict(job.settings),
@@ -182,9 +198,18 @@ def summarise(job: Job, folder: RunFolder, scores: dict[str, Any]) -> dict[str, 
             "values_filled": dataset.filled,
             "notes": list(dataset.panel.notes),
         },
-        "rounds": loop.round,
+        "rounds": rounds,
         "kept_model": "best on the validation part" if best else "last",
         "scores": {name: value.means() for name, value in scores.items()},
+    }
+
+
+def summarise(job: Job, folder: RunFolder, scores: dict[str, Scores]) -> dict[str, Any]:
+    loop, title = job.loop, job.method.title
+    totals, history = loop.totals, folder.history()
+    best = job.settings.training.keep == "best" and not np.isnan(loop.val_mse).all()
+    others = {name: value for name, value in scores.items() if name != title}
+    summary = essentials(job, scores, rounds=loop.round, best=best) | {
         "per_client_and_round": {
             "numbers_up": history[-1]["numbers_up"] if history else 0,
             "numbers_down": history[-1]["numbers_down"] if history else 0,

@@ -9,22 +9,26 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 from tests.federation.helpers import write_panel
 
 from fuels.config import Settings
 from fuels.federation.flower import launch
 from fuels.federation.flower.demo import Processes, federation
-from fuels.federation.flower.parties import Current, Rules, ServerFolder
+from fuels.federation.flower.parties import Current, Rules, ServerConfig, ServerFolder
 from fuels.report.folder import RunFolder
 
 FAULTY = '''
-"""The client side, with planned faults."""
+"""The client side, with planned faults; each happens once."""
 import json, os, time
 from dataclasses import replace
 from pathlib import Path
@@ -40,23 +44,24 @@ app = ClientApp()
 
 def handle(message, context):
     site = Path(context.node_config["folder"]).name
-    plan = json.loads(PLAN.read_text()) if PLAN.exists() else {{}}
-    what = plan.get(f"{{message.metadata.message_type}} {{message.metadata.group_id}} {{site}}", "")
-    if what == "die":
-        os._exit(9)
+    key = f"{{message.metadata.message_type}} {{message.metadata.group_id}} {{site}}"
+    what = json.loads(PLAN.read_text()).get(key, "")
+    mark = PLAN.with_name(key.replace(" ", "-") + ".done")
+    if not what or mark.exists():
+        return app_client.handle(message, context)
     if what == "raise":
+        mark.touch()
         raise RuntimeError("a planned fault")
-    if what.startswith("sleep"):
-        mark = PLAN.with_name(f"{{site}}.asleep")
-        if not mark.exists():
-            mark.write_text(str(os.getpid()))
-            time.sleep(float(what.split()[1]))
+    if what == "die":
+        mark.touch()
+        os._exit(9)
     reply = app_client.handle(message, context)
-    if what.startswith("claim"):
-        envelope = decode(unpack(reply.content), 2**26)
-        false = encode(replace(envelope, site=what.split()[1]))
-        return Message(pack(false), reply_to=message)
-    return reply
+    mark.touch()
+    if what == "hold":
+        time.sleep(3600)
+    envelope = decode(unpack(reply.content), 2**26)
+    false = encode(replace(envelope, site=what.removeprefix("claim ")))
+    return Message(pack(false), reply_to=message)
 
 
 app.train()(handle)
@@ -68,15 +73,30 @@ app.query()(handle)
 class Cluster:
     """A running federation."""
 
-    def __init__(self, root: Path, server: ServerFolder, processes: Processes) -> None:
-        self.root, self.server, self.processes = root, server, processes
+    def __init__(
+        self,
+        root: Path,
+        server: ServerFolder,
+        processes: Processes,
+        relays: Mapping[str, Relay],
+    ) -> None:
+        self.root, self.server, self.processes, self.relays = root, server, processes, relays
         self.plan_file = root / "plan.json"
 
     def plan(self, faults: Mapping[str, str]) -> None:
-        """`train 3 north`: what goes wrong at that site in that round."""
+        """`train 3 north`: what goes wrong at that site in that round.
+
+        raise: an error. die: the process ends without a word. hold: the site has trained and does
+        not answer. claim SITE: the answer says that it comes from another site.
+        """
+        for mark in self.root.glob("*.done"):
+            mark.unlink()
         self.plan_file.write_text(json.dumps(faults))
         client = self.server.app / "fuels_app" / "client.py"
         client.write_text(FAULTY.format(plan=str(self.plan_file)))
+
+    def happened(self, fault: str) -> bool:
+        return (self.root / f"{fault.replace(' ', '-')}.done").exists()
 
     def submit(self, settings: Settings) -> str:
         run = launch.new_run(self.server, settings)
@@ -111,8 +131,30 @@ class Cluster:
     def site_run(self, site: str, run: str) -> Path:
         return self.root / "sites" / site / "runs" / run
 
-    def supernode(self, site: str) -> int:
-        return int((self.root / "sites" / site / "state" / "supernode.pid").read_text())
+    def start_site(self, site: str) -> None:
+        self.processes.start(site, ["site", str(self.root / "sites" / site)])
+
+    def stop_site(self, site: str) -> None:
+        process = self.processes.running.pop(site)
+        process.terminate()
+        process.wait(60)
+
+    def kill_site(self, site: str) -> None:
+        """kill -9 of all that belongs to a site, at once."""
+        process = self.processes.running.pop(site)
+        kill(process.pid, *children(process.pid))
+        process.wait()
+
+    def set_rules(self, rules: Rules) -> None:
+        self._configure(replace(self.server.config, rules=rules))
+
+    def exclude(self, site: str) -> None:
+        config = self.server.config
+        sites = {name: key for name, key in config.sites.items() if name != site}
+        self._configure(replace(config, sites=sites))
+
+    def _configure(self, config: ServerConfig) -> None:
+        self.server.config_file.write_text(tomli_w.dumps(asdict(config)))
 
     def logs(self) -> str:
         files = sorted(self.root.glob("*/state/*.log")) + sorted(
@@ -131,13 +173,49 @@ def kill(*ids: int) -> None:
 
 
 def children(parent: int) -> list[int]:
-    """All processes below one, nearest first."""
+    """All processes below one, whichever of its threads started them, nearest first."""
     found: list[int] = []
-    tasks = Path(f"/proc/{parent}/task/{parent}/children")
-    if tasks.exists():
-        for child in map(int, tasks.read_text().split()):
+    for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
+        try:
+            below = tasks.read_text().split()
+        except OSError:  # it has just ended
+            continue
+        for child in map(int, below):
             found += [child, *children(child)]
     return found
+
+
+class Relay(threading.Thread):
+    """Passes a site's connections on to the server and counts every byte, TLS included."""
+
+    def __init__(self, target: int) -> None:
+        super().__init__(daemon=True)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.target, self.up, self.down = target, 0, 0
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            near, _ = self.listener.accept()
+            try:
+                far = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:
+                near.close()
+                continue
+            threading.Thread(target=self.pump, args=(near, far, "up"), daemon=True).start()
+            threading.Thread(target=self.pump, args=(far, near, "down"), daemon=True).start()
+
+    def pump(self, source: socket.socket, sink: socket.socket, way: str) -> None:
+        try:
+            while data := source.recv(65536):
+                setattr(self, way, getattr(self, way) + len(data))
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for end in (source, sink):
+                end.close()
 
 
 @contextmanager
@@ -146,16 +224,23 @@ def cluster(
     sites: Mapping[str, Sequence[str]],
     rules: Rules,
     methods: Sequence[str] = ("fuels",),
-    source: str = "",
+    relays: bool = False,
 ) -> Iterator[Cluster]:
-    """Start a federation whose sites share one file, or the source given."""
-    if not source:
-        data = root.parent / f"{root.name}.csv"
-        data.parent.mkdir(parents=True, exist_ok=True)
-        write_panel(data, sorted(client for ids in sites.values() for client in ids))
-        source = str(data)
-    with federation(root, sites, source, methods, rules) as (server, processes):
+    """Start a federation whose sites share one file; with relays, their bytes are counted."""
+    data = root.parent / f"{root.name}.csv"
+    data.parent.mkdir(parents=True, exist_ok=True)
+    write_panel(data, sorted(client for ids in sites.values() for client in ids))
+    between: dict[str, Relay] = {}
+
+    def prepare(_: Path) -> None:
+        config = ServerFolder(root).config
         for file in root.glob("sites/*/site.toml"):
             text = file.read_text().replace("keep_copies = false", "keep_copies = true")
-            file.write_text(text.replace("threads = 0", "threads = 1"))
-        yield Cluster(root, server, processes)
+            text = text.replace("threads = 0", "threads = 1")
+            if relays:
+                relay = between[file.parent.name] = Relay(config.port)
+                text = text.replace(config.address, f"127.0.0.1:{relay.port}")
+            file.write_text(text)
+
+    with federation(root, sites, str(data), methods, rules, prepare) as (server, processes):
+        yield Cluster(root, server, processes, between)

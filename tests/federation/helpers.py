@@ -5,17 +5,25 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fuels.config import Settings, merge
 from fuels.errors import FuelsError
+from fuels.federation.checkpoint import load_state
+from fuels.federation.codec import decode
 from fuels.federation.flower.desk import Desk
 from fuels.federation.flower.found import found
+from fuels.federation.flower.letters import read_upload
 from fuels.federation.flower.parties import Rules, ServerFolder, SiteFolder
-from fuels.federation.flower.transport import Answer
+from fuels.federation.flower.serving import serve
+from fuels.federation.flower.transport import Answer, Time
+from fuels.report.folder import RunFolder
 
 NEVER = float("inf")
+SITES = {"north": ["a", "d"], "south": ["b", "e"], "east": ["c", "f"]}
+LIMIT = 2**24  # bytes of any message here
 
 
 def settings(method: str = "fuels", rounds: int = 3, **training: object) -> Settings:
@@ -115,3 +123,52 @@ class MemoryPost:
     def collect(self, tickets: Sequence[str]) -> list[Answer]:
         due = [t for t in tickets if t in self.waiting and self.waiting[t].due <= self.time]
         return [self.waiting.pop(ticket).answer for ticket in due]
+
+
+class World:
+    """A federation of three sites in memory."""
+
+    def __init__(self, root: Path, run_settings: Settings, **rules: Any) -> None:
+        self.root, self.settings = root, run_settings
+        chosen = Rules(**{"deadline": 10.0, "join": 5.0, "attempts": 2, **rules})
+        methods = ["fuels", run_settings.method]
+        self.server: ServerFolder = make_federation(root, SITES, methods, chosen)
+        self.post = MemoryPost(root, list(SITES), run_settings)
+
+    def run(self, name: str = "run") -> list[dict[str, Any]]:
+        serve(self.post, self.server, name, self.settings, self.time)
+        return self.history(name)
+
+    @property
+    def time(self) -> Time:
+        return Time(self.post.clock, self.post.sleep)
+
+    def history(self, name: str = "run") -> list[dict[str, Any]]:
+        return RunFolder(self.server.runs / name).history()
+
+    def uploads(self, number: int) -> dict[str, Any]:
+        """What each client sent in a round: client, array: numbers."""
+        found: dict[str, Any] = {}
+        for _, kind, at, content in self.post.got:
+            if kind == "train" and at == number:
+                upload = read_upload(decode(content, LIMIT))
+                for row, client in enumerate(upload.clients):
+                    found[client] = {name: a[row] for name, a in upload.arrays.items()}
+        return found
+
+    def state(self, name: str = "run") -> dict[str, Any]:
+        return load_state(self.server.runs / name / "server.safetensors")[0]
+
+
+Fate = Callable[[str, str, int, bytes], tuple[float, bytes | str]]
+
+
+def fate(at: int, site: str, delay: float = 0.0, becomes: Any = None) -> Fate:
+    """Something happens to one site's upload of one round."""
+
+    def decide(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if kind == "train" and (who, number) == (site, at):
+            return delay, reply if becomes is None else becomes(reply)
+        return 0.0, reply
+
+    return decide

@@ -7,19 +7,27 @@ import stat
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
+import httpx
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_public_key,
+)
 from typer.testing import CliRunner
 
 from fuels.cli.federation import federation_app, server_app, site_app
 from fuels.config import Settings, merge
 from fuels.errors import FuelsError
+from fuels.federation.flower import steward
 from fuels.federation.flower.commands import run_config, write_run_config
-from fuels.federation.flower.door import LARGEST, Door, is_open
+from fuels.federation.flower.door import LARGEST, PULL, Door, is_open
 from fuels.federation.flower.found import found
-from fuels.federation.flower.keys import public_line
+from fuels.federation.flower.keys import make_site_key, public_line
 from fuels.federation.flower.launch import new_run
 from fuels.federation.flower.parties import Current, ServerFolder, SiteFolder
 from fuels.federation.flower.serving import settings_of
@@ -234,3 +242,95 @@ def test_the_door_refuses_without_asking_the_superlink() -> None:
     assert ask("POST", "/v1/control/start-run", 1) == 403
     assert ask("GET", "/v1/fleet/pull-messages", 1) == 403
     assert ask("POST", "/v1/fleet/push-object", LARGEST // 2**20 + 1) == 413
+
+
+class Link:
+    """A SuperLink that has nothing for a site, then a message."""
+
+    def __init__(self, empty: int) -> None:
+        self.empty, self.asked = empty, 0
+
+    async def post(self, path: str, content: bytes, headers: Any) -> httpx.Response:
+        self.asked += 1
+        return httpx.Response(200, content=b"" if self.asked <= self.empty else b"message")
+
+
+def pull(link: Link, path: str = PULL, leaves: float = 60.0) -> bytes:
+    """What a site gets at the door, which it leaves after some seconds."""
+    sent: list[Any] = []
+    events = iter([{"body": b"", "more_body": False}])
+
+    async def receive() -> Any:
+        for event in events:
+            return event
+        await asyncio.sleep(leaves)
+        return {"type": "http.disconnect"}
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    scope = {"type": "http", "method": "POST", "raw_path": path.encode(), "headers": []}
+    asyncio.run(Door(link)(scope, receive, send))  # type: ignore[arg-type]
+    body: bytes = sent[1]["body"]
+    return body
+
+
+def test_a_site_waits_at_the_door_for_its_message() -> None:
+    assert pull(link := Link(empty=2)) == b"message" and link.asked == 3
+    assert pull(link := Link(empty=1), "/v1/fleet/push-object") == b"" and link.asked == 1
+
+
+def test_a_site_that_left_gets_no_message_that_would_be_lost() -> None:
+    assert pull(link := Link(empty=1), leaves=0.05) == b"" and link.asked == 1
+
+
+def test_a_site_does_not_wait_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuels.federation.flower.door.PATIENCE", 0.5)
+    assert pull(link := Link(empty=99)) == b"" and link.asked == 3
+
+
+# -- sites that come and go while the server runs --------------------------------------------------
+
+
+def test_edited_keys_are_registered_once_the_file_is_at_rest(
+    metro: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, registered = ServerFolder(metro), []
+    monkeypatch.setattr(steward, "register_keys", lambda f: registered.append(set(f.config.sites)))
+    keys = steward.Keys(server)
+    keys.look()
+    keys.look()
+    assert registered == [{"north", "south"}]
+    runner.invoke(federation_app, ["add-site", str(metro), "west"])
+    keys.look()
+    assert len(registered) == 1  # it may still be written
+    keys.look()
+    assert registered[1:] == [{"north", "south", "west"}]
+    server.config_file.write_text("half a li")
+    keys.look()
+    keys.look()
+    keys.look()
+    assert len(registered) == 2
+
+
+def test_a_site_that_is_added_is_known_by_its_key(metro: Path) -> None:
+    pytest.importorskip("flwr")
+    from fuels.federation.flower.app_server import GridPost
+
+    class Grid:
+        keys: ClassVar[list[str]] = []
+
+        def get_nodes(self) -> list[Any]:
+            pem = Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
+            keys = [load_ssh_public_key(line.encode()).public_bytes(*pem) for line in self.keys]
+            return [SimpleNamespace(node_id=i, public_key=key) for i, key in enumerate(keys)]
+
+    grid = Grid()
+    post = GridPost(grid, ServerFolder(metro))  # type: ignore[arg-type]
+    grid.keys.append((metro / "sites/north/site.pub").read_text())
+    assert post.connected() == {"north"}
+    grid.keys.append(make_site_key(metro / "server"))  # registered by hand, in no file
+    assert post.connected() == {"north"}
+    runner.invoke(federation_app, ["add-site", str(metro), "west"])
+    grid.keys.append((metro / "sites/west/site.pub").read_text())
+    assert post.connected() == {"north", "west"} and post.nodes == {"north": 0, "west": 2}

@@ -7,64 +7,21 @@ things with real processes are in test_processes.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.federation.helpers import NEVER, MemoryPost, make_federation, settings
+from tests.federation.helpers import LIMIT, NEVER, SITES, World, fate, settings
 
 from fuels.build import build
 from fuels.config import Engine, Settings, merge
 from fuels.errors import FuelsError
-from fuels.federation.checkpoint import load_state
-from fuels.federation.codec import Envelope, decode, encode
-from fuels.federation.flower.letters import read_upload
-from fuels.federation.flower.parties import Rules, ServerFolder
-from fuels.federation.flower.serving import serve
-from fuels.federation.flower.transport import Time
+from fuels.federation.codec import decode
+from fuels.federation.flower.parties import Current
 from fuels.models import load_models
 from fuels.report.folder import RunFolder
-
-SITES = {"north": ["a", "d"], "south": ["b", "e"], "east": ["c", "f"]}
-LIMIT = 2**24
-
-
-class World:
-    """A federation of three sites in memory."""
-
-    def __init__(self, root: Path, run_settings: Settings, **rules: Any) -> None:
-        self.root, self.settings = root, run_settings
-        chosen = Rules(**{"deadline": 10.0, "join": 5.0, "attempts": 2, **rules})
-        methods = ["fuels", run_settings.method]
-        self.server: ServerFolder = make_federation(root, SITES, methods, chosen)
-        self.post = MemoryPost(root, list(SITES), run_settings)
-
-    def run(self, name: str = "run") -> list[dict[str, Any]]:
-        serve(self.post, self.server, name, self.settings, self.time)
-        return self.history(name)
-
-    @property
-    def time(self) -> Time:
-        return Time(self.post.clock, self.post.sleep)
-
-    def history(self, name: str = "run") -> list[dict[str, Any]]:
-        return RunFolder(self.server.runs / name).history()
-
-    def uploads(self, number: int) -> dict[str, Any]:
-        """What each client sent in a round: client, array: numbers."""
-        found: dict[str, Any] = {}
-        for _, kind, at, content in self.post.got:
-            if kind == "train" and at == number:
-                upload = read_upload(decode(content, LIMIT))
-                for row, client in enumerate(upload.clients):
-                    found[client] = {name: a[row] for name, a in upload.arrays.items()}
-        return found
-
-    def state(self, name: str = "run") -> dict[str, Any]:
-        return load_state(self.server.runs / name / "server.safetensors")[0]
 
 
 @pytest.fixture
@@ -195,19 +152,6 @@ def test_bytes_per_client_and_round(tmp_path: Path) -> None:
 
 # -- failures --------------------------------------------------------------------------------------
 
-Fate = Callable[[str, str, int, bytes], tuple[float, bytes | str]]
-
-
-def fate(at: int, site: str, delay: float = 0.0, becomes: Any = None) -> Fate:
-    """Something happens to one site's upload of one round."""
-
-    def decide(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
-        if kind == "train" and (who, number) == (site, at):
-            return delay, reply if becomes is None else becomes(reply)
-        return 0.0, reply
-
-    return decide
-
 
 def test_a_round_closes_at_its_deadline_and_the_late_upload_counts_in_the_next(
     world: World,
@@ -326,6 +270,34 @@ def test_thirty_percent_failing_at_random_for_twenty_rounds(tmp_path: Path) -> N
     assert history[-1]["val_mse"] < history[0]["val_mse"]
 
 
+def test_a_stopped_run_ends_at_once_and_goes_on_when_resumed(world: World) -> None:
+    current = Current(world.server)
+    original = world.post.send
+
+    def send(letters: Any, kind: str, number: int, ttl: float) -> list[str]:
+        if (kind, number) == ("train", 3):
+            current.write(state="stopped")
+        return original(letters, kind, number, ttl)
+
+    world.post.send = send  # type: ignore[method-assign]
+    world.post.fate = fate(3, "north", delay=5.0)
+    with pytest.raises(FuelsError, match="was stopped"):
+        world.run()
+    assert world.post.time < 5.0
+    assert current.read()["state"] == "stopped" and len(world.history()) == 2
+    world.post.send = original  # type: ignore[method-assign]
+    assert [line["clients"] for line in world.run()] == [6, 6, 6, 6]
+    assert current.read()["state"] == "finished"
+
+
+def test_the_end_sends_a_site_only_what_its_models_need(tmp_path: Path) -> None:
+    for method, needed in (("fuels", set()), ("fedavg", {"shared/encoder", "shared/decoder"})):
+        world = World(tmp_path / method, settings(method, rounds=2))
+        world.run()
+        ends = [content for _, kind, _, content in world.post.sent if kind == "finish"]
+        assert [set(decode(content, LIMIT).arrays) for content in ends] == [needed] * 3
+
+
 def test_a_restarted_server_ends_where_an_uninterrupted_one_does(tmp_path: Path) -> None:
     whole = World(tmp_path / "whole", settings(rounds=5))
     whole.run()
@@ -353,108 +325,3 @@ def test_a_restarted_server_ends_where_an_uninterrupted_one_does(tmp_path: Path)
         if name != "pairs_computed":
             np.testing.assert_array_equal(world.state()[name], array)
     assert history == whole.history()
-
-
-# -- hostile uploads -------------------------------------------------------------------------------
-
-
-def altered(change: Callable[[Envelope], Envelope]) -> Callable[[bytes], bytes]:
-    return lambda reply: encode(change(decode(reply, LIMIT)))
-
-
-def with_array(name: str, array: Any) -> Callable[[bytes], bytes]:
-    return altered(lambda e: replace(e, arrays={**e.arrays, name: array}))
-
-
-def prototype(change: Callable[[Any], Any]) -> Callable[[bytes], bytes]:
-    return altered(
-        lambda e: replace(
-            e, arrays={**e.arrays, "upload/prototype": change(e.arrays["upload/prototype"])}
-        )
-    )
-
-
-def facts(**values: Any) -> Callable[[bytes], bytes]:
-    return altered(lambda e: replace(e, facts={**e.facts, **values}))
-
-
-HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "nan": (prototype(lambda p: p * np.float32(np.nan)), "not finite"),
-    "inf": (prototype(lambda p: p + np.float32(np.inf)), "not finite"),
-    "scaled": (prototype(lambda p: p * np.float32(1000)), "at most 1"),
-    "shape": (prototype(lambda p: p[:, :12]), "shape"),
-    "broadcast": (prototype(lambda p: p.ravel()[:1]), "shape"),
-    "dtype": (prototype(lambda p: p.astype(np.float64)), "float64"),
-    "missing": (
-        altered(
-            lambda e: replace(
-                e, arrays={k: v for k, v in e.arrays.items() if k != "upload/prototype"}
-            )
-        ),
-        "missing arrays",
-    ),
-    "extra": (with_array("upload/model", np.zeros((2, 4), np.float32)), "undeclared arrays"),
-    "unknown": (with_array("secrets", np.zeros(3)), "undeclared array"),
-    "other site's client": (facts(clients=["b", "d"]), "not asked"),
-    "twice the same client": (facts(clients=["d", "d"]), "twice"),
-    "other site": (altered(lambda e: replace(e, site="south")), "not its key's name"),
-    "other run": (altered(lambda e: replace(e, run="other")), "belongs to run"),
-    "older round": (altered(lambda e: replace(e, round=1)), "stale"),
-    "replayed round": (altered(lambda e: replace(e, round=2)), "duplicate"),
-    "future round": (altered(lambda e: replace(e, round=9)), "not begun"),
-    "samples": (with_array("samples", np.array([10**9, 10**9])), "samples"),
-    "oversized": (lambda reply: reply + bytes(200_000), "at most"),
-    "no array": (lambda reply: b"\x80\x04cos\nsystem\n" + reply[:50], "not in this format"),
-    "cut off": (lambda reply: reply[:-3], "cut off"),
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_upload_is_refused_and_changes_nothing_for_the_others(
-    tmp_path: Path, name: str
-) -> None:
-    becomes, reason = HOSTILE[name]
-    world = World(tmp_path / "fed", settings(rounds=3))
-    world.post.fate = fate(3, "north", becomes=becomes)
-    history = world.run()
-    silent = World(tmp_path / "silent", settings(rounds=3))
-    silent.post.fate = fate(3, "north", delay=NEVER)
-    silent.run()
-    assert any(reason in text and text.startswith("north") for text in history[2]["failures"])
-    others = [i for i, client in enumerate("abcdef") if client not in SITES["north"]]
-    if name != "other site's client":  # there the site's own client is good and counts
-        np.testing.assert_array_equal(world.state()["prototypes"], silent.state()["prototypes"])
-        np.testing.assert_array_equal(world.state()["jsd"], silent.state()["jsd"])
-    np.testing.assert_array_equal(
-        world.state()["prototypes"][others], silent.state()["prototypes"][others]
-    )
-
-
-def test_a_site_refuses_what_no_server_should_send(world: World) -> None:
-    world.run()
-    site, _, number, content = next(
-        letter for letter in world.post.sent if letter[1] == "train" and letter[2] == 3
-    )
-    bad = {
-        "nan": prototype_down(lambda p: p * np.float32(np.nan)),
-        "shape": prototype_down(lambda p: p[:, :1]),
-        "bound": prototype_down(lambda p: p + np.float32(2)),
-        "stranger": facts(asked=["b", "z"]),
-        "name": altered(lambda e: replace(e, site="south" if site != "south" else "north")),
-        "path": altered(lambda e: replace(e, run="../../outside")),
-        "undeclared": with_array("shared/code", np.zeros(3, np.float32)),
-        "garbage": lambda request: b"x" * 100,
-    }
-    for name, change in bad.items():
-        later = altered(lambda e: replace(e, round=number + 90))(content)
-        tickets = world.post.send({site: change(later)}, "train", number, 60.0)
-        (answer,) = world.post.collect(tickets)
-        assert answer.content is None and answer.reason, name
-
-
-def prototype_down(change: Callable[[Any], Any]) -> Callable[[bytes], bytes]:
-    return altered(
-        lambda e: replace(
-            e, arrays={**e.arrays, "personal/positive": change(e.arrays["personal/positive"])}
-        )
-    )

@@ -77,7 +77,7 @@ def add_site_command(
         raise FuelsError(f"{server.config_file}: there is a site {name} already")
     line = add_site(folder, config.federation, name, config.address, _names(methods))
     admit(server, name, line)
-    typer.echo(f"{folder}/sites/{name}/ is ready; restart the server so that it knows the key.")
+    typer.echo(f"{folder}/sites/{name}/ is ready; a server that runs knows its key in a moment.")
 
 
 @federation_app.command("renew")
@@ -123,8 +123,9 @@ def site_start(
 
     site = SiteFolder(folder)
     if show:
-        command = commands.supernode(site, launch.site_data(site, data), 9094)
-        typer.echo(commands.shown(command, commands.site_environment(site)))
+        supernode = commands.supernode(site, launch.site_data(site, data), 9094)
+        for command in (commands.clerk(site), supernode):
+            typer.echo(commands.shown(command, commands.site_environment(site)))
         return
     set_up_log()
     launch.keep_site(site, data)
@@ -216,6 +217,7 @@ def stop_command(folder: ServerDir, show: Show = False) -> None:
     """Stop the current run; server and sites stay up."""
     from fuels.federation.flower import commands
     from fuels.federation.flower.parties import Current, ServerFolder
+    from fuels.federation.flower.steward import is_busy
 
     server = ServerFolder(folder)
     current = Current(server)
@@ -228,7 +230,7 @@ def stop_command(folder: ServerDir, show: Show = False) -> None:
         raise FuelsError(f"{server.path}: no run is in progress")
     current.write(state="stopped", reason="stopped by fuels federation stop")
     answer = commands.call(command, commands.server_environment(server))
-    if not answer.get("success"):
+    if not answer.get("success") and is_busy(server):  # it may have ended by itself meanwhile
         raise FuelsError(f"Flower did not stop the run: {answer.get('error-message', '')}")
     typer.echo(f"run {found['run']} is stopped; --resume takes it up after its last round")
 

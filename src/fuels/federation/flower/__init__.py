@@ -2,7 +2,8 @@
 
 On disk      parties (folders and config files), found (makes them), keys
 On the way   letters (messages as envelopes), records (envelopes in Flower's messages)
-At a site    app_client (the ClientApp), desk (reads, trains, answers), results
+At a site    app_client (the ClientApp), clerk (stays, and answers for it), desk (reads, trains,
+             answers), results
 At the server  app_server (the ServerApp), serving (runs the loop), transport (deadline, quorum,
              late answers), members (who has which clients)
 Processes    commands (Flower's own), launch, door (what the network sees of the server), steward

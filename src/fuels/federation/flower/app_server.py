@@ -27,22 +27,28 @@ from fuels.federation.flower.transport import Answer
 class GridPost:
     """Flower's Grid as a post between this server and its sites."""
 
-    def __init__(self, grid: Grid, sites: Mapping[str, str]) -> None:
-        self.grid = grid
-        self.names = {_key(line): name for name, line in sites.items()}
+    def __init__(self, grid: Grid, folder: ServerFolder) -> None:
+        self.grid, self.folder = grid, folder
+        self.names: dict[str, str] = {}  # public key: site
         self.nodes: dict[str, int] = {}
-        self.strangers: set[int] = set()
+        self.strangers: set[str] = set()
+        self._read_names()
 
     def connected(self) -> set[str]:
-        self.nodes = {}
-        for node in self.grid.get_nodes():
-            name = self.names.get(_key(public_line(bytes(node.public_key))))
-            if name is not None:
-                self.nodes[name] = node.node_id
-            elif node.node_id not in self.strangers:
-                self.strangers.add(node.node_id)
-                log.warning("a node whose key is not in server.toml is connected and not asked")
+        keys = {_key(public_line(bytes(n.public_key))): n.node_id for n in self.grid.get_nodes()}
+        if not set(keys) <= set(self.names):
+            self._read_names()  # a site may have been added since
+        for key in set(keys) - set(self.names) - self.strangers:
+            self.strangers.add(key)
+            log.warning("a node whose key is not in server.toml is connected and not asked")
+        self.nodes = {self.names[key]: node for key, node in keys.items() if key in self.names}
         return set(self.nodes)
+
+    def _read_names(self) -> None:
+        try:
+            self.names = {_key(line): name for name, line in self.folder.config.sites.items()}
+        except FuelsError as error:
+            log.warning("the sites stay as they are: %s", error)
 
     def send(self, letters: Mapping[str, bytes], kind: str, number: int, ttl: float) -> list[str]:
         types = {"hello": "query", "finish": "query", "train": "train", "evaluate": "evaluate"}
@@ -107,7 +113,7 @@ def main(grid: Grid, context: Context) -> None:
     run = str(context.run_config.get("run", "")) or f"flower-{context.run_id}"
     try:
         settings = settings_of(context.run_config)
-        serve(GridPost(grid, folder.config.sites), folder, run, settings)
+        serve(GridPost(grid, folder), folder, run, settings)
     except FuelsError as error:
         log.error("%s", error)
         raise

@@ -20,7 +20,7 @@ from fuels.federation.flower.parties import ServerFolder, SiteFolder
 
 CONNECTION = "fuels"  # the name of the server in Flower's config.toml
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-HASTE = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}  # seconds; Flower's default is one
+HASTE = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; Flower's default is one
 
 
 def program(name: str) -> str:
@@ -32,7 +32,7 @@ def program(name: str) -> str:
 
 
 def server_environment(folder: ServerFolder) -> dict[str, str]:
-    return {**QUIET, **HASTE, "FLWR_HOME": str(folder.home), "FUELS_SERVER": str(folder.path)}
+    return {**QUIET, "FLWR_HOME": str(folder.home), "FUELS_SERVER": str(folder.path)}
 
 
 def site_environment(folder: SiteFolder) -> dict[str, str]:
@@ -57,6 +57,11 @@ def superlink(folder: ServerFolder) -> list[str]:
 def door(folder: ServerFolder) -> list[str]:
     """Not Flower's: what stands between the network and the SuperLink."""
     return [sys.executable, "-m", "fuels.federation.flower.door", str(folder.path)]
+
+
+def clerk(folder: SiteFolder) -> list[str]:
+    """Not Flower's: what has the models loaded and answers for the processes of the SuperNode."""
+    return [sys.executable, "-m", "fuels.federation.flower.clerk", str(folder.path)]
 
 
 def supernode(folder: SiteFolder, data: str, port: int) -> list[str]:

@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -66,8 +66,12 @@ def federation(
     source: str,
     methods: Sequence[str],
     rules: Rules,
+    prepare: Callable[[Path], None] = lambda root: None,
 ) -> Iterator[tuple[ServerFolder, Processes]]:
-    """Found and start a federation in `root`: each site has some clients of one data source."""
+    """Found and start a federation in `root`: each site has some clients of one data source.
+
+    `prepare` may change the folders before anything is started.
+    """
     found(
         root,
         "demo",
@@ -78,14 +82,15 @@ def federation(
         methods=methods,
         rules=rules,
     )
+    for site, ids in sites.items():
+        file = SiteFolder(root / "sites" / site).config_file
+        data = f"[data]\nsource = {json.dumps(source)}\nids = {json.dumps(list(ids))}"
+        text = file.read_text(encoding="utf-8").replace('[data]\nsource = ""', data)
+        file.write_text(text, encoding="utf-8")
+    prepare(root)
     processes, server = Processes(root), ServerFolder(root)
     try:
         processes.start("server", ["server", str(server.path)])
-        for site, ids in sites.items():
-            folder = SiteFolder(root / "sites" / site)
-            text = folder.config_file.read_text(encoding="utf-8")
-            data = f"[data]\nsource = {json.dumps(source)}\nids = {json.dumps(list(ids))}"
-            folder.config_file.write_text(text.replace('[data]\nsource = ""', data))
         wait_for(server, processes)
         for site in sites:  # the server knows the keys now
             processes.start(site, ["site", str(root / "sites" / site)])

@@ -1,6 +1,6 @@
 """A site's side of the federation: read a request, check it, train, answer.
 
-Every message is handled by a new process, so all that matters lies in the site's folder: models,
+A process may be killed at any moment, so all that matters lies in the site's folder: models,
 optimiser memory, W_n, the round, and the answer given to it, in one file that is replaced as a
 whole. A request for a round that was trained already gets the same answer again, and nothing is
 trained twice. One process at a time works on a run: others wait for its lock, which the system
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -25,22 +24,16 @@ from numpy.typing import NDArray
 
 from fuels.build import Job, build, fingerprint, train_periods
 from fuels.config import Settings, to_dict
-from fuels.errors import FuelsError
 from fuels.federation.checkpoint import load_state, prefixed, save_state, unprefixed
 from fuels.federation.codec import Envelope, decode, encode
 from fuels.federation.flower.letters import read_request, reply
-from fuels.federation.flower.parties import Consent, SiteConfig, SiteFolder
+from fuels.federation.flower.parties import Consent, RefusalError, SiteConfig, SiteFolder, log
 from fuels.federation.guard import download_refusal, refusals
 from fuels.federation.site import Report
 from fuels.messages import Download, Upload
 from fuels.methods.base import Method
 
-log = logging.getLogger("fuels")
 RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-
-
-class RefusalError(FuelsError):
-    """A reason that may be told to the server: it says nothing about the data."""
 
 
 class Desk:
@@ -77,9 +70,12 @@ class Desk:
         if envelope.kind == "train" and progress.round == envelope.round:
             log.info("round %d was trained already: same answer again", envelope.round)
             return progress.answer
-        job = build(self.settings, self.config.engine)
-        check_declaration(job.method, self.config.consent)
-        progress.restore(job)
+        with build(self.settings, self.config.engine) as job:
+            check_declaration(job.method, self.config.consent)
+            progress.restore(job)
+            return self._work(job, envelope, progress)
+
+    def _work(self, job: Job, envelope: Envelope, progress: Progress) -> bytes:
         asked, download = read_request(envelope)
         everyone = job.dataset.ids
         expected = asked if envelope.kind == "train" else everyone

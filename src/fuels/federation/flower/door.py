@@ -5,12 +5,17 @@ submit and stop runs) and Runtime (for its own processes). Without an account se
 anybody in who can reach it, and a run is code that every site executes. So the SuperLink listens on
 loopback alone, and this process stands at the public port: TLS, POST, /v1/fleet/, a size cap. It
 ends with the SuperLink.
+
+A SuperNode that asks for messages and gets none sleeps for three seconds, which would be most of a
+round. So the door lets it wait a little and asks the SuperLink again in its place.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import sys
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +32,10 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 PREFIX = "/v1/fleet/"
 LARGEST = 16 * 2**20  # bytes of one request; Flower cuts arrays into pieces of 5 MB
+PULL = "/v1/fleet/pull-messages"
+PATIENCE = 10.0  # seconds a site waits for a message at most; it gives up after 30
+BUSIEST = 25.0  # questions a second to the SuperLink in place of all waiting sites
+SOONEST = 0.4  # seconds between two in place of one site
 HOP = {b"host", b"connection", b"content-length", b"transfer-encoding"}  # of one connection only
 
 
@@ -35,6 +44,7 @@ class Door:
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self.client = client
+        self.waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -51,11 +61,39 @@ class Door:
         headers = [(name, value) for name, value in scope["headers"] if name not in HOP]
         try:
             reply = await self.client.post(path, content=body, headers=headers)
+            if path == PULL and is_empty(reply):
+                reply = await self._wait(reply, body, headers, asyncio.ensure_future(receive()))
         except httpx.HTTPError:
             await answer(send, 502, b"the SuperLink does not answer")
             return
         kept = [(k.lower(), v) for k, v in reply.headers.raw if k.lower() not in HOP]
         await answer(send, reply.status_code, reply.content, kept)
+
+    async def _wait(
+        self,
+        reply: httpx.Response,
+        body: bytes,
+        headers: list[tuple[bytes, bytes]],
+        gone: asyncio.Future[Any],
+    ) -> httpx.Response:
+        """Ask again until there is a message, the site is gone, or it has waited long enough."""
+        end = time.monotonic() + PATIENCE
+        self.waiting += 1
+        try:
+            while is_empty(reply) and time.monotonic() < end:
+                await asyncio.wait([gone], timeout=max(SOONEST, self.waiting / BUSIEST))
+                if gone.done():  # a message given out now would be lost
+                    break
+                reply = await self.client.post(PULL, content=body, headers=headers)
+        finally:
+            self.waiting -= 1
+            gone.cancel()
+        return reply
+
+
+def is_empty(reply: httpx.Response) -> bool:
+    """No message for this site: a protobuf record without any field."""
+    return reply.status_code == 200 and not reply.content
 
 
 def is_open(path: str) -> bool:

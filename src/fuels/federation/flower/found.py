@@ -105,7 +105,10 @@ def admit(folder: ServerFolder, site: str, line: str) -> None:
     if "[sites]" not in text:
         text += "\n[sites]\n"
     entry = tomli_w.dumps({site: line})
-    folder.config_file.write_text(text.replace("[sites]\n", f"[sites]\n{entry}", 1))
+    # A running server reads the file at any moment: it is replaced as a whole.
+    temporary = folder.config_file.with_name("server.toml.tmp")
+    temporary.write_text(text.replace("[sites]\n", f"[sites]\n{entry}", 1), encoding="utf-8")
+    temporary.replace(folder.config_file)
 
 
 def write_app(folder: Path) -> None:

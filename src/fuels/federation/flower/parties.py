@@ -26,6 +26,10 @@ T = TypeVar("T")
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 
+class RefusalError(FuelsError):
+    """Why a site does not answer, in words that may be told to the server: none of its data."""
+
+
 @dataclass(frozen=True)
 class Rules:
     """When a round closes and what counts in it."""

@@ -20,6 +20,7 @@ from fuels.federation.checkpoint import save_state, unprefixed
 from fuels.federation.flower.parties import Current, ServerFolder, log
 from fuels.federation.flower.transport import FlowerTransport, Post, Time
 from fuels.federation.loop import Loop, Round
+from fuels.messages import Download
 from fuels.methods import complete
 from fuels.report.folder import RunFolder
 from fuels.version import __version__
@@ -57,6 +58,10 @@ def _options(text: str) -> dict[str, Any]:
     return options
 
 
+class StoppedError(FuelsError):
+    """An operator stopped the run; it can be resumed."""
+
+
 def serve(
     post: Post, folder: ServerFolder, run: str, settings: Settings, time: Time | None = None
 ) -> None:
@@ -67,11 +72,24 @@ def serve(
         _hold(lock, folder)
         current.write(run=run, state="running", reason="")
         try:
-            _serve(post, folder, run, settings, time or Time())
+            _serve(post, folder, run, settings, _until_stopped(time or Time(), current))
+        except StoppedError:
+            raise
         except FuelsError as error:
             current.write(state="failed", reason=str(error))
             raise
         current.write(state="finished")
+
+
+def _until_stopped(time: Time, current: Current) -> Time:
+    """Time that ends when the run is stopped; Flower would let it go on for half a minute."""
+
+    def pause(seconds: float) -> None:
+        time.sleep(seconds)
+        if current.read()["state"] == "stopped":
+            raise StoppedError("the run was stopped")
+
+    return Time(time.clock, pause)
 
 
 def _hold(lock: IO[str], folder: ServerFolder) -> None:
@@ -105,7 +123,9 @@ def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings, time:
     if restored is not None:
         loop.load(*restored)
     loop.run([store, _Log()], saver=store)
-    done = transport.finish(loop.round, loop.final_download())
+    # Models that are judged after training are the sites' own: they need nothing more for them.
+    own = method.evaluated == "after training"
+    done = transport.finish(loop.round, Download() if own else loop.final_download())
     save_state(store.server, loop.server.state(), {"clients": list(loop.clients)})
     # The checkpoint stays until every member has its models: a resumed run asks the rest again.
     if done >= transport.members.sites:

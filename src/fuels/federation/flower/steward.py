@@ -1,4 +1,4 @@
-"""Stands by a SuperLink: makes its keys known and takes up a run that was cut off.
+"""Stands by a SuperLink: makes the sites' keys known and takes up a run that was cut off.
 
 `fuels server start` becomes the SuperLink itself, so that a service manager watches the real
 process; just before, it starts this one, which ends with it. Flower keeps registered keys and runs
@@ -16,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 
+from fuels.errors import FuelsError
 from fuels.federation.flower import commands
 from fuels.federation.flower.lifeline import end_with_parent
 from fuels.federation.flower.parties import Current, ServerFolder, log, set_up_log
@@ -88,17 +89,40 @@ def register_keys(folder: ServerFolder) -> None:
     noted.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
 
 
+class Keys:
+    """Keeps the registered keys those of server.toml, also when the file is edited."""
+
+    def __init__(self, folder: ServerFolder) -> None:
+        self.folder = folder
+        self.seen = folder.config_file.stat().st_mtime_ns  # when it was changed, at the last look
+        self.done = 0  # and as it was registered
+
+    def look(self) -> None:
+        """Register what is new, once the file is as it was at the look before."""
+        changed = self.folder.config_file.stat().st_mtime_ns
+        settled, self.seen = changed == self.seen, changed
+        if not settled or changed == self.done:
+            return
+        self.done = changed
+        try:
+            register_keys(self.folder)
+        except FuelsError as error:
+            log.error("the keys stay as they are: %s", error)
+
+
 def stand_by(folder: ServerFolder) -> None:
     """As long as the SuperLink lives: register keys, then keep the current run going."""
     while not is_listening(folder):
         time.sleep(0.2)
-    register_keys(folder)
+    keys = Keys(folder)
+    keys.look()
     (folder.state / "ready").write_text(str(os.getppid()))
     idle_since, taken_up = None, False
     while True:
+        keys.look()
         state = Current(folder).read().get("state")
         if state not in ("running", "submitted") or is_busy(folder):
-            idle_since = None
+            idle_since, taken_up = None, False
         elif idle_since is None:
             idle_since = time.monotonic()
         # A run that has begun and is not at work was cut off; one just handed over needs a while.

@@ -23,10 +23,10 @@ from fuels.federation.codec import Envelope, decode, encode
 from fuels.federation.flower.letters import read_report, read_upload, request
 from fuels.federation.flower.members import Members
 from fuels.federation.flower.parties import Rules, log
-from fuels.federation.guard import OVERHEAD, Gate, size_limit
+from fuels.federation.guard import OVERHEAD, Gate, refusals, size_limit
 from fuels.federation.site import Report
 from fuels.federation.transport import Failure, Reply
-from fuels.messages import Download
+from fuels.messages import Download, Upload
 from fuels.methods.base import Method
 
 POLL = 0.5  # seconds between two looks for answers
@@ -180,8 +180,12 @@ class FlowerTransport:
             for sent, envelope, failure in self._arrivals():
                 if sent.kind == "train" and sent.number == number:
                     pending.discard(sent.site)
-                if failure is not None:
+                if failure is not None and sent.number == number:
                     failures.append(failure)
+                elif failure is not None:
+                    log.info(
+                        "%s: nothing comes of round %d: %s", sent.site, sent.number, failure.reason
+                    )
                 elif envelope is not None:
                     self._take(sent, envelope, number, replies, failures)
             if not pending or self.clock() >= end:
@@ -231,13 +235,18 @@ class FlowerTransport:
         replies: dict[str, Reply],
         failures: list[Failure],
     ) -> None:
-        """Let an upload in if the gate does; the guard still looks at its arrays."""
+        """Let an upload in if the gate does and something in it can be used.
+
+        Which of its clients are refused is for the loop to say; an upload without any good one does
+        not count towards the quorum.
+        """
         reason = self.gate.refusal(envelope, sent.site, "train", number)
         if reason:
             self._refuse(sent.site, reason, failures)
             return
         try:
             upload = read_upload(envelope)
+            self._need_one_good_client(upload, sent, number)
         except FuelsError as error:
             self._refuse(sent.site, str(error), failures)
             return
@@ -250,6 +259,17 @@ class FlowerTransport:
             self._refuse(sent.site, str(error), failures)
         self.gate.use(envelope)
         replies[sent.site] = Reply(sent.site, upload, report, sent.asked)
+
+    def _need_one_good_client(self, upload: Upload, sent: _Sent, number: int) -> None:
+        facts = self.method.facts
+        most = facts.train_periods * facts.period
+        reasons, whole = refusals(
+            upload, self.method.uploads(number), set(sent.asked), most_samples=most
+        )
+        if whole:
+            raise FuelsError(f"upload of round {number}: {whole}")
+        if len(reasons) == len(upload.clients):
+            raise FuelsError("; ".join(f"client {c}: {why}" for c, why in reasons.items()))
 
     def _refuse(self, site: str, reason: str, failures: list[Failure]) -> None:
         self.counters["refused"] += 1
