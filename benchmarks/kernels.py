@@ -15,26 +15,22 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fuels.compiling import compiled
+from fuels.bench.floor import FLOORS, on_threads, one_core
 from fuels.jsd_kernel import pairwise_jsd
 from fuels.losses import Inter, Intra, local_losses, plain_losses
 from fuels.model.gru import GruShape, encode, encoder_size
-from fuels.model.lanes import TILE, address
 from fuels.model.network import build_network
 from fuels.model.optimiser import adam_step
-from fuels.model.tiles import multiply
 
 EPOCH = 37
 HIDDEN = 128
 SHAPE = GruShape(HIDDEN, ((3, 1), (3, 1)))
-PRODUCTS = 12  # two branches x two steps with a state x (forward, its gradient, weight gradient)
 
 
 class Group:
@@ -59,74 +55,12 @@ class Group:
             adam_step(self.params, grad, self.m, self.v, self.step, self.active, lr=1e-3)
 
 
-def one_core() -> None:
-    torch.set_num_threads(1)  # counts for the thread that calls it
-
-
-POOL = ThreadPoolExecutor(64, initializer=one_core)  # threads last, and with them their memory
-
-
-def on_threads(jobs: Sequence[Callable[[], object]]) -> float:
-    """Seconds until all jobs are done, each on a thread of its own."""
-    start = time.perf_counter()
-    for done in [POOL.submit(job) for job in jobs]:
-        done.result()
-    return time.perf_counter() - start
-
-
 def fused_turn(size: int, threads: int, rows: int, batches: int) -> Callable[[], float]:
     """A turn trains one group on every thread; milliseconds per client-epoch."""
     groups = [Group(size, rows, batches, seed) for seed in range(threads)]
 
     def turn() -> float:
         seconds = on_threads([group.train for group in groups])
-        return 1e3 * seconds / (size * threads) * EPOCH / batches
-
-    return turn
-
-
-@compiled()
-def _products(W: np.ndarray, h: np.ndarray, out: np.ndarray, repeats: int) -> None:
-    """[3H, H] x [H, rows], operands in the nearest cache."""
-    gates, hidden = W.shape
-    rows = h.shape[1]
-    for _ in range(repeats):
-        for gate in range(0, gates, TILE):
-            multiply(
-                address(W) + 4 * gate * hidden, hidden, min(TILE, gates - gate),
-                address(h), rows, hidden, address(out) + 4 * gate * rows, rows, rows, False,
-            )  # fmt: skip
-
-
-def own_floor(threads: int, rows: int, batches: int) -> Callable[[], float]:
-    """The products of a client-epoch by the kernels' own product."""
-    padded = -(-rows // 16) * 16
-    operands = [
-        tuple(torch.ones(s).numpy() for s in ((384, 128), (128, padded), (384, padded)))
-        for _ in range(threads)
-    ]
-
-    def turn() -> float:
-        jobs = [lambda o=o: _products(*o, PRODUCTS * batches * 4) for o in operands]
-        return 1e3 * on_threads(jobs) / (4 * threads) * EPOCH / batches
-
-    return turn
-
-
-def bmm_floor(threads: int, rows: int, batches: int, size: int = 8) -> Callable[[], float]:
-    """The products of a client-epoch by torch.bmm."""
-    operands = [
-        (torch.randn(size, rows, HIDDEN), torch.randn(size, HIDDEN, 3 * HIDDEN))
-        for _ in range(threads)
-    ]
-
-    def job(h: Tensor, W: Tensor) -> None:
-        out = torch.empty(size, rows, 3 * HIDDEN)
-        for _ in range(PRODUCTS * batches):
-            torch.bmm(h, W, out=out)
-
-    def turn() -> float:
-        seconds = on_threads([lambda o=o: job(*o) for o in operands])
         return 1e3 * seconds / (size * threads) * EPOCH / batches
 
     return turn
@@ -197,8 +131,7 @@ def main() -> None:
     threads, rows, batches = options.threads, options.rows, options.batches
     one_core()
     turns = {f"fused, G = {n}": fused_turn(n, threads, rows, batches) for n in options.sizes}
-    turns["floor: own product"] = own_floor(threads, rows, batches)
-    turns["floor: torch.bmm"] = bmm_floor(threads, rows, batches)
+    turns |= {f"floor: {name}": make(threads, rows, EPOCH) for name, make in FLOORS.items()}
     turns["eager nn.GRU"] = eager_turn(threads, rows, batches)
     times: dict[str, list[float]] = {name: [] for name in turns}
     for turn in turns.values():

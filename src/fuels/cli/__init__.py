@@ -12,6 +12,7 @@ import warnings
 
 import typer
 
+from fuels.cli.bench import bench_command
 from fuels.cli.compare import compare_command
 from fuels.cli.cost import cost_command
 from fuels.cli.data import data_app
@@ -40,6 +41,7 @@ app.command("forecast")(forecast_command)
 app.command("compare")(compare_command)
 app.command("experiment")(experiment_command)
 app.command("cost")(cost_command)
+app.command("bench")(bench_command)
 app.add_typer(data_app, name="data")
 app.add_typer(federation_app, name="federation")
 app.add_typer(server_app, name="server")

@@ -1,0 +1,77 @@
+"""`fuels bench`: how fast this machine trains, against the simulators people use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fuels.cli import compare as shared
+from fuels.errors import FuelsError
+
+
+def bench_command(
+    threads: shared.Threads = None,
+    turns: Annotated[int, typer.Option(help="Turns of everybody, at most.")] = 7,
+    seconds: Annotated[
+        float,
+        typer.Option(help="Stop before a turn that would end later than this; one is always done."),
+    ] = 150.0,
+    clients: Annotated[
+        int, typer.Option(help="Clients of ours in a turn; the rivals train ten of them.")
+    ] = 100,
+    skip: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B,...", help="Leave out some of eager, flower, pfl, floor and jsd."
+        ),
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Measure the training against eager PyTorch, Flower's simulation, pfl and the hardware.
+
+    All do the same work on the same synthetic data with the same number of threads, in turns.
+    Close other programs first. Flower and pfl take part where they are installed:
+    pip install "fuels\\[bench]".
+    """
+    from rich.console import Console
+
+    from fuels.bench.figures import notes, tables, to_json
+    from fuels.bench.machine import describe_machine
+    from fuels.bench.measure import race
+    from fuels.bench.work import Sizes
+
+    if out is not None and not out.parent.is_dir():
+        raise FuelsError(f"--out {out}: there is no folder {out.parent}")
+    machine = describe_machine()
+    busy = machine["load"] or 0.0
+    if busy > 0.5:
+        typer.echo(f"note: others keep {busy:.1f} cores busy; the figures will be rough", err=True)
+    done = race(
+        Sizes(clients=clients, sample=min(Sizes.sample, clients)),
+        threads or 0,
+        turns=turns,
+        seconds=seconds,
+        skip=[word.strip() for word in skip.split(",") if word.strip()],
+        say=lambda line: typer.echo(line, err=True),
+    )
+    text = json.dumps(to_json(done, machine), indent=2)
+    if out is not None:
+        out.write_text(text + "\n", encoding="utf-8")
+    if json_:
+        typer.echo(text)
+        return
+    console = Console()
+    for table in tables(done):
+        if console.is_terminal:
+            console.print("", table.to_rich(), sep="\n")
+        else:
+            console.out(table.to_plain(), highlight=False)
+    for note in notes(done):
+        console.print(note, highlight=False, markup=False)
+    console.print(
+        f"{machine['cpu']}, {machine['cores']} cores; {done.seconds:.0f} seconds", highlight=False
+    )
