@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from fuels.config import Settings
+from fuels.data.calendar import Calendar
 from fuels.data.panel import Panel
+from fuels.data.sample import Sample
 from fuels.data.windows import Dataset, Split
 from fuels.report.outcome import Outcome
 from fuels.scores import score
@@ -32,13 +34,14 @@ def dataset(
             step=np.timedelta64(step, "s"),
             **panel,
         ),
-        period=period,
-        branches=((1,), (period,)),
+        sample=Sample(((1,), (period,)), period),
+        calendar=Calendar(),
         split=Split(train, train + val, length),
         offset=0,
         series=series.astype(np.float32),
         known=np.ones(series.shape, dtype=np.bool_),
         window=np.ones(series.shape, dtype=np.bool_),
+        observed=np.ones(series.shape, dtype=np.bool_),
         target=np.ones(series.shape, dtype=np.bool_),
         mean=np.full(clients, 10.0),
         std=np.full(clients, 2.0),

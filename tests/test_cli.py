@@ -29,7 +29,8 @@ def test_from_file_to_forecast(fuels: Fuels, csv: str, tmp_path: Path) -> None:
     assert "last value" in out and "ridge" in out and "Results" in out
     code, out, err = fuels("forecast", "r", "--horizon", "3")
     assert code == 0, err
-    assert out.splitlines()[0] == "client,time,forecast" and len(out.splitlines()) == 13
+    head = "client,time,forecast,lower-80,upper-80,lower-95,upper-95"
+    assert out.splitlines()[0] == head and len(out.splitlines()) == 13
     code, out, err = fuels("forecast", "r", "--data", csv, "--out", "next.parquet")
     assert code == 0, err
     assert len(pl.read_parquet(tmp_path / "next.parquet")) == 4
@@ -41,7 +42,8 @@ def test_the_config_reproduces_the_run(fuels: Fuels, csv: str, tmp_path: Path) -
     assert fuels("run", "--data", csv, "--out", "a", "--seed", "3", *SMALL)[0] == 0
     code, _, err = fuels("run", "--config", "a/config.toml", "--out", "b", "--no-plots")
     assert code == 0, err
-    for name in ("config.toml", "metrics.jsonl", "models.safetensors", "forecasts.parquet"):
+    models = ("models.safetensors", "mixture.safetensors")
+    for name in ("config.toml", "metrics.jsonl", *models, "forecasts.parquet"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
@@ -55,6 +57,7 @@ def test_the_default_run_says_it_is_synthetic_and_quick(fuels: Fuels) -> None:
     code, out, err = fuels("run", "--clients", "3", *SMALL)
     assert code == 0, err
     assert "synthetic" in out and "--scale paper" in out + err
+    assert "--preset best" in err and "--preset paper" in err and "Intervals" in out
     assert list(Path("runs").iterdir()) == [Path("runs/fuels-synthetic-net-seed0-001")]
 
 

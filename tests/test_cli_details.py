@@ -180,9 +180,10 @@ def test_a_wide_table_of_clients_with_odd_names_is_no_headless_one(
 
 def test_a_short_span_says_which_split_would_do(fuels: Fuels, tmp_path: Path) -> None:
     write_panel(make_panel(clients=2, days=9), tmp_path / "nine.csv")
-    code, _, err = fuels("run", "--data", "nine.csv", "--out", "r", *SMALL)
+    paper = ("run", "--data", "nine.csv", "--preset", "paper", "--out", "r", *SMALL)
+    code, _, err = fuels(*paper)
     assert code == 1 and "with --split 6/1/2" in err
-    code, _, err = fuels("run", "--data", "nine.csv", "--split", "6/1/2", "--out", "r", *SMALL)
+    code, _, err = fuels(*paper, "--split", "6/1/2")
     assert code == 0, err
 
 

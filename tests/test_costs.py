@@ -48,7 +48,7 @@ def test_appendix_formulas() -> None:
     assert found["fuels"].train_appendix == i * (3 * fe + 2 * ff + 2 * fd)
     assert found["fedavg"].train_appendix == 2 * i * (fe + fd)
     assert found["fedrep"].train_appendix == 2 * i * (fe + fd)
-    assert found["perfedavg"].train_appendix == 6 * (i // 2) * (fe + fd)
+    assert found["perfedavg"].train_appendix == 6 * i * (fe + fd)
     assert found["perfedavg"].infer_appendix == (11 + 2) * (fe + fd)
     assert found["fedavg"].infer_appendix == 11 * (fe + fd)
     assert found["pfedme"].train_appendix is None

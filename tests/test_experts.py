@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from conftest import make_panel
 from fuels.build import load_dataset
 from fuels.config import Settings, merge
+from fuels.data.calendar import Calendar, country_holidays, listed_holidays
 from fuels.errors import FuelsError
-from fuels.experts.calendar import Calendar, country_holidays, listed_holidays
 from fuels.experts.history import History, fill_from_earlier, make_history
 from fuels.experts.linear import change_of_period, drift, season_lag, week_lags
 from fuels.experts.online import start
@@ -225,10 +226,16 @@ def test_country_holidays_need_their_package(monkeypatch: pytest.MonkeyPatch) ->
         country_holidays("IT", [2013])
 
 
-def test_calendar_features_tell_slot_and_free_day() -> None:
+def columns(source: History, step: int) -> NDArray[np.float64]:
+    """What the clock tells at one step."""
+    times, phase = source.times(step, step + 1), np.array([step % source.period])
+    return Calendar().columns(("time", "free"), times, phase, source.period)[0]
+
+
+def test_calendar_columns_tell_slot_and_free_day() -> None:
     source = history(clients=1)  # 1 January 2024 was a Monday
-    monday = Calendar().features(source, 5, 6)[0]
-    saturday = Calendar().features(source, 5 * 24 + 5, 5 * 24 + 6)[0]
+    monday = columns(source, 5)
+    saturday = columns(source, 5 * 24 + 5)
     assert np.flatnonzero(monday).tolist() == [5]
     assert np.flatnonzero(saturday).tolist() == [5, 29]
 

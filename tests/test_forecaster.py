@@ -11,7 +11,8 @@ import pytest
 
 from conftest import make_panel
 from fuels import Forecaster, FuelsError
-from fuels.forecast import fill_from_past, forecast
+from fuels.experts.history import fill_from_earlier
+from fuels.forecast import forecast
 from fuels.forecaster import long_frame
 
 SMALL = {"model": {"hidden": 8}}
@@ -25,9 +26,15 @@ def frame() -> pl.DataFrame:
 @pytest.fixture(scope="module")
 def fitted(frame: pl.DataFrame) -> Forecaster:
     history = frame.filter(pl.col("ds") < pl.datetime(2024, 1, 17))
-    return Forecaster(rounds=40, settings={**SMALL, "training": {"learning_rate": 0.01}}).fit(
-        history
-    )
+    settings = {**SMALL, "training": {"learning_rate": 0.01}}
+    return Forecaster(preset="paper", rounds=40, settings=settings).fit(history)
+
+
+@pytest.fixture(scope="module")
+def best(frame: pl.DataFrame) -> Forecaster:
+    """The preset people use, on the days before 17 January."""
+    history = frame.filter(pl.col("ds") < pl.datetime(2024, 1, 17))
+    return Forecaster(rounds=3, settings=SMALL).fit(history)
 
 
 def test_predict_gives_the_next_steps(fitted: Forecaster) -> None:
@@ -110,7 +117,7 @@ def test_wrong_settings_are_sentences(frame: pl.DataFrame) -> None:
     for wrong_frame in (frame.drop("y"), frame.drop("ds")):
         with pytest.raises(FuelsError, match="unique_id, ds and y are needed"):
             Forecaster().fit(wrong_frame)
-    with pytest.raises(FuelsError, match="at least 6 are needed"):
+    with pytest.raises(FuelsError, match="at least 5 are needed"):
         Forecaster().fit(frame.filter(pl.col("ds") < pl.col("ds").min().dt.offset_by("1d")))
 
 
@@ -153,7 +160,7 @@ def test_a_missing_newest_value_is_filled_from_the_past(fitted: Forecaster) -> N
 def test_filling_from_the_past_by_hand() -> None:
     nan = np.nan
     values = np.array([1.0, 2, nan, 4, 5, nan, nan, 8])[:, None]
-    filled = fill_from_past(values, 2)[:, 0]
+    filled = fill_from_earlier(values.T, 2)[0]
     np.testing.assert_array_equal(filled, [1, 2, 1, 4, 5, 4, 5, 8])
 
 
@@ -166,3 +173,53 @@ def test_the_future_does_not_change_a_forecast(fitted: Forecaster, frame: pl.Dat
     )
     again = fitted.predict(h=1, frame=altered.filter(pl.col("ds") < cut))
     assert direct.equals(again)
+
+
+# -- the preset with experts -------------------------------------------------------------------
+
+
+def test_intervals_stand_beside_the_forecast(best: Forecaster) -> None:
+    table = best.predict(h=2, level=[80, 95])
+    names = ["FUELS-lo-80", "FUELS-hi-80", "FUELS-lo-95", "FUELS-hi-95"]
+    assert table.columns == ["unique_id", "ds", "FUELS", *names]
+    for row in table.iter_rows(named=True):
+        assert row["FUELS-lo-95"] <= row["FUELS-lo-80"] <= row["FUELS"]
+        assert row["FUELS"] <= row["FUELS-hi-80"] <= row["FUELS-hi-95"]
+    assert best.predict(h=2).columns == ["unique_id", "ds", "FUELS"]
+    odd = best.predict(level=[50])
+    assert (odd["FUELS-hi-50"] <= best.predict(level=[80])["FUELS-hi-80"]).all()
+
+
+def test_the_paper_has_no_intervals(fitted: Forecaster) -> None:
+    with pytest.raises(FuelsError, match="preset='best'"):
+        fitted.predict(level=[80])
+    assert "best" in repr(Forecaster()) and "paper" in repr(fitted)
+    with pytest.raises(FuelsError, match="did you mean best"):
+        Forecaster(preset="bset")
+
+
+def test_the_mixture_is_judged_after_its_training_only(
+    best: Forecaster, frame: pl.DataFrame
+) -> None:
+    new = frame.filter(pl.col("ds") >= pl.datetime(2024, 1, 17))
+    table = best.evaluate(new)
+    assert table["values"].to_list() == [96] * 4 and (table["mse"] < 0.2).all()
+    assert best.evaluate(new).equals(table)  # nothing is remembered from call to call
+    with pytest.raises(FuelsError, match="give later ones"):
+        best.evaluate(frame.filter(pl.col("ds") < pl.datetime(2024, 1, 9)))
+    with pytest.raises(FuelsError, match="before the end of the training"):
+        best.predict(frame=frame.filter(pl.col("ds") < pl.datetime(2024, 1, 9)))
+
+
+def test_new_values_move_the_mixture_on(best: Forecaster, frame: pl.DataFrame) -> None:
+    known = frame.filter(pl.col("ds") < pl.datetime(2024, 1, 18, 7))
+    alone = known.filter(pl.col("ds") >= pl.datetime(2024, 1, 17))  # the rest is known from `fit`
+    table = best.predict(frame=known)
+    assert table.equals(best.predict(frame=alone))
+    assert str(table["ds"][0]) == "2024-01-18 07:00:00"
+
+
+def test_a_saved_mixture_is_the_same(best: Forecaster, tmp_path: Path) -> None:
+    best.save(tmp_path / "f")
+    loaded = Forecaster.load(tmp_path / "f")
+    assert loaded.predict(h=2, level=[90]).equals(best.predict(h=2, level=[90]))

@@ -16,7 +16,8 @@ from fuels.build import Job, build
 from fuels.config import Engine, Settings, merge
 from fuels.costs import COSTS, costs
 from fuels.data.panel import Panel
-from fuels.data.windows import branches, prepare
+from fuels.data.sample import Sample, paper_branches
+from fuels.data.windows import prepare
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
 from fuels.experiments import complexity, constants, data, filtering, similarity, theory
@@ -83,7 +84,7 @@ def dataset_of(values: np.ndarray) -> Any:
         make_panel(clients=values.shape[1], days=len(values) // PERIOD, period=PERIOD),
         values=values,
     )
-    return prepare(panel, period=PERIOD, lags=branches(PERIOD, 2, 1), split="6/0/2")
+    return prepare(panel, Sample(paper_branches(PERIOD, 2, 1), PERIOD), split="6/0/2")
 
 
 def test_day_shapes_are_mean_days_from_zero_that_sum_to_one() -> None:
@@ -302,7 +303,9 @@ def test_coupling_equals_finite_differences() -> None:
 
     table, options = job.loop.server, job.method.options
     network, count = job.method.facts.network, len(data_.periods)
-    r = network.encode(parts, data_.windows[:, : count * PERIOD]).double()
+    r = network.encode(
+        parts, data_.windows[:, : count * PERIOD], data_.clocks[0][: count * PERIOD]
+    ).double()
     alike = torch.from_numpy(table.alike(options.beta))
     prototypes = torch.from_numpy(table.prototypes).double()
     encoder = parts["encoder"].double()
@@ -315,12 +318,13 @@ def test_coupling_equals_finite_differences() -> None:
 
     largest = 0.0
     for i in (0, count // 2, count - 1):
-        x = data_.windows[:, i * PERIOD : (i + 1) * PERIOD].double()
+        rows = slice(i * PERIOD, (i + 1) * PERIOD)
+        x, clock = data_.windows[:, rows].double(), data_.clocks[0][rows].double()
         slopes = np.zeros((4, 4, encoder.shape[1]))  # [n, m, parameter]
         for k in range(encoder.shape[1]):
             step = torch.zeros_like(encoder)
             step[:, k] = 1e-4
-            up, down = (network.encode({"encoder": encoder + s}, x) for s in (step, -step))
+            up, down = (network.encode({"encoder": encoder + s}, x, clock) for s in (step, -step))
             for m in range(4):
                 ahead, behind = prototypes.clone(), prototypes.clone()
                 half = (up[m] - down[m]) / 2 / count

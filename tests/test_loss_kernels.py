@@ -18,7 +18,6 @@ from fuels.errors import FuelsError
 from fuels.losses import Inter, Intra, local_losses, plain_losses
 from fuels.model.backend import prepare_thread, use_kernels
 from fuels.model.doubles import combine, dots, exponentials, pairs
-from fuels.model.network import build_network
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +27,7 @@ def fused() -> Iterator[None]:
     use_kernels("auto")
 
 
-Step = dict[str, Any]  # the arguments of local_losses after the network and its parts
+Step = dict[str, Any]  # the arguments of local_losses
 
 
 def draw(clients: int = 3, B: int = 24, width: int = 256, seed: int = 0, **options: Any) -> Step:
@@ -78,14 +77,13 @@ def without(step: Step, *names: str) -> Step:
 def run(losses: Any, step: Step, by: Tensor | None = None) -> dict[str, Tensor]:
     """Loss, terms and gradients; `by` [client] weighs the clients' losses."""
     step = dict(step)
-    moving = {name: step[name].clone().requires_grad_(True) for name in ("encoded", "decoder")}
+    moving = {name: step[name].clone().requires_grad_(True) for name in ("encoded", "decoder", "y")}
     if step["intra"] is not None and step["intra"].W is not None:
         moving["W"] = step["intra"].W.clone().requires_grad_(True)
         step["intra"] = replace(step["intra"], W=moving["W"])
-    network = build_network("linear", moving["encoded"].shape[2], ((1,),))
-    step |= {"encoded": moving["encoded"]}
+    step |= {"encoded": moving["encoded"], "y": moving["y"]}
     del step["decoder"]
-    total, terms = losses(network, {"decoder": moving["decoder"]}, **step)
+    total, terms = losses(moving["decoder"], **step)
     down = total.sum() if by is None else (by * total).sum()
     gradients = torch.autograd.grad(down, list(moving.values()))
     found = {f"d {name}": g for name, g in zip(moving, gradients, strict=True)}
@@ -206,11 +204,8 @@ def test_stacking_and_threads_change_no_bit() -> None:
 
 def test_a_part_that_does_not_move_costs_no_gradient() -> None:
     step = without(draw(), "intra", "inter")
-    network = build_network("linear", 256, ((1,),))
     decoder = step["decoder"].clone().requires_grad_(True)
-    total, _ = local_losses(
-        network, {"decoder": decoder}, step["encoded"], step["y"], step["weight"]
-    )
+    total, _ = local_losses(decoder, step["encoded"], step["y"], step["weight"])
     (found,) = torch.autograd.grad(total.sum(), decoder)
     assert torch.equal(found, run(local_losses, step)["d decoder"])
 

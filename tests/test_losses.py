@@ -18,7 +18,6 @@ from fuels.losses import (
     unit,
 )
 from fuels.model.backend import use_kernels
-from fuels.model.network import build_network
 from fuels.prototypes import ConcatenationPrototype, PeriodicPrototype
 
 HALF = torch.tensor([[0.5, 0.5]])
@@ -163,16 +162,13 @@ def fused(term: str, given: dict[str, Tensor], tau: float, kernels: str) -> dict
     else:
         encoded = torch.cat([moving["r"], moving["augmented"]], dim=1)
         intra = Intra(moving["W"] if term == "intra" else None, tau, weight)
-    decoder = {"decoder": torch.zeros(CLIENTS, WIDTH + 1)}
+    decoder = torch.zeros(CLIENTS, WIDTH + 1)
     use_kernels(kernels)
     try:
-        loss, _ = local_losses(NETWORK, decoder, encoded, nothing, nothing, intra, inter)
+        loss, _ = local_losses(decoder, encoded, nothing, nothing, intra, inter)
     finally:
         use_kernels("auto")
     return {"loss": loss.detach()} | with_gradients(loss, moving)
-
-
-NETWORK = build_network("linear", WIDTH, ((1,),))
 
 
 def with_gradients(loss: Tensor, moving: dict[str, Tensor]) -> dict[str, Tensor]:

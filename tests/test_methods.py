@@ -70,7 +70,8 @@ def test_perfedavg(variant: str, outer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"beta": 0.7, "personal_rate": 0.05, "lam": 15.0, "eta": 0.02}]
+    "options",
+    [{"lam": 0.1, "eta": 5.0}, {"beta": 0.7, "personal_rate": 0.05, "lam": 15.0, "eta": 0.02}],
 )
 def test_pfedme(options: dict[str, float]) -> None:
     panel = small_panel()

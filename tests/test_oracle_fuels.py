@@ -113,10 +113,14 @@ def test_forward_losses_and_gradients_at_hidden_128(wide: tuple[Job, oracle.Fede
     ours, slopes = {}, {}
     for key in ("prediction", "intra", "inter"):
         leaves = group.leaves(names)
-        encoded = network.encode(leaves, torch.cat([batch.x, batch.x_augmented], dim=1))
+        encoded = network.encode(
+            leaves, torch.cat([batch.x, batch.x_augmented], dim=1), batch.clock
+        )
         r, u = encoded[:, :PERIOD], unit(encoded)
         if key == "prediction":
-            loss = prediction_loss(batch.y, network.decode(leaves, r), batch.weight)
+            loss = prediction_loss(
+                batch.y, network.decode(leaves, r, batch.x, batch.clock), batch.weight
+            )
         elif key == "intra":
             W = leaves["filter"].view(3, PERIOD, PERIOD)
             loss = intra_loss(u[:, :PERIOD], u[:, PERIOD:], W, 0.02, batch.row_weight)

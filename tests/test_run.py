@@ -20,7 +20,7 @@ from conftest import make_panel
 from fuels.build import build
 from fuels.config import Engine, Settings, merge, read_config
 from fuels.data.panel import Panel
-from fuels.data.windows import branches
+from fuels.data.sample import Sample, paper_branches
 from fuels.errors import FuelsError
 from fuels.federation.checkpoint import load_state
 from fuels.methods import complete
@@ -147,7 +147,7 @@ def test_a_client_silent_in_validation_keeps_its_last_model(tmp_path: Path) -> N
     panel.values[7 * 24 : 9 * 24, 2] = np.nan
     do_run(tmp_path / "r", small(), panel)
     models = load_state(tmp_path / "r" / "models.safetensors")[0]["model/decoder"]
-    start = build_network("gru", 4, branches(24, 3, 3)).initial(0)["decoder"]
+    start = build_network("gru", 4, Sample(paper_branches(24, 3, 3), 24)).initial(0)["decoder"]
     assert all(np.abs(row - start).max() > 1e-4 for row in models)
 
 

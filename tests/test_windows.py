@@ -9,8 +9,13 @@ import pytest
 
 from conftest import make_panel
 from fuels.data.panel import Panel
-from fuels.data.windows import branches, draw_clients, prepare, split_periods
+from fuels.data.sample import Sample, paper_branches
+from fuels.data.windows import draw_clients, prepare, split_periods
 from fuels.errors import FuelsError
+
+
+def paper_sample(period: int = 24, closeness: int = 3, periodicity: int = 3) -> Sample:
+    return Sample(paper_branches(period, closeness, periodicity), period)
 
 
 def counting_panel(steps: int = 40, start: str = "2024-01-01", period: int = 4) -> Panel:
@@ -24,12 +29,12 @@ def counting_panel(steps: int = 40, start: str = "2024-01-01", period: int = 4) 
 
 
 def test_lags_are_oldest_first() -> None:
-    assert branches(24, 3, 3) == ((3, 2, 1), (72, 48, 24))
-    assert branches(24, 1, 2) == ((1,), (48, 24))
+    assert paper_branches(24, 3, 3) == ((3, 2, 1), (72, 48, 24))
+    assert paper_branches(24, 1, 2) == ((1,), (48, 24))
 
 
 def test_windows_by_hand() -> None:
-    data = prepare(counting_panel(), period=4, lags=branches(4, 3, 2), split="6/2/2")
+    data = prepare(counting_panel(), paper_sample(4, 3, 2), split="6/2/2")
     assert (data.split.train, data.split.val, data.split.test) == (24, 32, 40)
     # The training part is 0..23: mean 11.5, variance (24^2 - 1) / 12.
     assert data.mean[0] == pytest.approx(11.5)
@@ -41,15 +46,13 @@ def test_windows_by_hand() -> None:
 
 
 def test_paper_has_37_training_periods() -> None:
-    data = prepare(make_panel(clients=2, days=62), period=24, lags=branches(24, 3, 3))
+    data = prepare(make_panel(clients=2, days=62), paper_sample())
     assert data.target[:, : data.split.train].sum(axis=1).tolist() == [888, 888]
     assert (data.split.train, data.split.val, data.split.test) == (960, 1224, 1488)
 
 
 def test_a_start_in_mid_period_is_aligned() -> None:
-    data = prepare(
-        counting_panel(start="2024-01-01T12:00"), period=4, lags=branches(4, 1, 1), split="6/2/2"
-    )
+    data = prepare(counting_panel(start="2024-01-01T12:00"), paper_sample(4, 1, 1), split="6/2/2")
     assert data.offset == 2
     assert data.split.train == 24  # six days of the calendar, the first of them half
     assert data.mean[0] == pytest.approx(np.arange(22).mean())
@@ -71,7 +74,7 @@ def test_bad_splits_are_refused(text: str) -> None:
 
 def test_too_few_periods_are_refused() -> None:
     with pytest.raises(FuelsError, match="at least 6 are needed"):
-        prepare(make_panel(days=5), period=24, lags=branches(24, 3, 3))
+        prepare(make_panel(days=5), paper_sample())
 
 
 def test_clients_are_drawn_as_numpy_draws() -> None:
@@ -88,9 +91,9 @@ def test_future_changes_nothing_in_training() -> None:
     panel.values[100:103, 1] = np.nan
     changed = panel.values.copy()
     changed[12 * 24 :] = 1000 - changed[12 * 24 :]
-    lags = branches(24, 3, 3)
-    one = prepare(panel, period=24, lags=lags, split="12/4/4")
-    other = prepare(replace(panel, values=changed), period=24, lags=lags, split="12/4/4")
+    sample = paper_sample()
+    one = prepare(panel, sample, split="12/4/4")
+    other = prepare(replace(panel, values=changed), sample, split="12/4/4")
     end = one.split.train
     np.testing.assert_array_equal(one.series[:, :end], other.series[:, :end])
     np.testing.assert_array_equal(one.mean, other.mean)
@@ -101,7 +104,7 @@ def test_filled_values_are_never_targets() -> None:
     panel = make_panel(days=20)
     panel.values[100:103, 1] = np.nan
     panel.values[-30, 2] = np.nan
-    data = prepare(panel, period=24, lags=branches(24, 3, 3), split="12/4/4")
+    data = prepare(panel, paper_sample(), split="12/4/4")
     assert data.filled == 4
     assert not data.target[1, 100:103].any()
     assert data.window[1, 103:106].all()  # but they serve as inputs
@@ -111,7 +114,7 @@ def test_filled_values_are_never_targets() -> None:
 def test_dead_clients_are_named() -> None:
     panel = make_panel(clients=3, days=20)
     panel.values[:, 1] = 5.0
-    data = prepare(panel, period=24, lags=branches(24, 3, 3))
+    data = prepare(panel, paper_sample())
     assert data.ids == ("c0", "c2")
     assert "constant" in data.left_out["c1"]
 
@@ -119,8 +122,8 @@ def test_dead_clients_are_named() -> None:
 def test_order_of_clients_does_not_matter() -> None:
     panel = make_panel(clients=4, days=12)
     shuffled = panel.take([2, 0, 3, 1])
-    lags = branches(24, 3, 3)
-    one, other = prepare(panel, period=24, lags=lags), prepare(shuffled, period=24, lags=lags)
+    sample = paper_sample()
+    one, other = prepare(panel, sample), prepare(shuffled, sample)
     assert one.ids == other.ids
     np.testing.assert_array_equal(one.series, other.series)
 
@@ -129,9 +132,9 @@ def test_data_that_end_in_mid_period() -> None:
     """A final incomplete period may belong to any part, also to training."""
     panel = make_panel(days=12)
     short = replace(panel, values=panel.values[:-5])
-    lags = branches(24, 3, 3)
+    sample = paper_sample()
     for split, bounds in (("12/0/0", (288, 288, 288)), ("9/3/0", (216, 283, 283))):
-        data = prepare(short, period=24, lags=lags, split=split)
+        data = prepare(short, sample, split=split)
         assert (data.split.train, data.split.val, data.split.test) == bounds
         assert data.target[0].sum() == 283 - 72
         assert not data.window[:, 283:].any()
@@ -141,7 +144,7 @@ def test_clients_whose_gaps_cannot_be_filled_are_left_out_by_name() -> None:
     panel = make_panel(clients=3, days=40)
     hours = np.arange(panel.length)
     panel.values[(hours // 24) % 3 != 0, 1] = np.nan  # reports every third day only
-    data = prepare(panel, period=24, lags=branches(24, 3, 3))
+    data = prepare(panel, paper_sample())
     assert data.ids == ("c0", "c2") and "gaps are too long" in data.left_out["c1"]
 
 
@@ -151,9 +154,9 @@ def test_the_mask_of_validation_does_not_reach_training() -> None:
     panel.values[12 * 24 - 10 : 12 * 24, 1] = np.nan
     later = panel.values.copy()
     later[12 * 24 : 12 * 24 + 40, 1] = np.nan
-    lags = branches(24, 3, 3)
-    one = prepare(panel, period=24, lags=lags, split="12/4/4")
-    other = prepare(replace(panel, values=later), period=24, lags=lags, split="12/4/4")
+    sample = paper_sample()
+    one = prepare(panel, sample, split="12/4/4")
+    other = prepare(replace(panel, values=later), sample, split="12/4/4")
     end = one.split.train
     np.testing.assert_array_equal(one.series[:, :end], other.series[:, :end])
     np.testing.assert_array_equal(one.window[:, :end], other.window[:, :end])

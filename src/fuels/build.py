@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from fuels.config import Engine, Settings, check, check_engine
 from fuels.data.cycle import find_cycle
+from fuels.data.newcomers import LEAST as NEW_LEAST
+from fuels.data.newcomers import shortened
 from fuels.data.panel import Panel
 from fuels.data.readers import read_panel
+from fuels.data.sample import sample_of
 from fuels.data.synthetic import synthesise
-from fuels.data.windows import Branches, Dataset, branches, prepare
+from fuels.data.windows import Dataset, prepare
 from fuels.federation.loop import Loop
 from fuels.federation.ray_transport import RayTransport
 from fuels.federation.site import Site
@@ -51,11 +55,6 @@ def load_panel(settings: Settings) -> Panel:
     )
 
 
-def lags(settings: Settings) -> Branches:
-    windows = settings.windows
-    return branches(windows.period, windows.closeness, windows.periodicity)
-
-
 def load_dataset(settings: Settings, panel: Panel | None = None) -> Dataset:
     windows = settings.windows
     panel = load_panel(settings) if panel is None else panel
@@ -66,15 +65,20 @@ def load_dataset(settings: Settings, panel: Panel | None = None) -> Dataset:
             f" --period {cycle.period} may fit better",
             stacklevel=2,
         )
-    return prepare(
-        panel,
-        period=windows.period,
-        lags=lags(settings),
+    prepared = partial(
+        prepare,
+        sample=sample_of(windows),
+        holidays=windows.holidays,
         split=windows.split,
-        clients=settings.data.clients,
         seed=settings.seed,
         max_gap=windows.max_gap,
     )
+    dataset = prepared(panel, clients=settings.data.clients)
+    if not settings.data.newcomers:
+        return dataset
+    shorter = shortened(dataset, settings.data.newcomers, settings.seed)
+    found = prepared(shorter, least=NEW_LEAST)
+    return replace(found, left_out=dataset.left_out | found.left_out)
 
 
 def make_method(settings: Settings, dataset: Dataset) -> Method:
@@ -83,16 +87,16 @@ def make_method(settings: Settings, dataset: Dataset) -> Method:
 
 def train_periods(dataset: Dataset) -> int:
     """Periods of the training part that have samples: the first ones only feed the windows."""
-    return dataset.split.train // dataset.period - -(-max(dataset.lags) // dataset.period)
+    return dataset.split.train // dataset.period - dataset.sample.reach_periods
 
 
 def method_for(settings: Settings, periods: int) -> Method:
     """The settings' method; a server, which has no data, knows `periods` from its sites."""
     training, model = complete(settings).training, settings.model
+    sample = sample_of(settings.windows)
     facts = Facts(
-        network=build_network(model.encoder, model.hidden, lags(settings)),
-        branches=lags(settings),
-        period=settings.windows.period,
+        network=build_network(model.encoder, model.hidden, sample),
+        sample=sample,
         train_periods=periods,
         local_epochs=training.local_epochs,
         optimiser=Optimiser(training.optimiser, training.learning_rate, training.momentum),

@@ -38,6 +38,7 @@ class Data:
     how: str = ""
     start: str = ""
     end: str = ""
+    newcomers: str = ""  # SHARE@PERIODS: that share has only the last periods of training
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,12 @@ class Windows:
     period: int = 24  # p, in steps
     closeness: int = 3  # c: the last c values
     periodicity: int = 3  # q: the same phase of the last q periods
+    lags: str = ""  # other windows than c and q, one list per GRU: 1-4/1p,1p+1,2p,7p; p: period
+    calendar: tuple[str, ...] = ()  # what the clock tells the model: time, free, weekday
+    doubt: float = 0.0  # share of training periods in which free days are told wrongly
+    holidays: tuple[str, ...] = ()  # free days besides weekends: dates, or a country such as IT
+    target: str = "value"  # what the model forecasts: value, or change against the last value
+    horizon: int = 1  # H: steps ahead, each with a head of its own
     split: str = ""  # periods for train/val/test, e.g. 40/11/11; empty: 40:11:11 in proportion
     max_gap: int = 0  # longest gap that is filled, in steps; 0 means one period
 
@@ -79,6 +86,14 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Mixture:
+    """Local experts beside the personal model, mixed as truth arrives; nothing of it travels."""
+
+    on: bool = False
+    levels: tuple[float, ...] = (80.0, 95.0)  # of the intervals, in percent
+
+
+@dataclass(frozen=True)
 class Settings:
     """All that decides the result of a run."""
 
@@ -89,6 +104,7 @@ class Settings:
     windows: Windows = field(default_factory=Windows)
     model: Model = field(default_factory=Model)
     training: Training = field(default_factory=Training)
+    mixture: Mixture = field(default_factory=Mixture)
     options: Mapping[str, Any] = field(default_factory=dict)  # the method's own settings
 
 
@@ -108,7 +124,21 @@ ENGINES = ("local", "ray")
 
 # The paper's settings are the defaults above: a preset is only what it changes, and no second
 # list of numbers exists. A scale changes clients and rounds, nothing else.
-PRESETS: dict[str, dict[str, Any]] = {"paper": {}}
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    # Chosen on days before any test day: docs/forecasts.md shows how.
+    "best": {
+        "windows": {
+            "lags": "1-6/1p-1,1p,1p+1,2p",
+            "calendar": ["time", "free"],
+            "doubt": 0.35,
+            "target": "change",
+        },
+        "training": {"rounds": 40, "learning_rate": 0.002},
+        "mixture": {"on": True},
+    },
+}
+DEFAULT_PRESET = "best"  # of fuels run and Forecaster; comparisons and experiments use paper
 SCALES: dict[str, dict[str, Any]] = {
     "quick": {"data": {"clients": 24}, "training": {"rounds": 30}},
     "paper": {"data": {"clients": 100}, "training": {"rounds": 200}},
@@ -155,7 +185,7 @@ def coerce(value: Any, kind: Any, place: str) -> Any:
     """`value` as the type a setting has, from TOML or from text; refuses what does not fit."""
     origin = typing.get_origin(kind)
     if origin is tuple:
-        items = value.split(",") if isinstance(value, str) else value
+        items = [i for i in value.split(",") if i] if isinstance(value, str) else value
         if not isinstance(items, list | tuple):
             raise FuelsError(f"{place} must be a list, not {value!r}")
         inner = typing.get_args(kind)[0]
@@ -197,6 +227,7 @@ def check(settings: Settings) -> None:
         "windows.period": windows.period - 1,
         "windows.closeness": windows.closeness,
         "windows.periodicity": windows.periodicity,
+        "windows.horizon": windows.horizon,
         "model.hidden": settings.model.hidden,
         "training.rounds": training.rounds,
         "training.local_epochs": training.local_epochs,
@@ -235,7 +266,15 @@ def check(settings: Settings) -> None:
         raise FuelsError(
             f"training.momentum must be at least 0 and below 1, it is {training.momentum}"
         )
+    if not 0 <= windows.doubt < 1:
+        raise FuelsError(f"windows.doubt is a share, at least 0 and below 1; it is {windows.doubt}")
+    if any(not 0 < level < 100 for level in settings.mixture.levels):
+        raise FuelsError(
+            f"mixture.levels are percentages between 0 and 100, not"
+            f" {', '.join(map(str, settings.mixture.levels))}"
+        )
     late_joiners(training.late)
+    newcomer_share(settings.data.newcomers)
     if training.keep not in ("best", "last"):
         raise FuelsError(f"training.keep must be best or last, not {training.keep}")
     if settings.preset not in PRESETS:
@@ -269,10 +308,29 @@ def late_joiners(text: str) -> tuple[float, int]:
     return result
 
 
+def newcomer_share(text: str) -> tuple[float, int]:
+    """`SHARE@PERIODS` as numbers; an empty text means nobody is new."""
+    if not text:
+        return 0.0, 0
+    share, _, periods = text.partition("@")
+    try:
+        result = float(share), int(periods)
+    except ValueError:
+        result = (0.0, 0)
+    if not 0 < result[0] < 1 or result[1] < 1:
+        raise FuelsError(
+            f"data.newcomers is SHARE@PERIODS, e.g. 0.5@7 for half of the clients with only the"
+            f" last 7 periods of training; it is {text!r}"
+        )
+    return result
+
+
 def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
     """Plain nested values, as they stand in config.toml."""
     result = asdict(settings)
     result["data"]["ids"] = list(settings.data.ids)
+    for section, name in (("windows", "calendar"), ("windows", "holidays"), ("mixture", "levels")):
+        result[section][name] = list(result[section][name])
     if engine is not None:
         result["engine"] = asdict(engine)
     return result

@@ -36,6 +36,7 @@ class Sizes:
     # Options of the methods compared with, as they stand in their files.
     head_epochs: int = 1  # FedRep
     variant: str = "fo"  # PerFedAvg: first order, or hf for Hessian-free
+    outer: str = "every"  # PerFedAvg: which periods make a step, every one or the next ones
     inner_steps: int = 5  # pFedMe
     clusters: int = 16  # FedDA
     week: int = 7  # FedDA
@@ -46,6 +47,8 @@ class Sizes:
                 raise FuelsError(f"{name} must be at least 1, it is {value}")
         if self.variant not in ("fo", "hf"):
             raise FuelsError(f"variant must be fo or hf, not {self.variant}")
+        if self.outer not in ("next", "every"):
+            raise FuelsError(f"outer must be next or every, not {self.outer}")
         if not 0 <= self.selection <= 1:
             raise FuelsError(
                 f"selection is the share of clients per round, at most 1, or 0 for the method's"
@@ -190,10 +193,11 @@ def _fedrep(s: Sizes) -> Cost:
 def _perfedavg(s: Sizes) -> Cost:
     """First order takes two batches and two gradients a step, Hessian-free three and four.
 
-    The appendix counts three gradients a step in either case.
+    With outer = every each batch makes a step once, with next it is used once. The appendix counts
+    three gradients a step in either case.
     """
     batches, gradients = (2, 2) if s.variant == "fo" else (3, 4)
-    steps = s.iterations // batches
+    steps = s.iterations if s.outer == "every" else s.iterations // batches
     return _cost(
         s,
         "perfedavg",

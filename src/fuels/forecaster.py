@@ -6,6 +6,8 @@ back is of the kind that went in.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,19 +16,22 @@ import numpy as np
 import polars as pl
 
 from fuels.build import build
-from fuels.config import Engine, Settings, check, merge
+from fuels.config import DEFAULT_PRESET, PRESETS, Engine, Settings, check, merge, nearest
 from fuels.data.panel import Panel
 from fuels.data.synthetic import synthesise
 from fuels.data.tables import panel_from_frame
 from fuels.errors import FuelsError
-from fuels.forecast import fill_from_past, forecast
+from fuels.experts.history import Floats, History
+from fuels.forecast import ahead, forecast
 from fuels.forecast_table import forecast_table, in_zone
 from fuels.methods import find_method
 from fuels.methods.base import MODEL
+from fuels.mixing import Mixing, begin, forecast_mixed, history_for
 from fuels.models import PersonalModels, load_models, personal_models, save_models
 from fuels.scores import errors
 
-SAVED = {"models.safetensors", "recent.parquet", "config.toml"}  # the files of `save`
+# The files of `save`.
+SAVED = {"models.safetensors", "mixture.safetensors", "recent.parquet", "config.toml"}
 
 
 def example_frame(activity: str = "net", clients: int = 8, days: int = 28) -> pl.DataFrame:
@@ -50,6 +55,8 @@ def long_frame(panel: Panel) -> pl.DataFrame:
 class Forecaster:
     """Personal forecasters for many series, trained together on this machine.
 
+    preset: best (the default: richer inputs, a mixture of the personal model with local experts,
+    and intervals) or paper (every setting of the paper).
     method: any of `fuels run --method`. period: steps in a period. rounds, patience: training stops
     after `rounds`, or earlier when the validation error has not improved for `patience` rounds; the
     validation part is the last fifth of the periods, or `validation` of them. Further settings by
@@ -64,30 +71,33 @@ class Forecaster:
         rounds: int = 100,
         patience: int = 15,
         validation: int | None = None,
-        preset: str = "paper",
+        preset: str = DEFAULT_PRESET,
         seed: int = 0,
         threads: int = 0,
         settings: dict[str, Any] | None = None,
     ) -> None:
         find_method(method)
+        if preset not in PRESETS:
+            raise FuelsError(f"preset {preset} is unknown{nearest(preset, PRESETS)}")
+        start = merge(Settings(), {"preset": preset, **PRESETS[preset]}, f"preset {preset}")
         if not isinstance(settings, dict | None):
             raise FuelsError(f"settings must be a dict of sections, not {settings!r}")
         if validation is not None and (not isinstance(validation, int) or validation < 0):
             raise FuelsError(f"validation must be a whole number of periods, not {validation!r}")
         changes = {
             "method": method,
-            "preset": preset,
             "seed": seed,
             "windows": {"period": period},
             "training": {"rounds": rounds, "patience": patience},
         }
-        self.settings = merge(merge(Settings(), changes, "Forecaster"), settings or {}, "settings")
+        self.settings = merge(merge(start, changes, "Forecaster"), settings or {}, "settings")
         check(self.settings)
         self.validation = validation
         self.engine = Engine(threads=threads)
         self.models: PersonalModels | None = None
         self.left_out: dict[str, str] = {}
         self._panel: Panel | None = None
+        self._mixing: Mixing | None = None
         self._pandas = False
 
     def __repr__(self) -> str:
@@ -127,23 +137,34 @@ class Forecaster:
             )
         self.left_out = job.dataset.left_out
         self._panel = panel
+        self._mixing = None
+        if settings.mixture.on:
+            self._mixing = begin(
+                self.models,
+                history_for(self.models, panel),
+                job.dataset.split.train,
+                title=f"{job.method.title} model",
+                levels=settings.mixture.levels,
+            )
         return self
 
-    def predict(self, h: int = 1, frame: Any = None) -> Any:
+    def predict(self, h: int = 1, frame: Any = None, level: Sequence[float] | None = None) -> Any:
         """The next `h` values of every client: unique_id, ds and a column named after the method.
 
-        They follow the end of the data given to `fit`, or of `frame`.
+        They follow the end of the data given to `fit`, or of `frame`, a table that continues them.
+        `level`, such as [80, 95], adds the bounds of intervals: FUELS-lo-80, FUELS-hi-80 and so on.
         """
-        models = self._fitted()
-        panel = self._history() if frame is None else self._read(frame)
-        table = forecast_table(forecast(models, panel, h)).rename(
-            {
-                "client": "unique_id",
-                "time": "ds",
-                "forecast": find_method(self.settings.method).title,
-            }
-        )
-        return self._give(table)
+        models, name = self._fitted(), find_method(self.settings.method).title
+        panel = self._history() if frame is None else self._continued(self._read(frame))
+        mixing = self._mixed(level)
+        made = forecast_mixed(mixing, panel, h) if mixing else forecast(models, panel, h)
+        wanted = [float(each) for each in level or ()]
+        columns = {"client": "unique_id", "time": "ds", "forecast": name}
+        for each in wanted:
+            columns |= {f"lower-{each:g}": f"{name}-lo-{each:g}"}
+            columns |= {f"upper-{each:g}": f"{name}-hi-{each:g}"}
+        table = forecast_table(made)
+        return self._give(table.select(pl.col(old).alias(new) for old, new in columns.items()))
 
     def evaluate(self, frame: Any) -> Any:
         """One-step errors on a table that continues the data of `fit`, one row per client.
@@ -153,37 +174,33 @@ class Forecaster:
         """
         models = self._fitted()
         new = self._read(frame)
-        whole = _join(self._history(), new) if self._panel is not None else new
-        known = [client for client in models.ids if client in set(new.ids)]
+        whole = self._continued(new)
+        there = set(new.ids)
+        known = [client for client in models.ids if client in there]
         if not known:
             raise FuelsError("none of the clients in this frame has a model")
-        rows = np.array([models.ids.index(client) for client in known])
-        values = whole.select(known).values
-        mean, std = models.mean[rows], models.std[rows]
-        z = ((fill_from_past(values, models.period) - mean) / std).T  # [client, time]
-        start = int((new.start - whole.start) // whole.step)
-        reach = max(max(branch) for branch in models.branches)
-        first, last = max(start, reach), start + new.length
+        history = history_for(models, whole)
+        before = history.length - whole.length  # steps without values before the panel
+        start = before + int((new.start - whole.start) // whole.step)
+        reach = models.sample.reach
+        first, last = max(start, before + reach), start + new.length
         if first >= last:
             raise FuelsError(f"the windows reach back {reach} steps: give more values to evaluate")
-        lags = np.array([lag for branch in models.branches for lag in branch])
-        steps = np.arange(first, last)[:, None] - lags
-        windows = z[:, steps].astype(np.float32)  # [client, step, lag]
-        predicted = _predict(models, rows, windows)
-        actual = ((new.select(known).values[first - start :] - mean) / std).T
+        predicted = self._said(history, first, last)
+        actual = history.observed[:, first:last]
         target = ~np.isnan(actual) & ~np.isnan(predicted)
         mse, mae = errors(np.nan_to_num(actual), np.nan_to_num(predicted), target)
         table = pl.DataFrame(
             {
-                "unique_id": known,
+                "unique_id": models.ids,
                 "mse": mse,
                 "mae": mae,
-                "mse_unit": mse * std**2,
-                "mae_unit": mae * std,
+                "mse_unit": mse * models.std**2,
+                "mae_unit": mae * models.std,
                 "values": target.sum(axis=1),
             }
         )
-        return self._give(table)
+        return self._give(table.filter(pl.col("unique_id").is_in(known)))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the models and how they were made to a folder.
@@ -198,6 +215,8 @@ class Forecaster:
             _refuse_used(folder, overwrite)
             folder.mkdir(parents=True, exist_ok=True)
             save_models(folder / "models.safetensors", models)
+            if self._mixing is not None:
+                self._mixing.save(folder / "mixture.safetensors")
             recent = folder / "recent.parquet"
             write_panel(self._history(), recent, overwrite=True)
             # `fuels forecast FOLDER` then goes on from the data of `fit`.
@@ -214,14 +233,56 @@ class Forecaster:
 
         folder = Path(path)
         settings, engine = read_config(folder / "config.toml")
-        loaded = cls(settings.method)
+        loaded = cls(settings.method, preset="paper")
         loaded.settings, loaded.engine = settings, engine
         loaded.models = load_models(folder / "models.safetensors")
+        mixture = folder / "mixture.safetensors"
+        if mixture.is_file():
+            loaded._mixing = Mixing.load(mixture, loaded.models)
         recent = folder / "recent.parquet"
         loaded._panel = read_panel(recent) if recent.exists() else None
         return loaded
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _continued(self, new: Panel) -> Panel:
+        """The data of `fit`, where they are at hand, with new ones after them."""
+        return new if self._panel is None else _join(self._history(), new)
+
+    def _mixed(self, level: Sequence[float] | None) -> Mixing | None:
+        """A mixture that has learned nothing since `fit`, with intervals of the levels asked for.
+
+        Every call starts from there and learns what the data hold, so calls do not depend on the
+        calls before them.
+        """
+        if self._mixing is None:
+            if level:
+                raise FuelsError(
+                    "intervals come with the mixture of experts: Forecaster(preset='best')"
+                )
+            return None
+        levels = tuple(float(each) for each in level or self._mixing.levels)
+        if self._panel is None:  # without the data of `fit` experts cannot be fitted anew
+            if set(levels) - set(self._mixing.levels):
+                known = ", ".join(f"{each:g}" for each in self._mixing.levels)
+                raise FuelsError(f"this forecaster was loaded with intervals of {known} % alone")
+            return deepcopy(self._mixing)
+        return replace(self._mixing, levels=levels, online={}, seen={})
+
+    def _said(self, history: History, first: int, last: int) -> Floats:
+        """One-step forecasts of steps first..last-1."""
+        mixing = self._mixed(None)
+        if mixing is None:
+            return ahead(self._fitted(), history, first, last)[:, :, 0]
+        past = None if mixing.untrained(history) else mixing.run(history, last)
+        if past is None:
+            raise FuelsError(
+                f"the experts were fitted on values up to {mixing.trained}: give later ones to"
+                " evaluate"
+            )
+        said = np.full((history.clients, history.length), np.nan)  # what was fitted is not judged
+        said[:, last - past.mixed.combined.shape[1] : last] = past.mixed.combined
+        return said[:, first:last]
 
     def _fitted(self) -> PersonalModels:
         if self.models is None:
@@ -258,30 +319,23 @@ def _refuse_used(folder: Path, overwrite: bool) -> None:
 
 
 def _join(old: Panel, new: Panel) -> Panel:
-    """One panel of two that follow or overlap; where both know a value the newer panel counts."""
+    """One panel of two that follow or overlap, up to the end of the new one.
+
+    Where both know a value the newer panel counts.
+    """
     if old.step != new.step or old.timezone != new.timezone:
         raise FuelsError("the new data have another step or time zone than those of fit")
     if (new.start - old.start) % old.step != np.timedelta64(0, "s"):
         raise FuelsError("the times of the new data do not lie on the clock of those of fit")
     start = min(old.start, new.start)
-    end = max(old.times[-1], new.times[-1])
-    length = int((end - start) // old.step) + 1
+    length = int((new.times[-1] - start) // old.step) + 1
     values = np.full((length, len(new.ids)), np.nan)
     at = int((old.start - start) // old.step)
     column = {client: i for i, client in enumerate(old.ids)}
     for i, client in enumerate(new.ids):
         if client in column:
-            values[at : at + old.length, i] = old.values[:, column[client]]
+            values[at : at + old.length, i] = old.values[: length - at, column[client]]
     at = int((new.start - start) // old.step)
     block = values[at : at + new.length]
     np.copyto(block, new.values, where=~np.isnan(new.values))
     return replace(new, values=values, start=start)
-
-
-def _predict(models: PersonalModels, rows: Any, windows: Any) -> Any:
-    import torch
-
-    index = torch.from_numpy(rows)
-    parts = {name: part[index] for name, part in models.parts.items()}
-    with torch.no_grad():
-        return models.network.predict(parts, torch.from_numpy(windows)).numpy()

@@ -155,21 +155,21 @@ def _set_term(
 
 @compiled(
     void(*[int64] * 8, boolean, int64, int64, float64, boolean, *[int64] * 3, float64, float64,
-         *[int64] * 5)
+         *[int64] * 6)
 )  # fmt: skip
 def losses_and_gradients(
     clients: int, rows: int, B: int, width: int,
     encoded: int, decoder: int, y: int, weight: int,
     intra: bool, W: int, intra_weight: int, intra_tau: float, detach: bool,
     positive: int, negative: int, inter_weight: int, inter_tau: float, rho: float,
-    total: int, parts: int, d_encoded: int, d_decoder: int, d_W: int,
+    total: int, parts: int, d_encoded: int, d_decoder: int, d_W: int, d_y: int,
 ) -> None:  # fmt: skip
     """total [client], parts [(prediction, intra, inter), client] and the gradients of the total.
 
     All arrays are given by their address and lie row by row, with the client first: encoded
     [rows, width] holds r and, for Eq. 3-6, r' below it; decoder [width + 1]; y and the weights [B];
     W [B, B]; positive and negative [B, width]. Without W there is no filter, without positive no
-    Eq. 11-13, without d_encoded its gradient is not wanted.
+    Eq. 11-13, without d_encoded or d_y their gradients are not wanted.
     """
     inverse, own = np.empty(rows), np.empty(rows)
     slope, towards, away, work = np.empty(B), np.empty(B), np.empty(B), np.empty(2 * B)
@@ -207,6 +207,9 @@ def losses_and_gradients(
         d_phi = d_decoder + 4 * n * (width + 1)
         combine(address(slope), 0, 1, r, width, B, 0, 0, 1, d_phi, width, width)
         put(d_phi, width, np.float32(bias))
+        if d_y != NOTHING:
+            for b in range(B):
+                put(d_y + of_client, b, np.float32(-slope[b]))
         if d_encoded == NOTHING:
             continue
         for row in range(rows if intra or inter else 0):  # too short: it has no direction to turn

@@ -18,7 +18,7 @@ batch, 0 for a row without a window (contrastive) or without an observed value (
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, cast
@@ -30,7 +30,6 @@ from torch.nn import functional
 
 from fuels.errors import FuelsError
 from fuels.model.backend import kernels
-from fuels.model.network import Network
 
 _KERNELS = "fuels.loss_kernels"
 # The logarithm of a pair that does not count. It is finite: a row without any pair that counts has
@@ -114,8 +113,7 @@ class Inter:
 
 
 def local_losses(
-    network: Network,
-    parts: Mapping[str, Tensor],
+    decoder: Tensor,
     encoded: Tensor,
     y: Tensor,
     weight: Tensor,
@@ -124,23 +122,24 @@ def local_losses(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """L of Eq. 15 [client], to be differentiated, and its terms by name, to be reported.
 
-    encoded [client, B, width] holds r, for L_intra [client, 2 B, width] with r' below it; y and
-    weight [client, B] belong to L_pred. A term whose needs are not given is left out.
+    decoder [client, width + 1] is a head, its bias last; encoded [client, B, width] holds r, for
+    L_intra [client, 2 B, width] with r' below it; y and weight [client, B] belong to L_pred. A term
+    whose needs are not given is left out.
     """
-    decoder = parts["decoder"]
     given = _fitting(encoded, decoder, y, weight, intra, inter)
     compiled = kernels(_KERNELS, *(tensor for tensor in given if tensor is not None))
     if compiled is None:
-        return plain_losses(network, parts, encoded, y, weight, intra, inter)
+        return plain_losses(decoder, encoded, y, weight, intra, inter)
     W = None if intra is None else intra.W
-    total, terms = cast(Any, _FusedLosses).apply(encoded, decoder, W, given, intra, inter, compiled)
+    total, terms = cast(Any, _FusedLosses).apply(
+        encoded, decoder, W, y, given, intra, inter, compiled
+    )
     named = zip(("prediction", "intra", "inter"), (True, intra, inter), terms.unbind(), strict=True)
     return total, {name: value for name, there, value in named if there}
 
 
 def plain_losses(
-    network: Network,
-    parts: Mapping[str, Tensor],
+    decoder: Tensor,
     encoded: Tensor,
     y: Tensor,
     weight: Tensor,
@@ -150,7 +149,8 @@ def plain_losses(
     """The same in torch operators, differentiated by autograd."""
     B = y.shape[1]
     r, r_augmented = encoded[:, :B], encoded[:, B:]
-    total = prediction_loss(y, network.decode(parts, r), weight)
+    said = torch.baddbmm(decoder[:, -1:, None], r, decoder[:, :-1, None]).squeeze(2)
+    total = prediction_loss(y, said, weight)
     terms = {"prediction": total.detach()}
     if intra is not None:
         u_augmented = unit(r_augmented.detach() if intra.detach else r_augmented)
@@ -174,6 +174,7 @@ class _FusedLosses(torch.autograd.Function):
         encoded: Tensor,
         decoder: Tensor,
         W: Tensor | None,
+        y: Tensor,
         given: Sequence[Tensor | None],
         intra: Intra | None,
         inter: Inter | None,
@@ -184,15 +185,16 @@ class _FusedLosses(torch.autograd.Function):
         total, terms = torch.empty(clients), torch.empty(3, clients)
         d_encoded = torch.empty(encoded.shape) if ctx.needs_input_grad[0] else None
         d_decoder, d_W = torch.empty(decoder.shape), None if W is None else torch.empty(W.shape)
+        d_y = torch.empty(y.shape) if ctx.needs_input_grad[3] else None
         held = [None if tensor is None else tensor.contiguous() for tensor in given]
-        at, out = _addresses(held), _addresses([total, terms, d_encoded, d_decoder, d_W])
+        at, out = _addresses(held), _addresses([total, terms, d_encoded, d_decoder, d_W, d_y])
         intra_tau, detach = (intra.tau, intra.detach) if intra else (1.0, False)
         inter_tau, rho = (inter.tau, inter.rho) if inter else (1.0, 0.0)
         compiled.losses_and_gradients(
             clients, rows, B, width, *at[:4],
             intra is not None, *at[4:6], intra_tau, detach, *at[6:], inter_tau, rho, *out,
         )  # fmt: skip
-        ctx.gradients = (d_encoded, d_decoder, d_W)
+        ctx.gradients = (d_encoded, d_decoder, d_W, d_y)
         ctx.mark_non_differentiable(terms)
         ctx.set_materialize_grads(False)
         return total, terms
@@ -200,12 +202,13 @@ class _FusedLosses(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor, _: None) -> tuple[Tensor | None, ...]:
-        d_encoded, d_decoder, d_W = ctx.gradients
+        d_encoded, d_decoder, d_W, d_y = ctx.gradients
         if any(factor != 1.0 for factor in slope.tolist()):  # 1 where the losses are summed up
             d_encoded = None if d_encoded is None else d_encoded * slope.view(-1, 1, 1)
             d_decoder = d_decoder * slope.view(-1, 1)
             d_W = None if d_W is None else d_W * slope.view(-1, 1, 1)
-        return d_encoded, d_decoder, d_W, None, None, None, None
+            d_y = None if d_y is None else d_y * slope.view(-1, 1)
+        return d_encoded, d_decoder, d_W, d_y, None, None, None, None
 
 
 def _addresses(tensors: Sequence[Tensor | None]) -> list[int]:

@@ -6,8 +6,8 @@ windows look like. No pickle, and nothing of the training data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fuels.data.windows import Branches, Dataset
+from fuels.data.calendar import Calendar, listed_holidays
+from fuels.data.sample import Sample
+from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.federation.checkpoint import load_state, prefixed, save_state, unprefixed
 from fuels.model.network import Network, Parts, build_network
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class PersonalModels:
     own: dict[str, NDArray[np.float32]]  # what else a method keeps per client, e.g. W_n
     mean: NDArray[np.float64]  # [client]
     std: NDArray[np.float64]
-    period: int
-    branches: Branches
+    sample: Sample
+    calendar: Calendar
     encoder: str
     hidden: int
     method: str
@@ -42,8 +44,27 @@ class PersonalModels:
     unit: str
 
     @property
+    def period(self) -> int:
+        return self.sample.period
+
+    @property
     def network(self) -> Network:
-        return build_network(self.encoder, self.hidden, self.branches)
+        return build_network(self.encoder, self.hidden, self.sample)
+
+    def take(self, ids: Sequence[str]) -> PersonalModels:
+        """The models of some clients."""
+        if tuple(ids) == self.ids:
+            return self
+        position = {client: i for i, client in enumerate(self.ids)}
+        rows = np.array([position[client] for client in ids], dtype=np.int64)
+        return replace(
+            self,
+            ids=tuple(ids),
+            parts={name: part[torch.from_numpy(rows)] for name, part in self.parts.items()},
+            own={name: array[rows] for name, array in self.own.items()},
+            mean=self.mean[rows],
+            std=self.std[rows],
+        )
 
     def tensors(self, client: str) -> dict[str, torch.Tensor]:
         """One client's model under the names torch.nn.GRU and Linear use."""
@@ -68,8 +89,8 @@ def personal_models(
         own=dict(own),
         mean=dataset.mean,
         std=dataset.std,
-        period=dataset.period,
-        branches=dataset.branches,
+        sample=dataset.sample,
+        calendar=dataset.calendar,
         encoder=encoder,
         hidden=hidden,
         method=method,
@@ -86,8 +107,8 @@ def save_models(path: Path, models: PersonalModels) -> None:
     facts = {
         "format": FORMAT,
         "ids": list(models.ids),
-        "period": models.period,
-        "branches": [list(branch) for branch in models.branches],
+        "sample": asdict(models.sample),
+        "holidays": sorted(str(day) for day in models.calendar.holidays),
         "encoder": models.encoder,
         "hidden": models.hidden,
         "method": models.method,
@@ -109,8 +130,8 @@ def load_models(path: Path) -> PersonalModels:
         own=unprefixed("own", arrays),
         mean=np.array(arrays["mean"]),
         std=np.array(arrays["std"]),
-        period=facts["period"],
-        branches=tuple(tuple(branch) for branch in facts["branches"]),
+        sample=_sample(facts["sample"]),
+        calendar=listed_holidays(facts["holidays"]),
         encoder=facts["encoder"],
         hidden=facts["hidden"],
         method=facts["method"],
@@ -118,3 +139,9 @@ def load_models(path: Path) -> PersonalModels:
         timezone=facts["timezone"],
         unit=facts["unit"],
     )
+
+
+def _sample(facts: Mapping[str, Any]) -> Sample:
+    """A sample from the plain values of its fields."""
+    branches = tuple(tuple(branch) for branch in facts["branches"])
+    return Sample(**{**facts, "branches": branches, "calendar": tuple(facts["calendar"])})

@@ -11,7 +11,7 @@ import hashlib
 
 import numpy as np
 
-SELECTION, AUGMENTATION, FILTER, NOISE, LATE, WEIGHTS = 1, 2, 3, 4, 5, 6
+SELECTION, AUGMENTATION, FILTER, NOISE, LATE, WEIGHTS, DOUBT = 1, 2, 3, 4, 5, 6, 7
 
 
 def client_key(client: str) -> int:

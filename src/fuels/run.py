@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,18 @@ from fuels.config import Engine, Settings, to_dict
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
+from fuels.experts.intervals import Bands
 from fuels.federation.checkpoint import save_state
 from fuels.federation.loop import BYTES, Watcher
 from fuels.forecast_table import in_zone, write_table
+from fuels.judge import Judged, judge_models
 from fuels.messages import Download
 from fuels.methods.base import MODEL
 from fuels.models import PersonalModels, load_models, personal_models, save_models
-from fuels.references import references
 from fuels.report.folder import RunFolder
-from fuels.report.outcome import Outcome
+from fuels.report.outcome import Outcome, own_rows
 from fuels.runtime import peak_memory_mb
-from fuels.scores import Scores, score, share_better
+from fuels.scores import share_better
 from fuels.version import __version__
 
 
@@ -119,8 +121,9 @@ def conclude(job: Job, folder: RunFolder, *, plots: bool = True) -> Outcome:
     """Judge the kept models, compare with the references, write the results."""
     models = write_models(job, folder, job.loop.final_download())
     save_state(folder.server, job.loop.server.state(), {"clients": list(job.loop.clients)})
-    outcome = judge(job, folder, models)
-    write_forecasts(job.dataset, folder, outcome.forecasts)
+    judged = judge_models(job, models)
+    outcome = outcome_of(job, folder, judged)
+    write_judged(job.dataset, folder, judged)
     if plots:
         from fuels.report.plots import write_plots  # matplotlib is slow to import
 
@@ -145,47 +148,34 @@ def write_models(job: Job, folder: RunFolder, download: Download) -> PersonalMod
     return models
 
 
-def forecasts_of(job: Job, models: PersonalModels) -> dict[str, NDArray[Any]]:
-    """Forecasts of the test part, the method's first, then the references'; none without values."""
-    dataset = job.dataset
-    first, last = dataset.split.part("test")
-    if not dataset.target[:, first:last].any():
-        return {}
-    own = {job.method.title: job.site.forecast(models.parts, "test")}
-    return own | references(dataset, "test")
+def write_judged(dataset: Dataset, folder: RunFolder, judged: Judged) -> None:
+    """Write the method's own forecasts, and the mixture so that it can go on."""
+    for forecast in list(judged.forecasts.values())[:1]:
+        bands = None if judged.mixture is None else judged.mixture.bands
+        write_table(forecast_frame(dataset, forecast, bands), folder.forecasts)
+    if judged.mixing is not None:
+        judged.mixing.save(folder.mixture)
 
 
-def write_forecasts(
-    dataset: Dataset, folder: RunFolder, forecasts: Mapping[str, NDArray[Any]]
-) -> None:
-    """Write the method's own forecasts, the first of those given."""
-    for forecast in list(forecasts.values())[:1]:
-        write_table(forecast_frame(dataset, forecast), folder.forecasts)
-
-
-def judge(job: Job, folder: RunFolder, models: PersonalModels) -> Outcome:
-    """Forecasts and scores of the test part, method and references, and the summary."""
-    dataset = job.dataset
-    forecasts = forecasts_of(job, models)
-    scores = {name: score(dataset, "test", value) for name, value in forecasts.items()}
-    summary = summarise(job, folder, scores)
+def outcome_of(job: Job, folder: RunFolder, judged: Judged) -> Outcome:
+    """All that the report needs."""
     return Outcome(
         title=job.method.title,
         settings=job.settings,
-        dataset=dataset,
+        dataset=job.dataset,
         history=folder.history(),
-        forecasts=forecasts,
-        scores=scores,
-        summary=summary,
+        forecasts=judged.forecasts,
+        scores=judged.scores,
+        summary=summarise(job, folder, judged),
+        mixture=judged.mixture,
+        steps_ahead=judged.steps_ahead,
     )
 
 
-def essentials(
-    job: Job, scores: Mapping[str, Scores], *, rounds: int, best: bool
-) -> dict[str, Any]:
+def essentials(job: Job, judged: Judged, *, rounds: int, best: bool) -> dict[str, Any]:
     """What every summary says first, of a run on one machine or at a site."""
     dataset = job.dataset
-    return {
+    summary: dict[str, Any] = {
         "method": job.settings.method,
         "version": __version__,
         "settings": to_dict(job.settings),
@@ -200,16 +190,21 @@ def essentials(
         },
         "rounds": rounds,
         "kept_model": "best on the validation part" if best else "last",
-        "scores": {name: value.means() for name, value in scores.items()},
+        "scores": {name: value.means() for name, value in judged.scores.items()},
     }
+    if judged.mixture is not None:
+        summary["mixture"] = judged.mixture.summary()
+    if judged.steps_ahead is not None:
+        summary["steps_ahead"] = asdict(judged.steps_ahead)
+    return summary
 
 
-def summarise(job: Job, folder: RunFolder, scores: dict[str, Scores]) -> dict[str, Any]:
-    loop, title = job.loop, job.method.title
+def summarise(job: Job, folder: RunFolder, judged: Judged) -> dict[str, Any]:
+    loop, title, scores = job.loop, job.method.title, judged.scores
     totals, history = loop.totals, folder.history()
     best = job.settings.training.keep == "best" and not np.isnan(loop.val_mse).all()
-    others = {name: value for name, value in scores.items() if name != title}
-    summary = essentials(job, scores, rounds=loop.round, best=best) | {
+    others = {name: v for name, v in scores.items() if name not in own_rows(title)}
+    summary = essentials(job, judged, rounds=loop.round, best=best) | {
         "per_client_and_round": {
             "numbers_up": history[-1]["numbers_up"] if history else 0,
             "numbers_down": history[-1]["numbers_down"] if history else 0,
@@ -233,12 +228,25 @@ def summarise(job: Job, folder: RunFolder, scores: dict[str, Scores]) -> dict[st
     return summary
 
 
-def forecast_frame(dataset: Dataset, forecast: NDArray[Any], part: str = "test") -> pl.DataFrame:
-    """client, time, actual, forecast of a part, in the data's unit; times in the data's zone."""
+def forecast_frame(
+    dataset: Dataset, forecast: NDArray[Any], bands: Bands | None = None, part: str = "test"
+) -> pl.DataFrame:
+    """client, time, actual, forecast of a part, in the data's unit; times in the data's zone.
+
+    With intervals: lower-80, upper-80 and so on beside them.
+    """
     actual = dataset.values(part)
     first, last = dataset.split.part(part)
-    predicted = forecast * dataset.std[:, None] + dataset.mean[:, None]
-    predicted = np.where(dataset.window[:, first:last], predicted, np.nan)
+
+    def in_unit(values: NDArray[Any]) -> NDArray[Any]:
+        scaled = values * dataset.std[:, None] + dataset.mean[:, None]
+        return np.where(dataset.window[:, first:last], scaled, np.nan).ravel()
+
+    columns = {"forecast": in_unit(forecast)}
+    for i, level in enumerate(() if bands is None else bands.levels):
+        assert bands is not None
+        columns[f"lower-{level:g}"] = in_unit(bands.lower[i])
+        columns[f"upper-{level:g}"] = in_unit(bands.upper[i])
     times = dataset.times(part)
     clients, steps = actual.shape
     frame = pl.DataFrame(
@@ -246,7 +254,7 @@ def forecast_frame(dataset: Dataset, forecast: NDArray[Any], part: str = "test")
             "client": np.repeat(np.array(dataset.ids), steps),
             "time": np.tile(times.astype("datetime64[ms]"), clients),
             "actual": actual.ravel(),
-            "forecast": predicted.ravel(),
+            **columns,
         }
-    ).with_columns(pl.col("actual", "forecast").fill_nan(None))
+    ).with_columns(pl.col("actual", *columns).fill_nan(None))
     return in_zone(frame, dataset.panel.timezone)

@@ -18,7 +18,7 @@ from torch import Tensor
 from fuels.data.windows import Dataset
 from fuels.model.network import Network, Parts
 from fuels.model.optimiser import adam_step, sgd_step
-from fuels.randomness import AUGMENTATION, generator
+from fuels.randomness import AUGMENTATION, DOUBT, generator
 
 Slots = dict[str, dict[str, Tensor]]  # part: name of the optimiser's memory: [client, ...]
 
@@ -56,12 +56,22 @@ class Batch:
     index: int  # position among the periods of the training part that can have samples
     last_epoch: bool
     x: Tensor  # windows, [client, B, lag]
+    clock: Tensor  # what the clock tells, [B, H, column], the same for all clients
     x_augmented: Tensor | None  # x', the temporal shift of x
     y: Tensor  # values to predict, [client, B]
     weight: Tensor  # of each row in the prediction loss, sums to 1, [client, B]
     row_weight: Tensor  # of each row in the contrastive losses, [client, B]
     active: Tensor  # [client]: the client has something to learn from here
     complete: Tensor  # [client]: every row has a window
+    later: Later | None = None  # targets of the heads beyond the first
+
+
+@dataclass(frozen=True)
+class Later:
+    """Targets 2, ..., H steps ahead."""
+
+    y: Tensor  # [client, B, H - 1]
+    weight: Tensor  # [client, B, H - 1]; with those of the first step they sum to 1
 
 
 class GroupData:
@@ -73,29 +83,71 @@ class GroupData:
         window = dataset.window[clients, :end].reshape(len(clients), -1, period)
         # The first periods only feed the windows. All others are gone through, whoever has values
         # there, so that a client's batches do not depend on whom it is stacked with.
-        self.period, self.first = period, -(-max(dataset.lags) // period)
+        self.period, self.first = period, dataset.sample.reach_periods
         self.periods = range(self.first, end // period)
         first, last = self.first * period, end
         # One step more than the targets: the temporal shift of the last sample needs it, and its
         # newest value is still the last one of the training part.
         self.windows = torch.from_numpy(dataset.inputs(clients, first, last + 1)).to(device)
         self.y = torch.from_numpy(dataset.series[clients, first:last]).to(device)
+        self.doubt = dataset.sample.doubt
+        self.clocks = [  # the right one and, where it is needed, the one wrong about free days
+            torch.from_numpy(dataset.clock(first, last, wrong)).to(device)
+            for wrong in ((False, True) if self.doubt else (False,))
+        ]
         next_window = dataset.window[clients, first + 1 : last + 1]
         if next_window.shape[1] < last - first:
             next_window = np.pad(next_window, ((0, 0), (0, 1)), constant_values=True)
         self.shiftable = torch.from_numpy(next_window.copy()).to(device)
         # Period first, so that what belongs to one batch lies together: [period, client, ...].
-        by_period = [_row_weights(target), _row_weights(window), target.any(2), window.all(2)]
+        ahead = _ahead(dataset, clients)  # [client, period, B, H], the first H is `target`
+        weight = _row_weights(ahead.reshape(*ahead.shape[:2], -1)).reshape(ahead.shape)
+        by_period = [weight[..., 0], _row_weights(window), target.any(2), window.all(2)]
         self.weight, self.row_weight, self.active, self.complete = (
             torch.from_numpy(np.swapaxes(array, 0, 1).copy()).to(device) for array in by_period
         )
-        self.samples = target.sum(axis=(1, 2)).astype(np.int64)
+        self.later: tuple[Tensor, Tensor] | None = None
+        if dataset.sample.horizon > 1:
+            self.later = (
+                torch.from_numpy(_later_values(dataset, clients, first, last)).to(device),
+                torch.from_numpy(np.swapaxes(weight[..., 1:], 0, 1).copy()).to(device),
+            )
+        self.samples = target[:, self.first :].sum(axis=(1, 2)).astype(np.int64)
         places = dataset.panel.coordinates
         self.coordinates = None if places is None else places[clients]  # [client, 2]
 
     def rows(self, period: int) -> slice:
         start = (period - self.first) * self.period
         return slice(start, start + self.period)
+
+    def later_of(self, period: int, rows: slice) -> Later | None:
+        if self.later is None:
+            return None
+        y, weight = self.later
+        return Later(y[:, rows], weight[period])
+
+
+def _ahead(dataset: Dataset, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether the value h steps ahead is a target of a row, [client, period, B, H]."""
+    end, period = dataset.split.train, dataset.period
+    window, target = dataset.window[clients, :end], dataset.target[clients, :end]
+    observed = dataset.observed[clients, :end]
+    masks = [target]
+    for h in range(1, dataset.sample.horizon):
+        later = np.zeros_like(target)
+        later[:, : end - h] = observed[:, h:] & window[:, : end - h]  # inside the training part
+        masks.append(later)
+    return np.stack(masks, axis=-1).reshape(len(clients), -1, period, len(masks))
+
+
+def _later_values(
+    dataset: Dataset, clients: NDArray[np.int64], first: int, last: int
+) -> NDArray[np.float32]:
+    """Values 1, ..., H - 1 steps after each step, [client, step, H - 1]; 0 past training."""
+    values = np.zeros((len(clients), last - first, dataset.sample.horizon - 1), np.float32)
+    for h in range(1, dataset.sample.horizon):
+        values[:, : last - first - h, h - 1] = dataset.series[clients, first + h : last]
+    return values
 
 
 def _row_weights(mask: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -145,6 +197,7 @@ class Group:
         data = self.data
         for epoch in range(epochs):
             mix = self._mix(epoch) if augment else None
+            clocks = self._clocks(epoch)
             for index, period in enumerate(data.periods):
                 rows = data.rows(period)
                 x = data.windows[:, rows]
@@ -156,13 +209,24 @@ class Group:
                     index=index,
                     last_epoch=epoch == epochs - 1,
                     x=x,
+                    clock=clocks[index][rows],
                     x_augmented=x_augmented,
                     y=data.y[:, rows],
                     weight=data.weight[period],
                     row_weight=data.row_weight[period],
                     active=data.active[period],
                     complete=data.complete[period],
+                    later=data.later_of(period, rows),
                 )
+
+    def _clocks(self, epoch: int) -> list[Tensor]:
+        """The clock of each period, which is wrong about free days in a share of them.
+
+        All clients live by the same clock, so the draw is one for all.
+        """
+        data = self.data
+        draws = generator(self.seed, DOUBT, self.round, epoch).random(len(data.periods))
+        return [data.clocks[int(draw < data.doubt)] for draw in draws]
 
     def _mix(self, epoch: int) -> Tensor:
         """The share a ~ U(shift, 1) of x(k) in x'(k) = a x(k) + (1 - a) x(k+1), [client, step].

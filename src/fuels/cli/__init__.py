@@ -70,7 +70,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # an id that the terminal cannot show is no error
             stream.reconfigure(errors="replace")
     try:
-        app()
+        app(prog_name="fuels")
     except FuelsError as error:
         typer.echo(f"fuels: {in_options(str(error), sys.argv[1:])}", err=True)
         sys.exit(130 if isinstance(error, InterruptedRunError) else 1)

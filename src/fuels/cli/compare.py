@@ -169,7 +169,7 @@ def compare_command(
     from fuels.study.assemble import check_options, options_for
 
     own, others = divide(settings_ or [])
-    settings, _, remarks = assemble(changes, None, scale, None, others)
+    settings, _, remarks = assemble(changes, "paper", scale, None, others)
     names, numbers = parse_methods(methods), parse_seeds(seeds)
     folder = out or Path("runs") / "compare" / source_name(settings)
     engine = Engine(threads=threads or 0)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fuels.cli import options as opt
 from fuels.cli.settings import refuse_idle
 from fuels.errors import FuelsError
+
+if TYPE_CHECKING:
+    from fuels.mixing import Mixing
 
 
 def forecast_command(
@@ -33,7 +36,8 @@ def forecast_command(
         int,
         typer.Option(
             metavar="STEPS",
-            help="How many steps ahead; beyond the first, forecasts feed on forecasts.",
+            help="How many steps ahead; beyond those the run has heads for, forecasts feed on"
+            " forecasts.",
             min=1,
         ),
     ] = 1,
@@ -61,8 +65,9 @@ def forecast_command(
 ) -> None:
     """Forecast the next value, or several, for every client that has a model.
 
-    Without --out they are printed as CSV: client, time, forecast. Needs the models and the newest
-    data, nothing else: no server and no other site.
+    Without --out they are printed as CSV: client, time, forecast, and intervals where the run has
+    a mixture of experts; it learns from the values that came since it was last asked. Needs the
+    models and the newest data, nothing else: no server and no other site.
 
     Example: fuels forecast runs/first --data today.csv --horizon 24 --out next.csv
     """
@@ -72,6 +77,7 @@ def forecast_command(
     from fuels.config import Data, Settings, read_config
     from fuels.forecast import forecast
     from fuels.forecast_table import forecast_table, write_table
+    from fuels.mixing import Mixing, forecast_mixed
     from fuels.models import load_models
 
     if out is not None:
@@ -106,7 +112,13 @@ def forecast_command(
         changes = {**fresh, **changes}
     refuse_idle(Data(**{"source": settings.data.source, **changes}))
     panel = load_panel(replace(settings, data=replace(settings.data, **changes)))
-    result = forecast(models, panel, horizon)
+    state = (run if run.is_dir() else run.parent) / "mixture.safetensors"
+    if state.is_file():
+        mixing = Mixing.load(state, models)
+        result = forecast_mixed(mixing, panel, horizon)
+        keep(mixing, state)
+    else:
+        result = forecast(models, panel, horizon)
     strangers, silent = result.unknown, set(models.ids) - set(result.ids)
     if data is not None and strangers:
         typer.echo(f"note: no model for {listed(strangers)} of the data", err=True)
@@ -122,6 +134,17 @@ def forecast_command(
         typer.echo(json.dumps(table.to_dicts(), default=str, indent=2))
     else:
         typer.echo(table.write_csv(), nl=False)
+
+
+def keep(mixing: Mixing, state: Path) -> None:
+    """Write down what the mixture has learned; a forecast is worth printing even if that fails."""
+    try:
+        mixing.save(state)
+    except FuelsError:
+        typer.echo(
+            f"note: {state} cannot be written; the next forecast will learn these steps again",
+            err=True,
+        )
 
 
 def _check_target(out: Path, overwrite: bool) -> None:

@@ -73,8 +73,26 @@ def run_command(
         str | None,
         typer.Option(
             metavar="|".join(PRESETS),
-            help="Where the settings start: paper (every setting of the paper).",
+            help="Where the settings start: best (richer inputs, a mixture of local experts,"
+            " intervals) or paper (every setting of the paper). Without it: best.",
             autocompletion=opt.complete(PRESETS),
+            rich_help_panel=METHOD,
+        ),
+    ] = None,
+    horizon: Annotated[
+        int | None,
+        typer.Option(
+            metavar="STEPS",
+            help="Steps ahead, each with a head of its own. Without it: 1.",
+            rich_help_panel=METHOD,
+        ),
+    ] = None,
+    holidays: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATES|COUNTRY",
+            help="Free days besides weekends: dates between commas, or a country such as IT"
+            " (needs fuels[calendar]).",
             rich_help_panel=METHOD,
         ),
     ] = None,
@@ -244,7 +262,7 @@ def run_command(
             "activity": activity,
             "coordinates": coordinates,
         },
-        "windows": {"period": period, "split": split},
+        "windows": {"period": period, "split": split, "horizon": horizon, "holidays": holidays},
         "training": {
             "rounds": rounds,
             "keep": keep,

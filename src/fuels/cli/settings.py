@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fuels.config import (
+    DEFAULT_PRESET,
     PRESETS,
     SCALES,
     Data,
@@ -19,6 +20,7 @@ from fuels.config import (
     nearest,
     read_config,
 )
+from fuels.data.sample import sample_of
 from fuels.errors import FuelsError
 
 
@@ -43,6 +45,9 @@ def assemble(
     """Config file, then preset, then scale, then options, then --set: the later one wins."""
     settings, engine = (Settings(), Engine()) if config is None else read_config(config)
     notes: list[str] = []
+    if preset is None and config is None:
+        preset = DEFAULT_PRESET
+        notes.append(f"--preset {preset}; every setting of the paper: --preset paper")
     if preset is not None:
         if preset not in PRESETS:
             raise FuelsError(f"--preset {preset} is unknown{nearest(preset, PRESETS)}")
@@ -64,6 +69,7 @@ def assemble(
             "data.source is empty: name a file or a folder, or synthetic:net for the embedded data"
         )
     check(settings)
+    sample_of(settings.windows)
     refuse_idle(settings.data)
     settings = located(settings)
     if scale == "quick":

@@ -1,36 +1,30 @@
 """From a panel to samples: the split, the scale, and who may be a target.
 
 A sample at step k (Section 2) sees the values at k - lag for every lag of every branch, oldest
-first: branch one is the closeness window (c, ..., 2, 1), branch two the periodic window
-(q p, ..., 2 p, p). Nothing of validation or test reaches training: the split comes first, and the
-scale, the gap filling and the rules that leave a client out look at the training part only.
+first, and what the clock tells (sample.py). Nothing of validation or test reaches training: the
+split comes first, and the scale, the gap filling and the rules that leave a client out look at the
+training part only.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.data.calendar import Calendar, make_calendar
 from fuels.data.gaps import fill_gaps
 from fuels.data.live import leave_out
 from fuels.data.panel import Panel
+from fuels.data.sample import Branches, Sample
 from fuels.errors import FuelsError
 
-Branches = tuple[tuple[int, ...], ...]
 DEFAULT_SPLIT = (40, 11, 11)
+LEAST = 3  # periods to learn from
 TINY, HUGE = 1e-30, 1e30  # beyond these single precision fails
-
-
-def branches(period: int, closeness: int, periodicity: int) -> Branches:
-    """The paper's two windows as lags, oldest first."""
-    return (
-        tuple(range(closeness, 0, -1)),
-        tuple(period * j for j in range(periodicity, 0, -1)),
-    )
 
 
 @dataclass(frozen=True)
@@ -79,13 +73,14 @@ class Dataset:
     """
 
     panel: Panel  # the clients that take part, in the order of the arrays
-    period: int
-    branches: Branches
+    sample: Sample
+    calendar: Calendar
     split: Split
     offset: int
     series: NDArray[np.float32]  # z-scored, gaps filled, 0 where nothing is known
     known: NDArray[np.bool_]  # observed or filled
     window: NDArray[np.bool_]  # every lag of the sample at this step is known
+    observed: NDArray[np.bool_]
     target: NDArray[np.bool_]  # the value was observed, and its window is known
     mean: NDArray[np.float64]  # [client], of the training part
     std: NDArray[np.float64]  # [client], of the training part
@@ -97,34 +92,41 @@ class Dataset:
         return self.panel.ids
 
     @property
-    def lags(self) -> tuple[int, ...]:
-        return tuple(lag for branch in self.branches for lag in branch)
+    def period(self) -> int:
+        return self.sample.period
 
     def take(self, columns: Sequence[int]) -> Dataset:
         """The dataset of some of the clients, by position: a site's share."""
         index = np.asarray(columns, dtype=np.int64)
-        return Dataset(
+        return replace(
+            self,
             panel=self.panel.take(index),
-            period=self.period,
-            branches=self.branches,
-            split=self.split,
-            offset=self.offset,
             series=self.series[index],
             known=self.known[index],
             window=self.window[index],
+            observed=self.observed[index],
             target=self.target[index],
             mean=self.mean[index],
             std=self.std[index],
-            filled=self.filled,
             left_out={},
         )
 
     def inputs(self, clients: NDArray[np.int64], first: int, last: int) -> NDArray[np.float32]:
         """Windows [client, step, lag] of the steps first..last-1; unknown values are 0."""
-        steps = np.arange(first, last)[:, None] - np.asarray(self.lags)[None, :]
+        steps = np.arange(first, last)[:, None] - np.asarray(self.sample.lags)[None, :]
         known = (steps >= 0) & (steps < self.series.shape[1])
         gathered = self.series[clients][:, np.where(known, steps, 0)]
         return np.where(known, gathered, np.float32(0))
+
+    def clock(self, first: int, last: int, wrong: bool = False) -> NDArray[np.float32]:
+        """What the clock tells the samples of steps first..last-1, [step, H, column].
+
+        With `wrong` it takes working days for free ones, and the other way round.
+        """
+        steps = np.arange(first, last + self.sample.horizon - 1) - self.offset
+        local = self.panel.start + self.panel.standard_offset
+        calendar = replace(self.calendar, wrong=wrong)
+        return self.sample.clock(calendar, local + steps * self.panel.step, first)
 
     def values(self, part: str) -> NDArray[np.float64]:
         """The observed values of a part in the data's unit, [client, step]; NaN where missing."""
@@ -146,28 +148,33 @@ def draw_clients(ids: Sequence[str], count: int, seed: int) -> list[str]:
 
 def prepare(
     panel: Panel,
+    sample: Sample,
     *,
-    period: int,
-    lags: Branches,
+    holidays: Sequence[str] = (),
     split: str = "",
     clients: int = 0,
     seed: int = 0,
     max_gap: int = 0,
+    least: int = LEAST,
 ) -> Dataset:
-    """Split, leave out, draw, fill and scale: the dataset a federation trains on."""
+    """Split, leave out, draw, fill and scale: the dataset a federation trains on.
+
+    `least`: periods of training a client needs to learn from, besides those for its windows.
+    """
+    period = sample.period
     panel = panel.sorted()
     offset = int(panel.phases(period)[0]) if panel.length else 0
     length = offset + panel.length
     periods = -(-length // period)  # a final incomplete period counts
     values = np.full((periods * period, len(panel.ids)), np.nan)
     values[offset:length] = panel.values
-    reach = -(-max(max(branch) for branch in lags) // period)
-    needed = reach + 3
+    reach = sample.reach_periods
+    needed = reach + least
     if periods < needed:
         raise FuelsError(
             f"{panel.name}: {panel.length} steps are {panel.length / period:.1f} periods of"
-            f" {period}; at least {needed} are needed ({reach} for the windows to look back on, 3"
-            " to learn from)"
+            f" {period}; at least {needed} are needed ({reach} for the windows to look back on,"
+            f" {least} to learn from)"
         )
     train, val, test = split_periods(split, periods)
     bounds = Split(
@@ -178,7 +185,7 @@ def prepare(
     reasons = leave_out(values, 0, bounds.train, period, needed)
     filled_values, _ = fill_gaps(values, period, bounds.train, max_gap=max_gap or period)
     known = ~np.isnan(filled_values)
-    window = known_windows(known.T, lags)
+    window = known_windows(known.T, sample.branches)
     window[:, length:] = False  # after the end of the data there is nothing to forecast yet
     training = window[:, : bounds.train].reshape(len(panel.ids), -1, period)
     with np.errstate(over="ignore", invalid="ignore"), warnings.catch_warnings():
@@ -204,19 +211,26 @@ def prepare(
     scaled = ((filled_values - mean) / std).T
     return Dataset(
         panel=panel,
-        period=period,
-        branches=lags,
+        sample=sample,
+        calendar=panel_calendar(panel, holidays),
         split=bounds,
         offset=offset,
         series=np.nan_to_num(scaled, nan=0.0).astype(np.float32),
         known=known.T,
         window=window,
+        observed=observed.T,
         target=observed.T & window,
         mean=mean,
         std=std,
         filled=int((known & ~observed)[:length].sum()),
         left_out=left_out,
     )
+
+
+def panel_calendar(panel: Panel, holidays: Sequence[str]) -> Calendar:
+    """The calendar of a panel's years, and of the one after: forecasts reach into it."""
+    first, last = (int(t.astype("datetime64[Y]").astype(int)) + 1970 for t in panel.times[[0, -1]])
+    return make_calendar(holidays, range(first, last + 2))
 
 
 def known_windows(known: NDArray[np.bool_], lags: Branches) -> NDArray[np.bool_]:

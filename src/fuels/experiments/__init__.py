@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuels.experiments import (
     ablation,
+    cold_start,
     communication,
     complexity,
     data,
@@ -15,6 +16,7 @@ from fuels.experiments import (
     privacy,
     prototype_size,
     similarity,
+    skill,
     theory,
 )
 from fuels.experiments.base import Experiment
@@ -35,5 +37,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         metr_la,
         complexity,
         theory,
+        skill,
+        cold_start,
     )
 }

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MILLION = 1e6
 # Options that change what is multiplied or sent; the formulas are for their defaults.
-FIXED = ("outer", "steps", "detach", "inter", "intra", "periodic", "filter")
+FIXED = ("steps", "detach", "inter", "intra", "periodic", "filter")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def sizes_of(job: Job) -> Sizes:
         raise FuelsError("complexity forecasts whole periods, and the test part has none")
     own = {
         name: getattr(options, name)
-        for name in ("head_epochs", "variant", "inner_steps", "clusters", "week")
+        for name in ("head_epochs", "variant", "outer", "inner_steps", "clusters", "week")
         if hasattr(options, name)
     }
     return Sizes(
@@ -160,7 +160,7 @@ def _forecast(job: Job, number: int) -> None:
     models = job.method.model(_alone(job, number), download)
     x = torch.from_numpy(dataset.inputs(index, first, last)).to(job.site.device)
     with torch.no_grad():
-        job.site.network.predict(models, x)
+        job.site.network.predict(models, x, torch.from_numpy(dataset.clock(first, last)))
 
 
 # -- the experiment ----------------------------------------------------------------------------

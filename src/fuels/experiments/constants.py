@@ -177,7 +177,7 @@ def coupling(job: Job, data: GroupData, index: NDArray[np.int64], parts: Parts) 
     table, options, B = job.loop.server, job.method.options, job.dataset.period
     network, periods = job.method.facts.network, len(data.periods)
     with torch.no_grad():
-        r = network.encode(parts, data.windows[:, : periods * B])
+        r = network.encode(parts, data.windows[:, : periods * B], data.clocks[0][: periods * B])
     everyone = torch.from_numpy(table.prototypes)
     known = torch.from_numpy(table.known)
     sides = torch.from_numpy(table.alike(options.beta)[index])  # [looked at, client]
@@ -200,7 +200,8 @@ def coupling(job: Job, data: GroupData, index: NDArray[np.int64], parts: Parts) 
         (slope,) = torch.autograd.grad(value, R)  # d L_inter(n) / d R_m, [looked at, B, width]
         for i in (0, periods // 2, periods - 1):
             moving = parts["encoder"].detach().clone().requires_grad_(True)
-            batch = network.encode({"encoder": moving}, data.windows[:, i * B : (i + 1) * B])
+            part = slice(i * B, (i + 1) * B)
+            batch = network.encode({"encoder": moving}, data.windows[:, part], data.clocks[0][part])
             (found,) = torch.autograd.grad((batch * slope).sum() / periods, moving)
             largest = max(largest, float(lengths(found).max()))
     return largest

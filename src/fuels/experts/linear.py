@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.experts.calendar import Calendar
+from fuels.data.calendar import Calendar
 from fuels.experts.history import Floats, History
 from fuels.experts.ridge import Ridge, fit_ridge
 
@@ -174,6 +174,9 @@ class Linear:
             base = x[:, :, 0]  # the last value: lags are in order
             x = x[:, :, 1:] - base[:, :, None]
         if self.calendar:
-            shared = calendar.features(history, first, last)
+            steps = np.arange(first, last)
+            shared = calendar.columns(
+                ("time", "free"), history.times(first, last), steps % history.period, history.period
+            )
             x = np.concatenate([x, np.broadcast_to(shared, (len(x), *shared.shape))], axis=2)
         return x, base

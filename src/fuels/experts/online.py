@@ -14,7 +14,7 @@ says nothing (as on the training part, which it has seen) it sleeps.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,12 @@ class Online:
         truth = history.observed[:, first:last]
         mixed = self.mixture.run(truth, np.stack(list(experts.values())))
         return Past(experts, mixed, self.intervals.run(truth, mixed.combined, first))
+
+    def skip(self, steps: int) -> None:
+        """Pass over steps of which nothing is known; what waits for its time is learned."""
+        unknown = np.full((self.pool.clients, min(steps, self.horizon)), np.nan)
+        self.mixture.run(unknown, np.stack([unknown] * len(self.mixture.names)))
+        self.intervals.run(unknown, unknown, 0)
 
     def next(self, history: History, guests: Guests | None = None) -> tuple[Floats, Floats, Bands]:
         """The value `horizon` steps after the end of the history.
@@ -120,9 +126,15 @@ def start(
             f"{end} steps are too few to fit experts and to weigh them: 3 periods of {period} are"
             " the least"
         )
-    names = [*(expert.name for expert in pool.experts), *guests]
-    mixture = Mixture(history.clients, names, delay=horizon)
-    intervals = Intervals(history.clients, period, levels, delay=horizon)
-    early = Online(pool.fit(history, end - part, (horizon,)), mixture, intervals, horizon)
+    early = fresh(pool.fit(history, end - part, (horizon,)), period, horizon, levels, guests)
     warm_up = early.run(history, end - part, end)
-    return Online(pool.fit(history, end, (horizon,)), mixture, intervals, horizon, warm_up)
+    return replace(early, pool=pool.fit(history, end, (horizon,)), warm_up=warm_up)
+
+
+def fresh(
+    pool: FittedPool, period: int, horizon: int, levels: Sequence[float], guests: Sequence[str]
+) -> Online:
+    """Fitted experts with a mixture and intervals that have learned nothing yet."""
+    names = [*pool.names, *guests]
+    mixture = Mixture(pool.clients, names, delay=horizon)
+    return Online(pool, mixture, Intervals(pool.clients, period, levels, delay=horizon), horizon)

@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.data.calendar import Calendar
 from fuels.errors import FuelsError
-from fuels.experts.calendar import Calendar
 from fuels.experts.history import Floats, History
 from fuels.experts.linear import (
     Arrays,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.compiling import compiled
-from fuels.experts.calendar import Calendar
+from fuels.data.calendar import Calendar
 from fuels.experts.history import Floats, History
 from fuels.experts.linear import Arrays
 

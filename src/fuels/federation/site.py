@@ -249,7 +249,8 @@ class Site:
         self, models: Parts, index: NDArray[np.int64], first: int, last: int
     ) -> NDArray[np.float32]:
         x = torch.from_numpy(self.dataset.inputs(index, first, last)).to(self.device)
-        result: NDArray[np.float32] = self.network.predict(models, x).cpu().numpy()
+        clock = torch.from_numpy(self.dataset.clock(first, last)).to(self.device)
+        result: NDArray[np.float32] = self.network.predict(models, x, clock).cpu().numpy()
         return result
 
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fuels.config import Training
-from fuels.data.windows import Branches
-from fuels.losses import local_losses
+from fuels.data.sample import Sample
+from fuels.losses import Inter, Intra, local_losses, prediction_loss
 from fuels.messages import Arrays, Download, Upload
 from fuels.model.network import Network, Parts
 from fuels.training import Batch, Group, Optimiser, gradients, leaves
@@ -41,12 +41,15 @@ class Facts:
     """What a method may know of the federation it runs in."""
 
     network: Network
-    branches: Branches  # what a sample sees: lags in steps, oldest first
-    period: int
+    sample: Sample  # what a sample sees and says
     train_periods: int  # periods of the training part that have samples
     local_epochs: int
     optimiser: Optimiser
     seed: int
+
+    @property
+    def period(self) -> int:
+        return self.sample.period
 
 
 @dataclass(frozen=True)
@@ -186,9 +189,34 @@ class Method(ABC):
 
     def prediction(self, group: Group, batch: Batch, parts: Parts) -> Tensor:
         """L_pred of one batch, [client]."""
-        encoded = group.network.encode(parts, batch.x)
-        loss, _ = local_losses(group.network, parts, encoded, batch.y, batch.weight)
-        return loss
+        encoded = group.network.encode(parts, batch.x, batch.clock)
+        return self.losses(group, batch, parts, encoded)[0]
+
+    def losses(
+        self,
+        group: Group,
+        batch: Batch,
+        parts: Parts,
+        encoded: Tensor,
+        intra: Intra | None = None,
+        inter: Inter | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """L of Eq. 15 [client], to be differentiated, and its terms by name, to be reported.
+
+        `encoded` holds r and, for L_intra, r' below it. Heads beyond the first count in L_pred.
+        """
+        network = group.network
+        head, rest = network.first_head(parts, batch.x, batch.clock)
+        y = batch.y if rest is None else batch.y - rest
+        loss, terms = local_losses(head, encoded, y, batch.weight, intra, inter)
+        if batch.later is not None:
+            r = encoded[:, : batch.y.shape[1]]
+            said = network.decode_later(parts, r, batch.x, batch.clock).flatten(1)
+            later = batch.later
+            more = prediction_loss(later.y.flatten(1), said, later.weight.flatten(1))
+            terms["prediction"] = terms["prediction"] + more.detach()
+            loss = loss + more
+        return loss, terms
 
     def gradient(self, group: Group, batch: Batch, parts: Parts) -> tuple[Tensor, Parts]:
         """L_pred of one batch [client] and its gradient, at any parts and not only the group's."""

@@ -36,7 +36,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from fuels.data.calendar import Calendar
 from fuels.errors import FuelsError
 from fuels.losses import prediction_loss
 from fuels.messages import Arrays, Download, Upload
@@ -90,12 +92,12 @@ class FedDA(FedAvg):
 
     @property
     def lags(self) -> NDArray[np.int64]:
-        return np.array([lag for branch in self.facts.branches for lag in branch], dtype=np.int64)
+        return np.array(self.facts.sample.lags, dtype=np.int64)
 
     @property
     def reach(self) -> int:
         """Periods that only feed the windows."""
-        return -(-int(self.lags.max()) // self.facts.period)
+        return self.facts.sample.reach_periods
 
     # -- what travels --------------------------------------------------------------------------
 
@@ -161,6 +163,7 @@ class FedDA(FedAvg):
         steps = np.arange(self.reach * self.facts.period, sets.shape[1])
         x = torch.from_numpy(sets[:, steps[:, None] - self.lags].reshape(1, -1, len(self.lags)))
         y = torch.from_numpy(sets[:, steps].reshape(1, -1))
+        clock = self.clock(steps).repeat(len(sets), 1, 1)
         parts = {name: torch.from_numpy(start[name])[None].clone() for name in MODEL}
         slots = {name: self.own_optimiser.fresh(part) for name, part in parts.items()}
         on = torch.ones(1, dtype=torch.bool)
@@ -172,7 +175,8 @@ class FedDA(FedAvg):
                 rows = slice(first, first + options.warm_batch)
                 moving = leaves(parts, MODEL)
                 weight = torch.full_like(y[:, rows], 1 / y[:, rows].shape[1])
-                loss = prediction_loss(y[:, rows], network.predict(moving, x[:, rows]), weight)
+                predicted = network.predict(moving, x[:, rows], clock[rows])
+                loss = prediction_loss(y[:, rows], predicted, weight)
                 for name, gradient in gradients(loss, MODEL, moving).items():
                     optimiser.step(parts[name], gradient, slots[name], on)
         if not all(bool(part.isfinite().all()) for part in parts.values()):
@@ -180,6 +184,14 @@ class FedDA(FedAvg):
                 "round 1: the warm-up model of fedda diverged; take a smaller options.warm_rate"
             )
         return {name: part[0].numpy() for name, part in parts.items()}
+
+    def clock(self, steps: NDArray[np.int64]) -> Tensor:
+        """What the clock tells of steps of an augmented set: its days are means of many, so it
+        knows the time of the period and no day."""
+        sample = self.facts.sample
+        count = len(steps) + sample.horizon - 1
+        nowhere = np.full(count, np.datetime64("1970-01-01", "s"))  # a working day
+        return torch.from_numpy(sample.clock(Calendar(), nowhere, int(steps[0])))
 
     def attend(self, server: Clusters, upload: Upload) -> None:
         """Attention inside the clusters of this round's clients, then across these clusters."""

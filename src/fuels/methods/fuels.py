@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.losses import Inter, Intra, local_losses
+from fuels.losses import Inter, Intra
 from fuels.messages import Arrays, Download, Upload
 from fuels.methods.base import MODEL, Method, Options, Sent, tensor
 from fuels.privacy.noise import NONE, add_noise, check_noise, reach
@@ -91,7 +91,8 @@ class Fuels(Method):
         for batch in group.batches(self.facts.local_epochs, augment=options.intra):
             leaves = group.leaves(names)
             augmented = [] if batch.x_augmented is None else [batch.x_augmented]
-            encoded = group.network.encode(leaves, torch.cat([batch.x, *augmented], dim=1))
+            x = torch.cat([batch.x, *augmented], dim=1)
+            encoded = group.network.encode(leaves, x, batch.clock)
             intra = inter = None
             if options.intra:
                 W = leaves["filter"].view(-1, B, B) if options.filter else None
@@ -99,9 +100,7 @@ class Fuels(Method):
             if alignment is not None:
                 inter = alignment.term(batch, options.tau, options.rho)
             # Eq. 15: L = L_pred + L_intra + rho L_inter
-            loss, terms = local_losses(
-                group.network, leaves, encoded, batch.y, batch.weight, intra, inter
-            )
+            loss, terms = self.losses(group, batch, leaves, encoded, intra, inter)
             group.record(batch, **terms)
             group.update(loss, names, leaves, batch.active)
             if batch.last_epoch:

@@ -36,13 +36,15 @@ from fuels.training import Batch, Group
 @dataclass(frozen=True)
 class PerFedAvgOptions(Options):
     """The FUELS paper gives no values, but counts one step of adaptation before inference. alpha
-    and delta are those of the experiments of Fallah et al.; first order needs as many gradients in
-    an epoch as FedAvg, Hessian-free a third more."""
+    and delta are those of the experiments of Fallah et al. `every` makes as many steps in an epoch
+    as FedAvg, with two gradients for each (Hessian-free: four), and was a little better than `next`
+    on days before any test day (20 Milan cells, 40 rounds on November, judged on 1-10 December: MSE
+    0.1054 against 0.1072; alpha 0.001 gave 0.1053, 0.1 gave 0.1099)."""
 
     variant: str = "fo"  # fo: first order, hf: Hessian-free
     alpha: float = 0.01  # adaptation rate
     delta: float = 0.001  # half the width of the finite difference
-    outer: str = "next"  # which periods the outer gradient is taken on: next or every
+    outer: str = "every"  # which periods the outer gradient is taken on: next or every
     steps: int = 1  # of adaptation before the model is judged
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fuels.config import nearest
-from fuels.data.windows import Branches
+from fuels.data.sample import Branches, Sample
 from fuels.errors import FuelsError
 from fuels.model.gru import GruShape, branch_weights, encode, encoder_size
 from fuels.randomness import WEIGHTS, generator
@@ -34,7 +34,7 @@ class Encoder(Protocol):
 
     def initial(self, rng: np.random.Generator) -> NDArray[np.float32]: ...
 
-    def __call__(self, params: Tensor, x: Tensor) -> Tensor: ...
+    def __call__(self, params: Tensor, x: Tensor, signs: Tensor) -> Tensor: ...
 
     def tensors(self, params: Tensor) -> dict[str, Tensor]: ...
 
@@ -44,9 +44,9 @@ class GruEncoder:
 
     bounded = True
 
-    def __init__(self, hidden: int, branches: Branches) -> None:
+    def __init__(self, hidden: int, branches: Branches, signs: int = 0) -> None:
         self.lengths = [len(branch) for branch in branches]
-        self.shape = GruShape(hidden, tuple((length, 1) for length in self.lengths))
+        self.shape = GruShape(hidden, tuple((length, 1 + signs) for length in self.lengths))
         self.size = encoder_size(self.shape)
         self.width = self.shape.width
 
@@ -55,9 +55,17 @@ class GruEncoder:
         bound = 1 / np.sqrt(self.shape.hidden)
         return rng.uniform(-bound, bound, self.size).astype(np.float32)
 
-    def __call__(self, params: Tensor, x: Tensor) -> Tensor:
-        """Representations [client, row, d_r] of windows x [client, row, lag]."""
+    def __call__(self, params: Tensor, x: Tensor, signs: Tensor) -> Tensor:
+        """Representations [client, row, d_r] of windows x [client, row, lag].
+
+        Every step of a GRU reads a value and, beside it, what the clock tells, signs [row, column].
+        """
         inputs = [branch.unsqueeze(-1) for branch in torch.split(x, self.lengths, dim=2)]
+        if signs.shape[1]:
+            clock = signs[None, :, None]
+            inputs = [
+                torch.cat([branch, clock.expand(*branch.shape[:3], -1)], dim=3) for branch in inputs
+            ]
         return encode(params, inputs, self.shape)
 
     def tensors(self, params: Tensor) -> dict[str, Tensor]:
@@ -76,8 +84,8 @@ class LinearEncoder:
 
     bounded = True
 
-    def __init__(self, hidden: int, branches: Branches) -> None:
-        self.inputs = sum(len(branch) for branch in branches)
+    def __init__(self, hidden: int, branches: Branches, signs: int = 0) -> None:
+        self.inputs = sum(len(branch) for branch in branches) + signs
         self.width = hidden * len(branches)
         self.size = self.width * (self.inputs + 1)
 
@@ -85,9 +93,10 @@ class LinearEncoder:
         bound = 1 / np.sqrt(self.inputs)
         return rng.uniform(-bound, bound, self.size).astype(np.float32)
 
-    def __call__(self, params: Tensor, x: Tensor) -> Tensor:
+    def __call__(self, params: Tensor, x: Tensor, signs: Tensor) -> Tensor:
         weight, bias = self._weights(params)
-        return torch.tanh(torch.baddbmm(bias, x, weight))
+        clock = signs.expand(len(x), *signs.shape)
+        return torch.tanh(torch.baddbmm(bias, torch.cat([x, clock], dim=2), weight))
 
     def tensors(self, params: Tensor) -> dict[str, Tensor]:
         weight, bias = self._weights(params.unsqueeze(0))
@@ -101,18 +110,24 @@ class LinearEncoder:
         )
 
 
-ENCODERS: dict[str, Callable[[int, Branches], Encoder]] = {
+ENCODERS: dict[str, Callable[[int, Branches, int], Encoder]] = {
     "gru": GruEncoder,
     "linear": LinearEncoder,
 }
 
 
 class Network:
-    """Encoder and decoder; the decoder is one fully connected layer d_r -> 1."""
+    """Encoder and decoder; the decoder is one fully connected layer from d_r to each step ahead.
 
-    def __init__(self, encoder: Encoder) -> None:
-        self.encoder = encoder
-        self.sizes = {"encoder": encoder.size, "decoder": encoder.width + 1}
+    A head's row is [weights of r | weights of the clock | bias]. Where the sample asks for the
+    change, windows are taken relative to their last value, and what a head says is added to
+    it: a shift of the level then shifts the forecast by as much.
+    """
+
+    def __init__(self, encoder: Encoder, sample: Sample) -> None:
+        self.encoder, self.sample = encoder, sample
+        self.head = encoder.width + sample.clock_width + 1
+        self.sizes = {"encoder": encoder.size, "decoder": sample.horizon * self.head}
 
     @property
     def width(self) -> int:
@@ -122,22 +137,77 @@ class Network:
         """The one model every client starts from, [size] per part, drawn from the seed."""
         rng = generator(seed, WEIGHTS)
         bound = 1 / np.sqrt(self.encoder.width)
-        return {
-            "encoder": self.encoder.initial(rng),
-            "decoder": rng.uniform(-bound, bound, self.sizes["decoder"]).astype(np.float32),
-        }
+        encoder = self.encoder.initial(rng)
+        heads = np.zeros((self.sample.horizon, self.head))  # the clock's weights start at 0
+        for head in heads:
+            drawn = rng.uniform(-bound, bound, self.width + 1)
+            head[: self.width], head[-1] = drawn[:-1], drawn[-1]
+        return {"encoder": encoder, "decoder": heads.ravel().astype(np.float32)}
 
-    def encode(self, parts: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """r = en(delta; x): [client, row, d_r] of windows [client, row, lag]."""
-        return self.encoder(parts["encoder"], x)
+    def encode(self, parts: Mapping[str, Tensor], x: Tensor, clock: Tensor) -> Tensor:
+        """r = en(delta; x): [client, row, d_r] of windows [client, row, lag].
 
-    def decode(self, parts: Mapping[str, Tensor], r: Tensor) -> Tensor:
-        """y = de(phi; r): [client, row]."""
-        weight, bias = parts["decoder"][:, :-1], parts["decoder"][:, -1:]
-        return torch.baddbmm(bias.unsqueeze(2), r, weight.unsqueeze(2)).squeeze(2)
+        Where there are more rows than the clock has, they are further views of the same steps.
+        """
+        if self.sample.change:  # the encoder too sees changes only, so a level shifts nothing
+            x = x - x[:, :, self.sample.newest, None]
+        signs = clock[:, 0, self.sample.clock_width :]
+        if signs.shape[1] and len(signs) < x.shape[1]:
+            signs = signs.repeat(x.shape[1] // len(signs), 1)
+        return self.encoder(parts["encoder"], x, signs)
 
-    def predict(self, parts: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        return self.decode(parts, self.encode(parts, x))
+    def decode(self, parts: Mapping[str, Tensor], r: Tensor, x: Tensor, clock: Tensor) -> Tensor:
+        """y = de(phi; r): the next value, [client, row].
+
+        `clock` [row, H, column] is what the clock tells of the steps ahead.
+        """
+        weight = parts["decoder"][:, : self.width]
+        offset = self.offset(parts["decoder"][:, : self.head], x, clock[:, 0])
+        if offset.shape[1] == 1:  # the same for all rows: the product adds it
+            return torch.baddbmm(offset.unsqueeze(2), r, weight.unsqueeze(2)).squeeze(2)
+        return torch.bmm(r, weight.unsqueeze(2)).squeeze(2) + offset
+
+    def offset(self, head: Tensor, x: Tensor, clock: Tensor) -> Tensor:
+        """What a head adds to its product with r, [client, row]; [client, 1] if it is but a bias.
+
+        head [client, size], clock [row, column].
+        """
+        bias = head[:, -1:]
+        if self.sample.calendar:
+            bias = bias + head[:, self.width : -1] @ clock[:, : self.sample.clock_width].T
+        return bias + x[:, :, self.sample.newest] if self.sample.change else bias
+
+    def first_head(
+        self, parts: Mapping[str, Tensor], x: Tensor, clock: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """The first head as [weights of r | bias], and what it adds besides, [client, row]."""
+        head = parts["decoder"][:, : self.head]
+        if self.head == self.width + 1 and not self.sample.change:
+            return head, None
+        bias = head[:, -1:]
+        rest = self.offset(head, x, clock[:, 0]) - bias
+        return torch.cat([head[:, : self.width], bias], dim=1), rest
+
+    def decode_later(
+        self, parts: Mapping[str, Tensor], r: Tensor, x: Tensor, clock: Tensor
+    ) -> Tensor:
+        """The values 2, ..., H steps ahead, [client, row, H - 1]."""
+        heads = parts["decoder"].view(len(r), self.sample.horizon, self.head)[:, 1:]
+        said = torch.bmm(r, heads[:, :, : self.width].transpose(1, 2))
+        offsets = [self.offset(heads[:, h], x, clock[:, h + 1]) for h in range(heads.shape[1])]
+        return said + torch.stack([o.expand(said.shape[:2]) for o in offsets], dim=2)
+
+    def predict(self, parts: Mapping[str, Tensor], x: Tensor, clock: Tensor) -> Tensor:
+        """The next value, [client, row]."""
+        return self.decode(parts, self.encode(parts, x, clock), x, clock)
+
+    def predict_all(self, parts: Mapping[str, Tensor], x: Tensor, clock: Tensor) -> Tensor:
+        """The next H values, [client, row, H]."""
+        r = self.encode(parts, x, clock)
+        first = self.decode(parts, r, x, clock).unsqueeze(2)
+        if self.sample.horizon == 1:
+            return first
+        return torch.cat([first, self.decode_later(parts, r, x, clock)], dim=2)
 
     def tensors(self, parts: Mapping[str, Tensor], client: int) -> dict[str, Tensor]:
         """One client's model as named tensors, the way it is saved."""
@@ -145,12 +215,12 @@ class Network:
             f"encoder.{key}": value
             for key, value in self.encoder.tensors(parts["encoder"][client]).items()
         }
-        named["decoder.weight"] = parts["decoder"][client, :-1].unsqueeze(0)
-        named["decoder.bias"] = parts["decoder"][client, -1:]
+        heads = parts["decoder"][client].view(self.sample.horizon, self.head)
+        named["decoder.weight"], named["decoder.bias"] = heads[:, :-1], heads[:, -1]
         return named
 
 
-def build_network(encoder: str, hidden: int, branches: Branches) -> Network:
+def build_network(encoder: str, hidden: int, sample: Sample) -> Network:
     if encoder not in ENCODERS:
         raise FuelsError(f"model.encoder {encoder} is unknown{nearest(encoder, ENCODERS)}")
-    return Network(ENCODERS[encoder](hidden, branches))
+    return Network(ENCODERS[encoder](hidden, sample.branches, sample.signs_width), sample)

@@ -5,6 +5,7 @@ metrics.jsonl     one line a round, nothing in it depends on the clock
 timings.jsonl     seconds of each round by stage
 checkpoint.safetensors   while the run is unfinished
 models.safetensors, server.safetensors, forecasts.parquet, plots/, summary.json   when it is done
+mixture.safetensors      the experts and their weights, where the run has them
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class RunFolder:
         self.checkpoint = path / "checkpoint.safetensors"
         self.models = path / "models.safetensors"
         self.server = path / "server.safetensors"
+        self.mixture = path / "mixture.safetensors"
         self.forecasts = path / "forecasts.parquet"
         self.summary = path / "summary.json"
         self.plots = path / "plots"

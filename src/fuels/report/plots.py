@@ -57,6 +57,10 @@ def write_plots(outcome: Outcome, folder: Path) -> list[Path]:
                 "hours": draw_hours,
             }.items()
         ]
+    if outcome.mixture is not None:
+        from fuels.report.expert_plots import draw_experts
+
+        written.append(save(draw_experts(outcome), folder / "experts.png"))
     if outcome.history:
         written.append(save(draw_learning(outcome), folder / "learning.png"))
     return written
@@ -134,7 +138,7 @@ def _draw_client(
     axis.set_ylabel(short(dataset.panel.unit, 20))
     axis.yaxis.set_major_locator(MaxNLocator(4))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    _time_axis(axis, dataset.panel.timezone, times)
+    time_axis(axis, dataset.panel.timezone, times)
 
 
 def shown_steps(step_seconds: int, period: int, observed: NDArray[np.bool_]) -> tuple[int, int]:
@@ -155,7 +159,7 @@ def _line(axis: Axes, x: NDArray[Any], y: Floats, label: str, look: Look) -> Non
         axis.plot(x[alone], y[alone], ".", color=look["color"], markersize=4)
 
 
-def _time_axis(axis: Axes, timezone: str | None, times: NDArray[np.datetime64]) -> None:
+def time_axis(axis: Axes, timezone: str | None, times: NDArray[np.datetime64]) -> None:
     """The local clock: up to ten days are named at noon between their midnights."""
     from matplotlib import dates as matplotlib_dates
     from matplotlib.ticker import NullFormatter

@@ -180,8 +180,8 @@ def print_outcome(
     if not console.is_terminal:
         console.out(to_plain(outcome, folder, notes), end="", highlight=False)
         return
-    if outcome.scores:
-        console.print("", results(outcome).to_rich(), "", sep="\n")
+    for table in _tables(outcome):
+        console.print("", table.to_rich(), "", sep="\n")
     lines = rich.table.Table.grid(padding=(0, 2, 0, 0))
     lines.add_column(style="dim", no_wrap=True)
     lines.add_column(overflow="fold")
@@ -194,7 +194,8 @@ def print_outcome(
 
 def to_plain(outcome: Outcome, folder: Path | None = None, notes: Sequence[str] = ()) -> str:
     """Table, facts and notes as text."""
-    table = results(outcome).to_plain() + "* lowest of its column\n\n" if outcome.scores else ""
+    first, *more = [table.to_plain() for table in _tables(outcome)] or [""]
+    table = "\n".join([f"{first}* lowest of its column\n" if first else "", *more, ""])
     known = facts(outcome, folder)
     width = max(len(label) for label in known)
     lines = [f"{label.ljust(width)}  {text}" for label, text in known.items()]
@@ -203,9 +204,15 @@ def to_plain(outcome: Outcome, folder: Path | None = None, notes: Sequence[str] 
 
 def to_markdown(outcome: Outcome, folder: Path | None = None, notes: Sequence[str] = ()) -> str:
     """Table, facts and notes for a document."""
-    table = results(outcome).to_markdown() + "\n" if outcome.scores else ""
+    table = "".join(table.to_markdown() + "\n" for table in _tables(outcome))
     lines = [f"- {label}: {text}" for label, text in facts(outcome, folder).items()]
     return table + "\n".join([*lines, *(f"- {note}" for note in notes)]) + "\n"
+
+
+def _tables(outcome: Outcome) -> list[Table]:
+    """The tables of a run, the errors first; none where nothing could be compared."""
+    ahead = steps_ahead(outcome)
+    return [results(outcome), *([ahead] if ahead else [])] if outcome.scores else []
 
 
 def print_profile(seconds: Mapping[str, float], console: Console | None = None) -> None:
@@ -233,6 +240,7 @@ def facts(outcome: Outcome, folder: Path | None = None) -> dict[str, str]:
     found: dict[str, str] = {}
     if outcome.scores:
         found |= _against_references(outcome)
+        found |= _mixture(outcome)
     else:
         found["No errors"] = "the test part holds no observed value, so there is nothing to compare"
     if history:
@@ -272,6 +280,50 @@ def _against_references(outcome: Outcome) -> dict[str, str]:
         verb = "has" if len(ahead) == 1 else "have"
         found[BEATEN] = f"{names} {verb} a lower mean MSE than {title} on these data"
     return found
+
+
+def _mixture(outcome: Outcome) -> dict[str, str]:
+    """How the experts did, who was trusted, and what the intervals hold."""
+    mixture = outcome.mixture
+    if mixture is None:
+        return {}
+    mse = number(mixture.scores[mixture.best].means()["mse"])
+    bands = zip(mixture.bands.levels, mixture.coverage, mixture.bands.width(), strict=True)
+    said = (
+        f"{level:g} % hold {100 * covered:.1f} % (mean width {number(float(width))})"
+        for level, covered, width in bands
+    )
+    return {
+        "Experts": f"{outcome.title} mixes {len(mixture.names)} local experts, of which alone the"
+        f" best is {mixture.best} (MSE {mse}); the personal model led in {mixture.led:.0%} of all"
+        " steps",
+        "Intervals": f"{', '.join(said)}",
+    }
+
+
+def steps_ahead(outcome: Outcome) -> Table | None:
+    """Errors by steps ahead, where the run forecasts several."""
+    ahead = outcome.steps_ahead
+    if ahead is None:
+        return None
+    levels = () if outcome.mixture is None else outcome.mixture.bands.levels
+    rows: list[list[Cell]] = [
+        [
+            str(h + 1),
+            *(values[h] for values in ahead.mse.values()),
+            *(100 * covered for covered in (ahead.coverage[h] if ahead.coverage else ())),
+        ]
+        for h in range(len(next(iter(ahead.mse.values()))))
+    ]
+    return Table(
+        columns=[
+            Column("steps ahead"),
+            *(Column(name, "MSE") for name in ahead.mse),
+            *(Column(f"in {level:g} %", "%") for level in levels if ahead.coverage),
+        ],
+        rows=rows,
+        title="Errors (z-scored) by steps ahead on the test part",
+    )
 
 
 def kept_model(outcome: Outcome) -> str:

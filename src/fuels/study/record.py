@@ -2,15 +2,15 @@
 
 Run folders are large and stay where they were made; records are small enough to be kept with the
 project. A record holds the completed settings, every client's errors of the method and of the
-references, and the history of the rounds, with seven significant digits. It names no folder of the
-machine it was made on.
+references, the means of the experts beside a model, and the history of the rounds, with seven
+significant digits. It names no folder of the machine it was made on.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from fuels.config import Settings, to_dict
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.methods import complete, method_options
-from fuels.report.outcome import Outcome
+from fuels.report.outcome import Outcome, own_rows
 from fuels.scores import Scores
 from fuels.study.files import write_text
 
@@ -51,6 +51,9 @@ class Record:
     kept_model: str
     sent: dict[str, float]  # numbers_up, numbers_down per client and round; total_up, total_down
     seconds: float
+    # Means of the experts, coverage and width of the intervals, how often the model led, as
+    # summary.json has them; empty without a mixture.
+    mixture: dict[str, Any] = field(default_factory=dict)
 
     @property
     def rounds(self) -> int:
@@ -58,7 +61,7 @@ class Record:
 
     @property
     def references(self) -> tuple[str, ...]:
-        return tuple(name for name in self.mse if name != self.title)
+        return tuple(name for name in self.mse if name not in own_rows(self.title))
 
     def scores(self, name: str | None = None) -> Scores:
         """Errors of the method, or of a reference by name."""
@@ -76,6 +79,8 @@ class Record:
     def write(self, path: Path) -> None:
         """One line for each entry, so that a difference between two records can be read."""
         content = {"format": FORMAT, **_plain(asdict(self))}
+        if not self.mixture:  # then it is as it was before there were mixtures
+            del content["mixture"]
         lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
         write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
@@ -125,6 +130,7 @@ def make_record(key: str, outcome: Outcome) -> Record:
             "total_down": totals["numbers_down"],
         },
         seconds=round(sum(summary["seconds"].values()), 1),
+        mixture={} if outcome.mixture is None else outcome.mixture.summary(),
     )
 
 

@@ -25,10 +25,11 @@ from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.federation.loop import Loop, Watcher
+from fuels.judge import judge_models
 from fuels.methods import complete, method_options
 from fuels.models import load_models
 from fuels.report.folder import RunFolder, free_folder
-from fuels.run import judge, run
+from fuels.run import outcome_of, run
 from fuels.study.files import make_folder
 from fuels.study.progress import Place, Teller
 from fuels.study.record import Record, described, make_record
@@ -45,8 +46,10 @@ class Store:
     panels: dict[Data, Panel] = field(default_factory=dict)  # read once, used by many runs
 
     def panel(self, settings: Settings) -> Panel:
-        # Drawing clients is not reading, but a large synthetic federation is another one.
-        wanted = replace(settings.data, clients=max(SYNTHETIC_CLIENTS, settings.data.clients))
+        # Drawing clients is not reading, nor is making some of them new; but a large synthetic
+        # federation is another one.
+        clients = max(SYNTHETIC_CLIENTS, settings.data.clients)
+        wanted = replace(settings.data, clients=clients, newcomers="")
         if wanted not in self.panels:
             self.panels[wanted] = load_panel(settings)
         return self.panels[wanted]
@@ -180,7 +183,7 @@ def judged_again(
 ) -> Record:
     """The record of a run that was finished but killed before its record was written."""
     with build(settings, engine, panel) as job:
-        outcome = judge(job, folder, load_models(folder.models))
+        outcome = outcome_of(job, folder, judge_models(job, load_models(folder.models)))
     return make_record(key, replace(outcome, summary=json.loads(folder.summary.read_text())))
 
 

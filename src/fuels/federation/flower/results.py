@@ -9,10 +9,10 @@ from pathlib import Path
 
 from fuels.build import Job
 from fuels.config import Engine, write_toml
+from fuels.judge import judge_models
 from fuels.messages import Download
 from fuels.report.folder import RunFolder
-from fuels.run import essentials, forecasts_of, write_forecasts, write_models
-from fuels.scores import score
+from fuels.run import essentials, write_judged, write_models
 
 
 def write_results(job: Job, path: Path, download: Download, rounds: int, engine: Engine) -> None:
@@ -20,9 +20,8 @@ def write_results(job: Job, path: Path, download: Download, rounds: int, engine:
     folder, dataset = RunFolder(path), job.dataset
     write_toml(folder.config, job.settings, engine)
     models = write_models(job, folder, download)
-    forecasts = forecasts_of(job, models)
-    write_forecasts(dataset, folder, forecasts)
-    scores = {name: score(dataset, "test", value) for name, value in forecasts.items()}
+    judged = judge_models(job, models)
+    write_judged(dataset, folder, judged)
     first, last = dataset.split.part("val")
     best = job.settings.training.keep == "best" and last > first
-    folder.finish(essentials(job, scores, rounds=rounds, best=best))
+    folder.finish(essentials(job, judged, rounds=rounds, best=best))

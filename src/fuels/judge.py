@@ -1,0 +1,137 @@
+"""What everyone would have said on the test part: the method, the experts beside it, references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.build import Job
+from fuels.data.windows import Dataset
+from fuels.experts.history import Floats, History, history_of
+from fuels.experts.online import Past
+from fuels.forecast import ahead
+from fuels.mixing import Mixing, begin
+from fuels.models import PersonalModels
+from fuels.references import references
+from fuels.report.outcome import MixtureOutcome, StepsAhead, own_rows
+from fuels.scores import Scores, score
+
+Forecasts = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Forecasts of the test part, [client, step] each, the method's first."""
+
+    forecasts: Forecasts
+    scores: dict[str, Scores]
+    mixture: MixtureOutcome | None = None
+    mixing: Mixing | None = None  # ready to go on after the test part
+    steps_ahead: StepsAhead | None = None
+
+
+def judge_models(job: Job, models: PersonalModels) -> Judged:
+    """Forecast the test part; empty where it holds no observed value."""
+    dataset, title, chosen = job.dataset, job.method.title, job.settings.mixture
+    first, last = dataset.split.part("test")
+    history, horizons = history_of(dataset), range(1, dataset.sample.horizon + 1)
+    mixing, pasts = None, {}
+    if chosen.on:
+        name = f"{title} model"
+        mixing = begin(models, history, dataset.split.train, title=name, levels=chosen.levels)
+        pasts = {h: mixing.run(history, last, horizon=h) for h in horizons}
+    if not dataset.target[:, first:last].any():
+        return Judged({}, {}, mixing=mixing)
+    forecasts: Forecasts = {title: job.site.forecast(models.parts, "test")}
+    parts = {h: test_part(dataset, past) for h, past in pasts.items() if past is not None}
+    mixture = None
+    if mixing is not None:
+        mixture = mixture_outcome(dataset, mixing.title, parts[1])
+        forecasts = {title: parts[1].mixed.combined, own_rows(title)[1]: forecasts[title]}
+    forecasts |= references(dataset, "test")
+    return Judged(
+        forecasts,
+        {name: score(dataset, "test", value) for name, value in forecasts.items()},
+        mixture,
+        mixing,
+        steps_ahead(dataset, models, history, parts) if len(horizons) > 1 else None,
+    )
+
+
+def test_part(dataset: Dataset, past: Past) -> Past:
+    """What was said of the test part, of all that was said since the end of training."""
+    first, last = (step - dataset.split.train for step in dataset.split.part("test"))
+    part, mixed, bands = slice(first, last), past.mixed, past.bands
+    experts = answering({name: f[:, part] for name, f in past.experts.items()})
+    usual = np.mean(list(experts.values()), axis=0)
+    combined = mixed.combined[:, part]
+    return Past(
+        experts,
+        replace(
+            mixed,
+            combined=np.where(np.isnan(combined), usual, combined),
+            weights=mixed.weights[part],
+            learners=mixed.learners[:, :, part],
+            trust=mixed.trust[part],
+        ),
+        replace(bands, lower=bands.lower[:, :, part], upper=bands.upper[:, :, part]),
+    )
+
+
+def answering(experts: Mapping[str, Floats]) -> dict[str, Floats]:
+    """An expert judged alone must always answer: where it sleeps, the mean of those awake does."""
+    stacked = np.stack(list(experts.values()))
+    awake = ~np.isnan(stacked)
+    mean = np.nansum(stacked, axis=0) / np.maximum(awake.sum(axis=0), 1)
+    return {name: np.where(np.isnan(f), mean, f) for name, f in experts.items()}
+
+
+def mixture_outcome(dataset: Dataset, model: str, part: Past) -> MixtureOutcome:
+    """How the experts did on the test part, and who was trusted."""
+    return MixtureOutcome(
+        model=model,
+        names=tuple(part.experts),
+        weights=part.mixed.weights,
+        bands=part.bands,
+        coverage=part.bands.coverage(truth_of(dataset)),
+        scores={name: score(dataset, "test", f) for name, f in part.experts.items()},
+    )
+
+
+def truth_of(dataset: Dataset) -> Floats:
+    """The test part on the normalised scale, NaN where it is no target."""
+    first, last = dataset.split.part("test")
+    return np.where(dataset.target[:, first:last], dataset.series[:, first:last], np.nan)
+
+
+# -- several steps ahead -----------------------------------------------------------------------
+
+
+def steps_ahead(
+    dataset: Dataset, models: PersonalModels, history: History, parts: Mapping[int, Past]
+) -> StepsAhead:
+    """Errors on the test part 1, ..., H steps ahead: mixture, heads, recursion and naive ones."""
+    first, last = dataset.split.part("test")
+    truth = truth_of(dataset)
+    mse: dict[str, list[float]] = {}
+    coverage: list[tuple[float, ...]] = []
+    for h in range(1, dataset.sample.horizon + 1):
+        begun = slice(first - h + 1, last - h + 1)  # a forecast of step k is made h steps before
+        said = {"mixture": parts[h].mixed.combined} if parts else {}
+        for name, direct in (("own head", True), ("recursive", False)):
+            made = ahead(models, history, begun.start, begun.stop, h, direct=direct)
+            said[name] = made[:, :, h - 1]
+        said["last value"] = history.lagged(first, last, h)
+        said["one period ago"] = history.lagged(
+            first, last, -(-h // dataset.period) * dataset.period
+        )
+        for name, forecast in said.items():
+            error = np.nanmean(np.nanmean((truth - forecast) ** 2, axis=1))
+            mse.setdefault(name, []).append(float(error))
+        if parts:
+            coverage.append(tuple(float(c) for c in parts[h].bands.coverage(truth)))
+    return StepsAhead(mse, coverage)

@@ -1,0 +1,94 @@
+"""Who was trusted when: the experts' weights over the test part, mean and some clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.report.outcome import MixtureOutcome, Outcome
+from fuels.report.plots import source, telling_clients, time_axis
+from fuels.report.style import METHOD, figure, legend, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+
+SHOWN = 5  # experts named beside the personal model; the others are one area
+OTHERS = "other experts"
+COLOURS = ("#d5700a", "#4c9a6a", "#b07aa1", "#e3b341", "#7aa6c2")  # apart from METHOD
+REST = "#d9d9d9"
+
+
+def draw_experts(outcome: Outcome) -> Figure:
+    """Weights as stacked areas: on average over the clients, then for a few of them."""
+    mixture = outcome.mixture
+    assert mixture is not None  # drawn only where there is one
+    dataset = outcome.dataset
+    names = leading(mixture)
+    chosen = telling_clients(outcome)
+    first, last = dataset.split.part("test")
+    times = dataset.times("test")
+    picture, grid = figure(
+        1 + len(chosen),
+        1,
+        [*names, OTHERS],
+        title="Who was trusted when",
+        subtitle=f"Weights of the experts in the forecasts of {outcome.title} over the test part;"
+        f" the personal model had the largest weight in {mixture.led:.0%} of all steps.",
+        footer=source(outcome),
+        height=1.35,
+        gap=0.25,
+    )
+    smooth = min(dataset.period, last - first)
+    panels = {"mean over all clients": mixture.weights.mean(axis=1)}
+    for client, why in chosen.items():
+        panels[f"{short(dataset.ids[client])}, {why}"] = mixture.weights[:, client]
+    for (axis,), (title, weights) in zip(grid, panels.items(), strict=True):
+        _areas(axis, times, running_mean(weights, smooth), mixture.names, names)
+        axis.set_title(title, loc="left", fontsize=9.5)
+        axis.set_ylim(0, 1)
+        axis.set_xlim(times[0], times[-1])
+        time_axis(axis, dataset.panel.timezone, times)
+    grid[-1][0].set_xlabel(f"running mean over {smooth} steps")
+    legend(picture, grid[0][0])
+    return picture
+
+
+def leading(mixture: MixtureOutcome) -> list[str]:
+    """The personal model and the experts with the largest mean weights."""
+    mean = mixture.weights.mean(axis=(0, 1))
+    order = [mixture.names[i] for i in np.argsort(-mean)]
+    return [mixture.model, *[name for name in order if name != mixture.model][:SHOWN]]
+
+
+def running_mean(weights: Floats, width: int) -> Floats:
+    """Mean over the last `width` steps (fewer at the start), [step, expert]."""
+    total = np.cumsum(np.nan_to_num(weights), axis=0)
+    before = np.concatenate([np.zeros((width, weights.shape[1])), total])[: len(total)]
+    count = np.minimum(np.arange(1, len(total) + 1), width)[:, None]
+    result: Floats = (total - before) / count
+    return result
+
+
+def _areas(
+    axis: Axes,
+    times: NDArray[np.datetime64],
+    weights: Floats,
+    all_names: Sequence[str],
+    shown: Sequence[str],
+) -> None:
+    columns = [weights[:, all_names.index(name)] for name in shown]
+    rest = np.clip(weights.sum(axis=1) - np.sum(columns, axis=0), 0, None)
+    axis.stackplot(
+        times.astype("datetime64[ms]"),
+        *columns,
+        rest,
+        labels=[*shown, OTHERS],
+        colors=[METHOD, *COLOURS[: len(shown) - 1], REST],
+        linewidth=0,
+    )

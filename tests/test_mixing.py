@@ -1,0 +1,207 @@
+"""The personal model among local experts: what it knows, what it remembers, how it goes on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from conftest import make_panel
+from fuels.build import build
+from fuels.config import PRESETS, Engine, Settings, merge
+from fuels.data.panel import Panel
+from fuels.data.windows import Dataset
+from fuels.errors import FuelsError
+from fuels.experts.history import History, history_of
+from fuels.forecast import ahead, forecast
+from fuels.judge import judge_models
+from fuels.mixing import Mixing, begin, forecast_mixed, history_for
+from fuels.models import PersonalModels, personal_models
+from fuels.report.folder import RunFolder
+from fuels.run import run
+
+HORIZON = 3
+BEST = merge(
+    merge(Settings(), {"preset": "best", **PRESETS["best"]}, "preset"),
+    {
+        "windows": {"horizon": HORIZON, "split": "14/2/4"},
+        "model": {"hidden": 6},
+        "training": {"rounds": 2},
+    },
+    "test",
+)
+
+
+@pytest.fixture(scope="module")
+def panel() -> Panel:
+    return make_panel(clients=4, days=20)
+
+
+@pytest.fixture(scope="module")
+def trained(panel: Panel) -> tuple[PersonalModels, Dataset]:
+    with build(BEST, Engine(threads=1), panel) as job:
+        job.loop.run()
+        parts = job.site.models(job.loop.final_download())
+        kind = {"encoder": "gru", "hidden": 6, "method": "fuels"}
+        return personal_models(job.dataset, parts, {}, **kind), job.dataset  # type: ignore[arg-type]
+
+
+def until(history: History, steps: int) -> History:
+    return replace(history, observed=history.observed[:, :steps], filled=history.filled[:, :steps])
+
+
+def start(trained: tuple[PersonalModels, Dataset]) -> tuple[Mixing, History, int]:
+    models, dataset = trained
+    history = history_of(dataset)
+    return begin(models, history, dataset.split.train, title="model"), history, dataset.split.train
+
+
+def test_the_models_forecasts_are_those_of_the_site(
+    trained: tuple[PersonalModels, Dataset], panel: Panel
+) -> None:
+    models, dataset = trained
+    first, last = dataset.split.part("test")
+    with build(BEST, Engine(threads=1), panel) as job:
+        site = job.site.forecast(models.parts, "test")
+    alone = ahead(models, history_of(dataset), first, last, HORIZON)
+    np.testing.assert_allclose(alone[:, :, 0], site, atol=1e-6)
+    beyond = ahead(models, history_of(dataset), first, last, HORIZON + 2)
+    np.testing.assert_array_equal(beyond[:, :, :HORIZON], alone)  # heads first, recursion after
+    again = ahead(models, history_of(dataset), first, last, HORIZON, direct=False)
+    np.testing.assert_array_equal(again[:, :, 0], alone[:, :, 0])
+    assert np.abs(again[:, :, 1] - alone[:, :, 1]).max() > 1e-4  # another way to say it
+
+
+def test_recursion_by_hand(trained: tuple[PersonalModels, Dataset]) -> None:
+    """The second step sees the first forecast where the first step saw the last value."""
+    models, dataset = trained
+    history, at = history_of(dataset), dataset.split.train
+    first = ahead(models, history, at, at + 1, 1, direct=False)[:, 0, 0]
+    told = history.filled.copy()
+    told[:, at] = first
+    pretended = replace(history, filled=told)
+    second = ahead(models, pretended, at + 1, at + 2, 1)[:, 0, 0]
+    both = ahead(models, history, at, at + 1, 2, direct=False)[:, 0]
+    np.testing.assert_allclose(both, np.stack([first, second], axis=1), atol=1e-6)
+
+
+@pytest.mark.parametrize("horizon", [1, HORIZON])
+def test_the_future_changes_no_forecast(
+    trained: tuple[PersonalModels, Dataset], horizon: int
+) -> None:
+    """A forecast h steps ahead, its weights and its interval know values up to h steps before."""
+    mixing, history, end = start(trained)
+    past = mixing.run(history, horizon=horizon)
+    cut = end + 30
+    observed = history.observed.copy()
+    observed[:, cut:] = 50.0
+    models, dataset = trained
+    changed = dataset.panel.values.copy()
+    changed[cut - dataset.offset :] = observed[:, cut:].T * dataset.std + dataset.mean
+    other = history_for(models, replace(dataset.panel, values=changed))
+    altered = begin(models, other, end, title="model").run(other, horizon=horizon)
+    assert past is not None and altered is not None
+    same = 30 + horizon  # steps of which the last `horizon` are forecast from before the cut
+    np.testing.assert_array_equal(past.mixed.combined[:, :same], altered.mixed.combined[:, :same])
+    np.testing.assert_array_equal(past.mixed.weights[:same], altered.mixed.weights[:same])
+    np.testing.assert_array_equal(past.bands.upper[:, :, :same], altered.bands.upper[:, :, :same])
+    assert (past.mixed.combined[:, same:] != altered.mixed.combined[:, same:]).any()
+
+
+def test_a_mixture_goes_on_from_its_file(
+    trained: tuple[PersonalModels, Dataset], tmp_path: Path
+) -> None:
+    mixing, history, end = start(trained)
+    whole = mixing.run(history)
+    value, _, bands = mixing.next(history)
+    pieces, path = [], tmp_path / "mixture.safetensors"
+    other = begin(trained[0], history, end, title="model")
+    for stop in (end + 1, end + 40, end + 41, history.length):
+        past = other.run(until(history, stop))
+        assert past is not None
+        pieces.append(past.mixed.combined)
+        other.save(path)
+        other = Mixing.load(path, trained[0])
+    assert whole is not None and other.run(history) is None  # nothing left to learn
+    # The model's own forecasts differ in their last bits with the number of steps asked for.
+    np.testing.assert_allclose(np.concatenate(pieces, axis=1), whole.mixed.combined, atol=1e-4)
+    again, _, same = other.next(history)
+    np.testing.assert_allclose(again, value, atol=1e-4)
+    np.testing.assert_allclose(same.upper, bands.upper, atol=1e-4)
+    with pytest.raises(FuelsError, match="not the mixture of these models"):
+        Mixing.load(path, trained[0].take(["c1", "c2"]))
+
+
+def test_data_that_begin_later_are_enough(
+    trained: tuple[PersonalModels, Dataset], panel: Panel
+) -> None:
+    """The last days alone, with a hole since the mixture was last asked."""
+    mixing, history, end = start(trained)
+    mixing.run(until(history, end + 5))
+    late = replace(panel, values=panel.values[-72:], start=panel.times[-72])
+    made = forecast_mixed(mixing, late, 1)
+    assert np.isfinite(made.values).all() and made.lower is not None
+    assert mixing.seen[1] == history.times(history.length, history.length + 1)[0]
+    with pytest.raises(FuelsError, match="have yet to be fitted"):
+        forecast_mixed(mixing, late, 2)
+
+
+def test_a_client_that_is_silent_is_left_to_the_experts_that_can_speak(
+    trained: tuple[PersonalModels, Dataset], panel: Panel
+) -> None:
+    """After 40 silent hours no window is known, but what was a week ago still is."""
+    models, _ = trained
+    mixing, _, _ = start(trained)
+    silent = panel.values.copy()
+    silent[-40:, 2] = np.nan
+    quiet = replace(panel, values=silent)
+    made = forecast_mixed(mixing, quiet.select(["c0", "c2", "c3"]))
+    assert made.ids == ("c0", "c2", "c3") and np.isfinite(made.values).all()
+    with pytest.warns(UserWarning, match="newest values are missing: c2"):
+        assert np.isnan(forecast(models, quiet).values[2]).all()
+
+
+def test_judged_with_and_without_experts(panel: Panel) -> None:
+    with build(BEST, Engine(threads=1), panel) as job:
+        job.loop.run()
+        kind = {"encoder": "gru", "hidden": 6, "method": "fuels"}
+        parts = job.site.models(job.loop.final_download())
+        models = personal_models(job.dataset, parts, {}, **kind)  # type: ignore[arg-type]
+        judged = judge_models(job, models)
+    assert list(judged.scores)[:3] == ["FUELS", "FUELS model alone", "last value"]
+    assert judged.mixture is not None and judged.steps_ahead is not None
+    assert judged.mixture.names[-1] == "FUELS model" and len(judged.mixture.scores) == 15
+    np.testing.assert_allclose(judged.mixture.weights.sum(axis=2), 1.0)
+    assert 0 <= judged.mixture.led <= 1
+    steps = judged.steps_ahead
+    assert {len(values) for values in steps.mse.values()} == {HORIZON}
+    assert steps.mse["mixture"][0] == pytest.approx(judged.scores["FUELS"].means()["mse"], rel=1e-3)
+    alone = judged.scores["FUELS model alone"].means()["mse"]
+    assert steps.mse["own head"][0] == pytest.approx(alone, rel=1e-3)
+
+
+def test_a_run_leaves_its_mixture_and_forecast_goes_on(panel: Panel, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    outcome = run(BEST, Engine(threads=1), folder, panel=panel)
+    assert (folder.plots / "experts.png").stat().st_size > 10_000
+    summary = json.loads(folder.summary.read_text())
+    assert set(summary["mixture"]["intervals"]) == {"80", "95"}
+    assert summary["steps_ahead"]["mse"]["recursive"]
+    assert summary["per_client_and_round"]["numbers_up"] == 24 * 12
+    table = pl.read_parquet(folder.forecasts)
+    names = ["lower-80", "upper-80", "lower-95", "upper-95"]
+    assert table.columns == ["client", "time", "actual", "forecast", *names]
+    assert (table["lower-95"] <= table["lower-80"]).all()
+    models = outcome.dataset  # the mixture has seen the whole test part
+    from fuels.models import load_models
+
+    mixing = Mixing.load(folder.mixture, load_models(folder.models))
+    assert set(mixing.online) == {1, 2, 3}
+    made = forecast_mixed(mixing, panel, 2)
+    alone = forecast(mixing.models, panel, 2)
+    assert made.values.shape == alone.values.shape == (len(models.ids), 2)
+    assert (made.values != alone.values).any()
