@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.build import lags, method_for, train_periods
+from fuels.build import method_for, train_periods
 from fuels.config import Model, Settings
+from fuels.data.sample import sample_of
 from fuels.data.synthetic import synthesise
 from fuels.data.windows import Dataset, prepare
 from fuels.errors import FuelsError
@@ -60,8 +61,7 @@ class Sizes:
 def make_dataset(sizes: Sizes) -> Dataset:
     dataset = prepare(
         synthesise("net", clients=sizes.clients, days=sizes.days),
-        period=PERIOD,
-        lags=lags(SETTINGS),
+        sample_of(SETTINGS.windows),
         split=f"{sizes.train}/0/{sizes.days - sizes.train}",
     )
     samples = dataset.target[:, FIRST * PERIOD : dataset.split.train]

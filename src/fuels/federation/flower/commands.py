@@ -108,9 +108,19 @@ def unregister(node_id: str) -> list[str]:
 
 def run_config(run: str, settings: Settings) -> dict[str, Any]:
     """The settings as a Flower run config; `serving.settings_of` reads it back."""
-    values = to_dict(settings)
-    del values["data"]
+    values = {
+        section: {key: _plain(inner) for key, inner in value.items()}
+        if isinstance(value, dict)
+        else value
+        for section, value in to_dict(settings).items()
+        if section != "data"
+    }
     return {**values, "options": json.dumps(dict(settings.options)), "run": run}
+
+
+def _plain(value: Any) -> Any:
+    """Flower's run config has no lists: words between commas, as on the command line."""
+    return ",".join(str(item) for item in value) if isinstance(value, list) else value
 
 
 def write_run_config(path: Path, run: str, settings: Settings) -> None:
