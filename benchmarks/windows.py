@@ -1,0 +1,63 @@
+"""A finished run of preset best by windows of its test part: mixture, every expert, intervals.
+
+    python benchmarks/windows.py RUN [--periods 11]
+
+RUN is a run folder; its test part is cut into windows of so many periods.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fuels.build import load_dataset
+from fuels.config import read_config
+from fuels.experts.history import history_of
+from fuels.judge import test_part, truth_of
+from fuels.mixing import begin
+from fuels.models import load_models
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--periods", type=int, default=11)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    settings, _ = read_config(options.run / "config.toml")
+    dataset = load_dataset(settings)
+    models = load_models(options.run / "models.safetensors")
+    history = history_of(dataset)
+    mixing = begin(models, history, dataset.split.train, title="personal model")
+    past = mixing.run(history, dataset.split.test)
+    assert past is not None  # a test part was trained for
+    part, truth = test_part(dataset, past), truth_of(dataset)
+    width = options.periods * dataset.period
+    cuts = [slice(first, first + width) for first in range(0, truth.shape[1], width)]
+    days = [str(dataset.times("test")[cut.start])[:10] for cut in cuts]
+    print("| MSE | " + " | ".join(f"from {day}" for day in days) + " |")
+    print("|---" * (1 + len(cuts)) + "|")
+    for name, said in {**part.experts, "mixture": part.mixed.combined}.items():
+        squares = (truth - said) ** 2
+        cells = [f"{np.nanmean(np.nanmean(squares[:, cut], axis=1)):.4f}" for cut in cuts]
+        print(f"| {name} | " + " | ".join(cells) + " |")
+    place = list(part.experts).index("personal model")
+    led = [part.mixed.weights[cut].argmax(axis=2) == place for cut in cuts]
+    print("| personal model led, % | " + " | ".join(f"{100 * w.mean():.1f}" for w in led) + " |")
+    for i, level in enumerate(part.bands.levels):
+        bands = [
+            replace(part.bands, lower=part.bands.lower[:, :, c], upper=part.bands.upper[:, :, c])
+            for c in cuts
+        ]
+        held = [100 * b.coverage(truth[:, c])[i] for b, c in zip(bands, cuts, strict=True)]
+        print(f"| inside {level:g} %, % | " + " | ".join(f"{h:.1f}" for h in held) + " |")
+        wide = [b.width()[i] for b in bands]
+        print(f"| width {level:g} % | " + " | ".join(f"{w:.4f}" for w in wide) + " |")
+
+
+if __name__ == "__main__":
+    main()
