@@ -23,7 +23,7 @@ from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
 from fuels.experiments import boosting, skill
 from fuels.experiments.base import Budget, Context
-from fuels.experiments.cold_start import judge, newcomer_error
+from fuels.experiments.cold_start import judge, newcomer_error, within_a_period
 from fuels.experts.history import history_of
 from fuels.messages import Download, Upload
 from fuels.methods import METHODS
@@ -282,9 +282,11 @@ def context_of(path: Path, **changes: Mapping[str, Any]) -> Context:
 
 
 def test_a_preset_keeps_its_rounds_and_the_command_stands_above_it(tmp_path: Path) -> None:
+    usual = PRESETS["best"]["training"]["rounds"]
     best = skill.preset_changes(context_of(tmp_path), "best")
-    own_rounds = PRESETS["best"]["training"]["rounds"]
-    assert best["training"]["rounds"] == own_rounds < 50 and best["mixture"]["on"]
+    assert best["training"]["rounds"] == min(50, usual) and best["mixture"]["on"]
+    few = replace(context_of(tmp_path), budget=Budget(4, usual - 1))
+    assert skill.preset_changes(few, "best")["training"]["rounds"] == usual - 1
     assert skill.preset_changes(context_of(tmp_path), "paper")["training"]["rounds"] == 50
     own = context_of(tmp_path, training={"learning_rate": "0.01"}, windows={"split": "40/0/11"})
     changed = skill.preset_changes(own, "best")
@@ -334,6 +336,10 @@ def test_a_record_without_its_mixture_is_named() -> None:
 
 
 # -- cold start --------------------------------------------------------------------------------
+
+
+def test_lags_beyond_a_period_are_dropped() -> None:
+    assert within_a_period("1-3/1p-1,1p,1p+1,2p/7p", 24) == "3,2,1/24,23"
 
 
 def test_errors_of_newcomers_are_on_the_scale_of_the_whole_history() -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fuels.data.newcomers import newcomers
+from fuels.data.sample import parse_lags
 from fuels.errors import FuelsError
 from fuels.experiments.base import Budget, Context, Experiment, Result
 from fuels.experiments.grid import Variant, footer, title_of
@@ -37,7 +38,7 @@ LENT, BEST, BEST_LENT = "FUELS, lent start", "FUELS, preset best", "FUELS, prese
 UNDER_BEST = {BEST: "fuels", BEST_LENT: "fuels-start", "FedRep, preset best": "fedrep"}
 SENDERS = ("FedAvg", "FedProx", "FedRep", "PerFedAvg", "pFedMe", "FedDA")  # of models
 WINDOWS = {"closeness": 3, "periodicity": 1}
-BEST_LAGS = "1-4/1p"  # those of preset best that look back one period
+WARM_RATE = 0.01  # of FedDA: its own, 0.1, diverges on sets in which most weeks are missing
 DAY = 86400
 
 
@@ -105,32 +106,49 @@ def read_options(context: Context) -> tuple[tuple[int, ...], float]:
 # -- runs --------------------------------------------------------------------------------------
 
 
-def variants(context: Context, split: str) -> list[Variant]:
+def variants(context: Context, split: str, period: int) -> list[Variant]:
     """Every method on short windows, FUELS with a lent start, and both under preset best."""
     short = layered({"windows": {**WINDOWS, "split": split}}, context.changes)
-    rows = [Variant(kind.title, name, short) for name, kind in METHODS.items()]
-    rows.insert(1, Variant(LENT, "fuels-start", {**short, "options": lending(context.rounds)}))
+    rows = []
+    for name, kind in METHODS.items():
+        options = {"warm_rate": WARM_RATE} if name == "fedda" else {}
+        rows.append(Variant(kind.title, name, {**short, "options": unless_given(context, options)}))
+    lent = {**short, "options": unless_given(context, lending(context.rounds))}
+    rows.insert(1, Variant(LENT, "fuels-start", lent))
     for title, name in UNDER_BEST.items():
         preset = preset_changes(context, "best", find_method(name))
-        own = layered(preset_sections(preset), {"windows": {"lags": BEST_LAGS, "split": split}})
+        lags = within_a_period(preset["windows"]["lags"], period)
+        own = layered(preset_sections(preset), {"windows": {"lags": lags, "split": split}})
         changes = {"preset": "best", **layered(own, context.changes)}
         if name == "fuels-start":
-            changes["options"] = lending(changes["training"]["rounds"])
+            rounds = int(changes["training"]["rounds"])
+            changes["options"] = unless_given(context, lending(rounds))
         rows.append(Variant(title, name, changes))
     return rows
+
+
+def within_a_period(lags: str, period: int) -> str:
+    """Those of some lags that look back at most one period, in steps."""
+    near = ([lag for lag in branch if lag <= period] for branch in parse_lags(lags, period))
+    return "/".join(",".join(map(str, branch)) for branch in near if branch)
 
 
 def preset_sections(changes: Mapping[str, Any]) -> dict[str, Any]:
     return {section: values for section, values in changes.items() if section != "preset"}
 
 
-def lending(rounds: Any) -> dict[str, Any]:
+def unless_given(context: Context, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a method, but for those that the command gives itself."""
+    return {key: v for key, v in options.items() if key not in context.method_options}
+
+
+def lending(rounds: int) -> dict[str, Any]:
     """Models are lent when nine tenths of the rounds are over.
 
     On days before any test day (Milan, days 30-40) later was better: what the lenders learn until
     then is worth more than rounds of a newcomer's own.
     """
-    return {"lend": max(1, int(rounds) - max(1, int(rounds) // 10))}
+    return {"lend": max(1, rounds - max(1, rounds // 10))}
 
 
 def study(context: Context, source: str, days: tuple[int, ...], share: float) -> Study:
@@ -142,7 +160,7 @@ def study(context: Context, source: str, days: tuple[int, ...], share: float) ->
         raise FuelsError(
             f"--option days: {days[-1]} is more than the {train // period} periods of training"
         )
-    rows = variants(context, f"{train // period}/0/{-(-test // period)}")
+    rows = variants(context, f"{train // period}/0/{-(-test // period)}", period)
     histories = [*(f"{share}@{day}" for day in days), ""]
     wanted = [
         context.settings(
@@ -332,12 +350,14 @@ def remarks(context: Context, found: Study, share: float) -> list[str]:
         "MSE in standard deviations of each client's whole training part, the same for every"
         " history. References and experts are fitted on the newcomers' own short history.",
         f"Windows look back one period for everybody: the last {WINDOWS['closeness']} values and"
-        f" one period ago; under preset best {BEST_LAGS}, the clock, and the experts' own lags.",
+        " one period ago; under preset best those of its lags, and the experts' own.",
         "In all: sent and received by a client over the whole training, with the shortest history.",
         "A lent start: every client sends its model once, when nine tenths of the rounds are over,"
         " and newcomers train on from the mean of the three most alike to them; it is a method of"
         " its own, fuels-start, that an owner must agree to.",
         *found.ways,
+        f"FedDA's warm-up model is trained at a rate of {WARM_RATE:g}, a tenth of its own, with"
+        " which it can diverge: a newcomer's missing weeks stand as zeros in its augmented set.",
     ]
     if found.lost:
         said.append(
