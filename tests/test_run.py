@@ -22,7 +22,7 @@ from fuels.config import Engine, Settings, merge, read_config
 from fuels.data.panel import Panel
 from fuels.data.sample import Sample, paper_branches
 from fuels.errors import FuelsError
-from fuels.federation.checkpoint import load_state
+from fuels.federation.checkpoint import load_state, save_state
 from fuels.methods import complete
 from fuels.model.network import build_network
 from fuels.report.folder import RunFolder
@@ -233,7 +233,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, panel: Panel, monkeypatch) ->
 
     settings, engine = small(), Engine(threads=1)
     folder = RunFolder(tmp_path / "r")
-    real, calls = checkpoint.save_file, []
+    real, calls = checkpoint.write_arrays, []
 
     def full(*args: object, **kwargs: object) -> None:
         calls.append(1)
@@ -241,7 +241,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, panel: Panel, monkeypatch) ->
             raise OSError(28, "No space left on device")
         real(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(checkpoint, "write_arrays", full)
     with pytest.raises(FuelsError, match="No space left on device"):
         run(settings, engine, folder, panel=panel, plots=False)
     assert load_state(folder.checkpoint)[1]["round"] == 2
@@ -292,3 +292,24 @@ def test_twenty_kills_end_bit_identical(tmp_path: Path) -> None:
         if kills == 20:
             return
     pytest.fail(f"only {kills} of 40 processes could be killed before they ended")
+
+
+def test_states_are_plain_safetensors(tmp_path: Path) -> None:
+    """Written without a copy of the arrays, and readable by the package that owns the format."""
+    from safetensors.numpy import load_file
+
+    arrays = {
+        "x": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "turned": np.arange(12.0).reshape(3, 4).T,
+        "flags": np.array([True, False]),
+        "none": np.zeros((0, 4), np.float32),
+        "one": np.array(3.5),
+        "bytes": np.frombuffer(b"abc", np.uint8),
+    }
+    save_state(tmp_path / "s", arrays, {"round": 3})
+    found, facts = load_state(tmp_path / "s")
+    assert facts == {"round": 3}
+    for name, array in load_file(tmp_path / "s").items():
+        np.testing.assert_array_equal(array, arrays[name])
+        assert array.dtype == found[name].dtype == arrays[name].dtype
+    assert found.keys() == arrays.keys()
