@@ -24,5 +24,5 @@ def test_the_first_example_is_short_and_runs(
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
     printed = capsys.readouterr().out
-    assert "FUELS" in printed and "shape: (18, 3)" in printed
+    assert "FUELS" in printed and "shape: (18, 7)" in printed
     assert (tmp_path / "my-forecaster" / "models.safetensors").exists()

@@ -13,6 +13,7 @@ from fuels.data.windows import Dataset
 from fuels.experts.ridge import fit_ridge
 
 Forecast = NDArray[np.float32]
+CHUNK = 64  # clients fitted at once: their features stay small in memory
 
 
 def references(dataset: Dataset, part: str) -> dict[str, Forecast]:
@@ -42,14 +43,16 @@ def ridge(dataset: Dataset, part: str, phase: bool = False) -> Forecast:
     With `phase`, one indicator per time of the period is added. The penalty of each client is the
     one with the least generalised cross-validation error on its training part.
     """
-    clients = np.arange(len(dataset.ids))
-    end = dataset.split.train
-    x = _features(dataset, 0, end, phase, clients)
-    y = dataset.series[:, :end].astype(np.float64)
-    fitted = fit_ridge(x, y, dataset.target[:, :end])
-    first, last = dataset.split.part(part)
-    wanted = _features(dataset, first, last, phase, clients)
-    return fitted.predict(wanted).astype(np.float32)
+    end, (first, last) = dataset.split.train, dataset.split.part(part)
+    said = []
+    for low in range(0, len(dataset.ids), CHUNK):
+        clients = np.arange(low, min(low + CHUNK, len(dataset.ids)))
+        y = dataset.series[clients, :end].astype(np.float64)
+        x = _features(dataset, 0, end, phase, clients)
+        fitted = fit_ridge(x, y, dataset.target[clients, :end])
+        wanted = _features(dataset, first, last, phase, clients)
+        said.append(fitted.predict(wanted).astype(np.float32))
+    return np.concatenate(said)
 
 
 def _features(
