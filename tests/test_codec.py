@@ -110,6 +110,17 @@ def test_any_json_header_is_refused_or_read(header: dict[str, Any], body: bytes)
     assert isinstance(found.round, int) and isinstance(found.facts, dict)
 
 
+@pytest.mark.parametrize("shape", [[0, 2**39, 2**39], [2**39, 0, 2**39], [2**20, 2**20, 0]])
+def test_an_axis_of_zero_hides_no_other(shape: list[int]) -> None:
+    header = {
+        "kind": "train", "run": "r", "round": 1, "site": "s", "facts": {},
+        "arrays": [["a", "float32", shape]],
+    }  # fmt: skip
+    text = json.dumps(header).encode()
+    with pytest.raises(FuelsError, match="no acceptable shape"):
+        decode(MAGIC + struct.pack("<I", len(text)) + text, LIMIT)
+
+
 class Bomb:
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return os.system, ("true",)

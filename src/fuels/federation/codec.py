@@ -134,6 +134,8 @@ def _layout(entries: list[Any]) -> list[tuple[str, str, tuple[int, ...]]]:
             raise FuelsError(f"array {name!r} has no acceptable shape")
         if any(type(size) is not int or not 0 <= size < 2**40 for size in shape):
             raise FuelsError(f"array {name!r} has no acceptable shape")
+        if prod(max(size, 1) for size in shape) >= 2**40:  # an axis of 0 hides how long others are
+            raise FuelsError(f"array {name!r} has no acceptable shape")
         layout.append((name, dtype, tuple(shape)))
     return layout
 

@@ -74,7 +74,12 @@ def register_keys(folder: ServerFolder) -> None:
         known = json.loads(noted.read_text(encoding="utf-8"))
     sites = {name: " ".join(line.split()[:2]) for name, line in folder.config.sites.items()}
     for name in [name for name, entry in known.items() if sites.get(name) != entry["key"]]:
-        commands.call(commands.unregister(known.pop(name)["node"]), extra)
+        answer = commands.call(commands.unregister(known[name]["node"]), extra)
+        if not answer.get("success"):  # it stays noted, so that it is tried again
+            message = answer.get("error-message", "")
+            log.error("the former key of site %s could not be taken back: %s", name, message)
+            continue
+        del known[name]
         log.info("the former key of site %s is not accepted any more", name)
     folder.keys.mkdir(exist_ok=True)
     for name in sorted(set(sites) - set(known)):
@@ -86,7 +91,9 @@ def register_keys(folder: ServerFolder) -> None:
         else:
             message = answer.get("error-message", "")
             log.error("the key of site %s could not be registered: %s", name, message)
-    noted.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+    temporary = noted.with_name(noted.name + ".tmp")  # a kill leaves the old list or the new one
+    temporary.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(noted)
 
 
 class Keys:
