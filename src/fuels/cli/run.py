@@ -92,7 +92,7 @@ def run_command(
         typer.Option(
             metavar="DATES|COUNTRY",
             help="Free days besides weekends: dates between commas, or a country such as IT"
-            " (needs fuels[calendar]).",
+            " (needs the extra calendar).",
             rich_help_panel=METHOD,
         ),
     ] = None,
