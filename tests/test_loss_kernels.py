@@ -94,7 +94,8 @@ def assert_near(found: dict[str, Tensor], exact: dict[str, Tensor], tolerance: f
     assert found.keys() == exact.keys()
     for name, value in exact.items():
         gap = float((found[name].double() - value.double()).norm())
-        assert gap <= tolerance * float(value.norm()), name
+        # A gradient can be nothing at all (vectors of width 1): there only rounding is left.
+        assert gap <= tolerance * float(value.norm()) + 1e-12, name
 
 
 def assert_equals_plain(step: Step) -> dict[str, Tensor]:
