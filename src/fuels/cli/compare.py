@@ -240,14 +240,16 @@ def show(console: Any, table: Table, notes: Sequence[str]) -> None:
 
 
 def parse_methods(text: str) -> list[str]:
-    from fuels.methods import METHODS as KNOWN
+    from fuels.methods import EXTENSIONS
+    from fuels.methods import METHODS as PUBLISHED
 
     if text == "all":
-        return list(KNOWN)
+        return list(PUBLISHED)
+    known = PUBLISHED | EXTENSIONS
     names = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     for name in names:
-        if name not in KNOWN:
-            raise FuelsError(f"--methods: unknown method {name}{nearest(name, KNOWN)}")
+        if name not in known:
+            raise FuelsError(f"--methods: unknown method {name}{nearest(name, known)}")
     if not names:
         raise FuelsError("--methods names no method")
     return names

@@ -122,14 +122,14 @@ def run_experiment(
     from rich.console import Console
 
     from fuels.experiments.base import Context, write
-    from fuels.methods import METHODS
+    from fuels.methods import EXTENSIONS, METHODS
     from fuels.study.assemble import check_options
     from fuels.study.progress import Spoken
     from fuels.study.store import DEFAULT_RUNS, Store
 
     teller = Spoken()
     own, others = shared.divide(assignments)
-    check_options(own, list(METHODS))
+    check_options(own, [*METHODS, *EXTENSIONS])
     changes: dict[str, Any] = {"windows": dict(windows)}
     for text in others:
         for section, value in assignment(text).items():

@@ -136,6 +136,7 @@ class Experiment:
     paper: Budget
     sources: tuple[str, ...] = NET  # data where none are named
     options: Mapping[str, str] = field(default_factory=dict)  # its own, with their defaults
+    setting: str = "all else as in the paper unless the command says otherwise"
 
     def budget(self, scale: str) -> Budget:
         return self.quick if scale == "quick" else self.paper
@@ -153,7 +154,7 @@ def write(experiment: Experiment, context: Context, result: Result, command: str
     """Tables as Markdown and CSV, figures as PNG, and one page with everything: NAME.md."""
     out = context.out
     make_folder(out)
-    page = [f"# {experiment.title}", "", *heading(context, command), ""]
+    page = [f"# {experiment.title}", "", *heading(experiment, context, command), ""]
     files = [out / f"{experiment.name}.md"]
     for name, table in result.tables.items():
         files.append(write_text(out / f"{name}.csv", table.to_csv()))
@@ -166,7 +167,7 @@ def write(experiment: Experiment, context: Context, result: Result, command: str
     return files
 
 
-def heading(context: Context, command: str) -> list[str]:
+def heading(experiment: Experiment, context: Context, command: str) -> list[str]:
     """What was run: the command, the data, the size and the seeds."""
     names = ", ".join(source_name(source) for source in context.sources)
     seeds = ", ".join(str(seed) for seed in context.seeds)
@@ -175,8 +176,7 @@ def heading(context: Context, command: str) -> list[str]:
         f"`{command}`",
         "",
         f"Data {names}; {context.clients or 'all'} clients, {context.rounds} rounds,"
-        f" seed{plural} {seeds}, scale {context.scale}; all else as in the paper"
-        " unless the command says otherwise.",
+        f" seed{plural} {seeds}, scale {context.scale}; {experiment.setting}.",
     ]
 
 

@@ -376,4 +376,5 @@ EXPERIMENT = Experiment(
     quick=Budget(clients=8, rounds=6),
     paper=Budget(clients=100, rounds=60),
     options={"days": "3,7,14,28", "share": "0.5"},
+    setting="windows and rates as said below",
 )

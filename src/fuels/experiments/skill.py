@@ -369,4 +369,5 @@ EXPERIMENT = Experiment(
     quick=Budget(clients=6, rounds=6),
     paper=Budget(clients=100, rounds=200, seeds=(0, 1, 2)),
     sources=TRIO,
+    setting="what each preset sets is in fuels/config.py, and the rounds it trains are below",
 )

@@ -110,12 +110,17 @@ class Site:
         if self.best and not len(unjudged):
             return self.best
 
-        def work(index: NDArray[np.int64]) -> Parts:
-            parts = self.method.model(self._group(index, 0), download)
-            return {name: part.detach() for name, part in parts.items()}
+        # Filled group by group: pieces put together at the end would be the models twice.
+        sizes = self.network.sizes
+        last = {name: torch.empty(len(self.ids), sizes[name], device=self.device) for name in MODEL}
 
-        pieces = self._in_groups(work, np.arange(len(self.ids)))
-        last = {name: torch.cat([piece[name] for piece in pieces]) for name in MODEL}
+        def work(index: NDArray[np.int64]) -> None:
+            parts = self.method.model(self._group(index, 0), download)
+            rows = torch.from_numpy(index).to(self.device)
+            for name, part in last.items():
+                part[rows] = parts[name].detach()
+
+        self._in_groups(work, np.arange(len(self.ids)))
         if self.best:
             judged = torch.from_numpy(self.best_round > 0).to(self.device).unsqueeze(1)
             return {name: torch.where(judged, self.best[name], last[name]) for name in MODEL}
