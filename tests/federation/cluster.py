@@ -23,7 +23,7 @@ from tests.federation.helpers import write_panel
 
 from fuels.config import Settings
 from fuels.federation.flower import launch
-from fuels.federation.flower.demo import Processes, federation
+from fuels.federation.flower.demo import Processes, descendants, federation
 from fuels.federation.flower.parties import Current, Rules, ServerConfig, ServerFolder
 from fuels.report.folder import RunFolder
 
@@ -142,7 +142,7 @@ class Cluster:
     def kill_site(self, site: str) -> None:
         """kill -9 of all that belongs to a site, at once."""
         process = self.processes.running.pop(site)
-        kill(process.pid, *children(process.pid))
+        kill(process.pid, *descendants(process.pid))
         process.wait()
 
     def set_rules(self, rules: Rules) -> None:
@@ -170,19 +170,6 @@ def kill(*ids: int) -> None:
             os.kill(number, signal.SIGKILL)
         except ProcessLookupError:
             continue
-
-
-def children(parent: int) -> list[int]:
-    """All processes below one, whichever of its threads started them, nearest first."""
-    found: list[int] = []
-    for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
-        try:
-            below = tasks.read_text().split()
-        except OSError:  # it has just ended
-            continue
-        for child in map(int, below):
-            found += [child, *children(child)]
-    return found
 
 
 class Relay(threading.Thread):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from fuels.federation.flower.desk import Desk
 from fuels.federation.flower.found import found
 from fuels.federation.flower.letters import read_upload
 from fuels.federation.flower.parties import Rules, ServerFolder, SiteFolder
+from fuels.federation.flower.post import Answer, Time
 from fuels.federation.flower.serving import serve
-from fuels.federation.flower.transport import Answer, Time
 from fuels.report.folder import RunFolder
 
 NEVER = float("inf")
@@ -155,6 +156,17 @@ class World:
                 for row, client in enumerate(upload.clients):
                     found[client] = {name: a[row] for name, a in upload.arrays.items()}
         return found
+
+    def summary(self, name: str = "run") -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.server.runs / name / "summary.json").read_text())
+        return found
+
+    def give_data(self, site: str, days: int) -> None:
+        """From now on a site has a file of its own, with its clients and so many days."""
+        folder = self.root / "sites" / site
+        write_panel(folder / "own.csv", SITES[site], days)
+        file = folder / "site.toml"
+        file.write_text(file.read_text().replace(str(self.root / "panel.csv"), "own.csv"))
 
     def state(self, name: str = "run") -> dict[str, Any]:
         return load_state(self.server.runs / name / "server.safetensors")[0]

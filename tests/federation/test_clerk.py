@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import chdir
+from dataclasses import replace
 from multiprocessing.connection import Listener
 from pathlib import Path
 
@@ -62,8 +63,14 @@ def test_a_clerk_answers_as_the_process_itself_would(
     assert decode(theirs[0], LIMIT).facts["clients"] == ["a", "d"]
     with pytest.raises(RefusalError, match="for site 'south'"):
         ask(site, question("hello", "south"))
-    with pytest.raises(RefusalError, match="the log in its own folder says why"):
+    with pytest.raises(RefusalError, match=r"message is refused: .* not in this format"):
         ask(site, Question(b"x" * 100, question("hello").run_config, "", time.time() + 60))
+    (site.path / "own.csv").write_text("time,client,value\n2024-01-01,a,secret\n")
+    elsewhere = replace(question("hello"), data=str(site.path / "own.csv"))
+    with pytest.raises(RefusalError, match="the log in its own folder says why") as told:
+        ask(site, elsewhere)
+    assert "secret" not in str(told.value) and "own.csv" not in str(told.value)
+    assert "secret" in (site.state / "site.log").read_text()
     assert ask(site, question("train", run="one")) == theirs[1]  # after a refusal, and from disk
 
     clerk.kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import stat
 import tomllib
 from dataclasses import replace
@@ -10,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-import httpx
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import (
@@ -25,7 +23,6 @@ from fuels.config import Settings, merge
 from fuels.errors import FuelsError
 from fuels.federation.flower import steward
 from fuels.federation.flower.commands import run_config, write_run_config
-from fuels.federation.flower.door import LARGEST, PULL, Door, is_open
 from fuels.federation.flower.found import found
 from fuels.federation.flower.keys import make_site_key, public_line
 from fuels.federation.flower.launch import new_run
@@ -101,6 +98,19 @@ def test_renewing_the_certificate(metro: Path) -> None:
         ({"sites": ["../x"]}, "lower-case letters"),
         ({"sites": []}, "at least one"),
         ({"name": "Metro City"}, "lower-case letters"),
+        ({"server": ""}, "--server '' must be a host name or an IPv4 address"),
+        ({"server": "münchen.example"}, "in ASCII"),
+        ({"server": "fed.example.org:9092"}, "without a port"),
+        ({"server": "-x.example"}, "must be a host name"),
+        ({"server": "10.0.0.256"}, "must be a host name"),
+        ({"server": "::1"}, "must be a host name"),
+        ({"server": "x" * 64 + ".org"}, "must be a host name"),
+        ({"listen": "all of them"}, "--listen 'all of them' must be"),
+        ({"port": 99999}, "--port 99999: a port lies between 1 and 65534"),
+        ({"port": 65535}, "--port 65535: a port lies between"),
+        ({"port": 0}, "--port 0: a port lies between"),
+        ({"methods": ["nonsense"]}, "unknown method nonsense"),
+        ({"methods": []}, "at least one method"),
     ],
 )
 def test_names_that_cannot_be(tmp_path: Path, arguments: dict[str, Any], reason: str) -> None:
@@ -108,6 +118,50 @@ def test_names_that_cannot_be(tmp_path: Path, arguments: dict[str, Any], reason:
     with pytest.raises(FuelsError, match=reason):
         found(tmp_path / "new", **values)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("server", ["fed.example.org", "localhost", "a-1", "10.0.0.7"])
+def test_hosts_that_can_be(tmp_path: Path, server: str) -> None:
+    found(tmp_path / "new", "metro", ["north"], server, 9092)
+    assert SiteFolder(tmp_path / "new/sites/north").config.server == f"{server}:9092"
+
+
+def test_what_fails_half_way_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fuels.federation.flower.found.write_app", full)
+    with pytest.raises(FuelsError, match=r"cannot be created \(No space left"):
+        found(tmp_path / "deep" / "new", "metro", ["north"], "localhost", 9092)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["west", "--methods", "nonsense"], "unknown method nonsense"),
+        (["west", "--methods", ","], "at least one method"),
+        (["North"], "lower-case"),
+        (["north"], "there is a site north already"),
+    ],
+)
+def test_sites_that_cannot_be_added(metro: Path, arguments: list[str], reason: str) -> None:
+    before = sorted(metro.rglob("*"))
+    result = runner.invoke(federation_app, ["add-site", str(metro), *arguments])
+    assert isinstance(result.exception, FuelsError) and reason in str(result.exception)
+    assert sorted(metro.rglob("*")) == before
+    assert set(ServerFolder(metro).config.sites) == {"north", "south"}
+
+
+def test_a_site_is_added_where_the_authority_is_and_never_over_another(metro: Path) -> None:
+    result = runner.invoke(federation_app, ["add-site", str(metro / "server"), "west"])
+    assert "the folder that `fuels federation init` made is needed" in str(result.exception)
+    (metro / "sites" / "west").mkdir()
+    result = runner.invoke(federation_app, ["add-site", str(metro), "west"])
+    assert "exists; it is not replaced" in str(result.exception)
+    assert list((metro / "sites" / "west").iterdir()) == []
 
 
 def test_a_folder_is_never_replaced(metro: Path) -> None:
@@ -122,6 +176,11 @@ def test_a_folder_is_never_replaced(metro: Path) -> None:
         ("quorum = 0.5", "qourum = 0.5", "did you mean quorum"),
         ("[sites]", "[sites]\n'a/b' = 'x'", "lower-case"),
         ("[sites]", "[sites", "not valid TOML"),
+        ("[sites]", "[sites]\na = 'x y one'\nb = 'x y two'", "sites a and b have the same key"),
+        ("deadline = 600.0", "deadline = 0", "deadline is a number of seconds"),
+        ("attempts = 10", "attempts = 0", "attempts must be at least 1"),
+        ("evaluate_every = 1", "evaluate_every = 0", "evaluate_every must be at least 1"),
+        ("staleness = 1", "staleness = -1", "staleness must not be negative"),
     ],
 )
 def test_bad_config_is_one_sentence(metro: Path, old: str, new: str, reason: str) -> None:
@@ -199,96 +258,6 @@ def test_a_site_without_data_says_so(metro: Path) -> None:
         folder.config_for("")
 
 
-# -- the door --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("path", "open_"),
-    [
-        ("/v1/fleet/pull-messages", True),
-        ("/v1/control/start-run", False),
-        ("/v1/runtime/acquire-task", False),
-        ("/v1/fleet/../control/start-run", False),
-        ("/v1/fleet/%2e%2e/control/start-run", False),
-        ("/v1/fleet//v1/control/start-run", False),
-        ("/v1/fleet/", False),
-        ("/docs", False),
-        ("/", False),
-    ],
-)
-def test_only_what_sites_need_is_open(path: str, open_: bool) -> None:
-    assert is_open(path) == open_
-
-
-def test_the_door_refuses_without_asking_the_superlink() -> None:
-    """The client behind the door is None: touching it would be an error."""
-
-    def ask(method: str, path: str, chunks: int) -> int:
-        sent: list[Any] = []
-
-        async def receive() -> dict[str, Any]:
-            ask.left -= 1  # type: ignore[attr-defined]
-            return {"body": bytes(2**20), "more_body": ask.left > 0}  # type: ignore[attr-defined]
-
-        async def send(event: Any) -> None:
-            sent.append(event)
-
-        ask.left = chunks  # type: ignore[attr-defined]
-        scope = {"type": "http", "method": method, "raw_path": path.encode(), "headers": []}
-        asyncio.run(Door(None)(scope, receive, send))  # type: ignore[arg-type]
-        status: int = sent[0]["status"]
-        return status
-
-    assert ask("POST", "/v1/control/start-run", 1) == 403
-    assert ask("GET", "/v1/fleet/pull-messages", 1) == 403
-    assert ask("POST", "/v1/fleet/push-object", LARGEST // 2**20 + 1) == 413
-
-
-class Link:
-    """A SuperLink that has nothing for a site, then a message."""
-
-    def __init__(self, empty: int) -> None:
-        self.empty, self.asked = empty, 0
-
-    async def post(self, path: str, content: bytes, headers: Any) -> httpx.Response:
-        self.asked += 1
-        return httpx.Response(200, content=b"" if self.asked <= self.empty else b"message")
-
-
-def pull(link: Link, path: str = PULL, leaves: float = 60.0) -> bytes:
-    """What a site gets at the door, which it leaves after some seconds."""
-    sent: list[Any] = []
-    events = iter([{"body": b"", "more_body": False}])
-
-    async def receive() -> Any:
-        for event in events:
-            return event
-        await asyncio.sleep(leaves)
-        return {"type": "http.disconnect"}
-
-    async def send(event: Any) -> None:
-        sent.append(event)
-
-    scope = {"type": "http", "method": "POST", "raw_path": path.encode(), "headers": []}
-    asyncio.run(Door(link)(scope, receive, send))  # type: ignore[arg-type]
-    body: bytes = sent[1]["body"]
-    return body
-
-
-def test_a_site_waits_at_the_door_for_its_message() -> None:
-    assert pull(link := Link(empty=2)) == b"message" and link.asked == 3
-    assert pull(link := Link(empty=1), "/v1/fleet/push-object") == b"" and link.asked == 1
-
-
-def test_a_site_that_left_gets_no_message_that_would_be_lost() -> None:
-    assert pull(link := Link(empty=1), leaves=0.05) == b"" and link.asked == 1
-
-
-def test_a_site_does_not_wait_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fuels.federation.flower.door.PATIENCE", 0.5)
-    assert pull(link := Link(empty=99)) == b"" and link.asked == 3
-
-
 # -- sites that come and go while the server runs --------------------------------------------------
 
 
@@ -334,3 +303,61 @@ def test_a_site_that_is_added_is_known_by_its_key(metro: Path) -> None:
     runner.invoke(federation_app, ["add-site", str(metro), "west"])
     grid.keys.append((metro / "sites/west/site.pub").read_text())
     assert post.connected() == {"north", "west"} and post.nodes == {"north": 0, "west": 2}
+
+    # One that is excluded is not asked any more, although it is still connected.
+    file = metro / "server" / "server.toml"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if not line.startswith("north = ")))
+    assert post.connected() == {"west"} and post.nodes == {"west": 2}
+    file.write_text("half a li")
+    assert post.connected() == {"west"}  # what was known last
+
+
+# -- presets ---------------------------------------------------------------------------------------
+
+
+def chosen(metro: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Settings:
+    """The settings that `fuels federation run` would hand to the server."""
+    handed: list[Settings] = []
+
+    def new_run(_: ServerFolder, settings: Settings) -> str:
+        handed.append(settings)
+        return "run"
+
+    monkeypatch.setattr("fuels.federation.flower.launch.new_run", new_run)
+    monkeypatch.setattr("fuels.federation.flower.launch.start", lambda _: None)
+    result = runner.invoke(federation_app, ["run", str(metro), "--detach", *arguments])
+    if result.exception is not None:
+        raise result.exception
+    return handed[0]
+
+
+def test_a_run_takes_the_papers_settings_or_those_of_a_preset(
+    metro: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert chosen(metro, monkeypatch) == complete(Settings())
+    best = chosen(metro, monkeypatch, "--preset", "best", "--set", "windows.doubt=0.1")
+    assert best.preset == "best" and best.mixture.on and best.training.rounds == 40
+    assert best.windows.doubt == 0.1
+    fewer = chosen(metro, monkeypatch, "--preset", "best", "--rounds", "7", "--seed", "3")
+    assert (fewer.training.rounds, fewer.seed) == (7, 3)
+    help_ = runner.invoke(federation_app, ["run", "--help"]).output
+    assert "--preset" in help_ and "[default: paper]" in help_
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--preset", "bets"], "--preset bets is unknown; did you mean best"),
+        (["--set", "data.clients=5"], "data are named by each site"),
+        (["--set", "training.warm_start=x"], "a file of one machine"),
+        (["--set", "windows.lags=none"], "lags"),
+        (["--set", "options.rhoo=1"], "no option options.rhoo"),
+        (["--method", "fuel"], "unknown method fuel"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_before_anyone_hears_of_it(
+    metro: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], reason: str
+) -> None:
+    with pytest.raises(FuelsError, match=reason):
+        chosen(metro, monkeypatch, *arguments)

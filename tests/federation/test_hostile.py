@@ -78,6 +78,10 @@ def test_a_hostile_upload_is_refused_and_changes_nothing_for_the_others(
     silent.post.fate = fate(3, "north", delay=NEVER)
     silent.run()
     assert any(reason in text and text.startswith("north") for text in history[2]["failures"])
+    told = [text for line in history for text in line["failures"] if " refused: " in text]
+    refused = world.summary()["refused"]
+    assert set(refused) == {"north"} and sum(refused["north"].values()) == len(told) >= 1
+    assert world.summary()["counters"]["refused"] == len(told)
     others = [i for i, client in enumerate("abcdef") if client not in SITES["north"]]
     if name != "other site's client":  # there the site's own client is good and counts
         np.testing.assert_array_equal(world.state()["prototypes"], silent.state()["prototypes"])

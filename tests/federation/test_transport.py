@@ -7,7 +7,6 @@ things with real processes are in test_processes.py.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 from tests.federation.helpers import LIMIT, NEVER, SITES, World, fate, settings
 
 from fuels.build import build
-from fuels.config import Engine, Settings, merge
+from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.errors import FuelsError
 from fuels.federation.codec import decode
 from fuels.federation.flower.parties import Current
@@ -85,27 +84,26 @@ def test_after_training_each_site_has_models_and_forecasts(world: World) -> None
     assert set(world.state()) == {"prototypes", "known", "jsd", "pairs_computed"}
 
 
-# -- what leaves a site ----------------------------------------------------------------------------
+def test_the_preset_best_mixes_experts_at_each_site_and_the_server_sees_none(
+    tmp_path: Path,
+) -> None:
+    changes = {"preset": "best", **PRESETS["best"]}
+    chosen = merge(settings(), changes, "test")
+    chosen = merge(chosen, {"training": {"rounds": 2}, "windows": {"split": "20/5/5"}}, "test")
+    world = World(tmp_path / "fed", chosen)
+    for site in SITES:
+        world.give_data(site, days=30)
+    history = world.run()
+    assert [line["clients"] for line in history] == [6, 6]
+    for site in SITES:
+        folder = RunFolder(world.root / "sites" / site / "runs" / "run")
+        assert folder.mixture.exists()  # with it, `fuels forecast` goes on at the site
+        assert "mixture" in json.loads(folder.summary.read_text())
+    sent = {name for _, _, _, content in world.post.got for name in decode(content, LIMIT).arrays}
+    assert {name for name in sent if name.startswith("upload/")} == {"upload/prototype"}
 
 
-def test_only_what_is_declared_leaves_a_site(world: World) -> None:
-    """Every message of a run, both ways: prototypes, counts and error figures, nothing else."""
-    world.run()
-    panel = np.loadtxt(world.root / "panel.csv", delimiter=",", skiprows=1, usecols=2)
-    raw = set(np.round(panel, 4).tolist())
-    for site, kind, _, content in world.post.got:
-        envelope = decode(content, LIMIT)
-        own = set(SITES[site])
-        allowed = {"upload/prototype", "samples", "val_mse", "val_mae"}
-        allowed |= {"loss/prediction", "loss/intra", "loss/inter"}
-        assert set(envelope.arrays) <= (allowed if kind == "train" else set())
-        assert set(envelope.facts) <= {"clients", "train_periods"}
-        assert set(envelope.facts["clients"]) <= own
-        for name, array in envelope.arrays.items():
-            clients = len(envelope.facts["clients"])
-            shape = (clients, 24, 16) if name == "upload/prototype" else (clients,)
-            assert array.shape == shape
-            assert not raw & set(np.round(array.ravel().astype(float), 4).tolist()) - {1.0, 0.0}
+# -- what leaves a site: see also test_leaves.py ---------------------------------------------------
 
 
 def test_metrics_stay_at_a_site_that_does_not_allow_them(world: World) -> None:
@@ -124,19 +122,6 @@ def test_a_site_takes_part_only_in_methods_it_consents_to(tmp_path: Path) -> Non
     file.write_text(file.read_text().replace('"fedavg",', ""))
     assert world.run()[0]["clients"] == 4
     assert {site for site, *_ in world.post.got} == {"south", "east"}
-
-
-def test_raw_derived_arrays_need_consent(tmp_path: Path) -> None:
-    chosen = replace(settings("fedda", rounds=2), options={"week": 1})
-    world = World(tmp_path / "fed", chosen)
-    with pytest.raises(FuelsError, match="computed from raw values"):
-        world.run()
-    assert world.post.got == []
-    for site in ("north", "south"):
-        file = world.root / "sites" / site / "site.toml"
-        file.write_text(file.read_text().replace("raw_derived = false", "raw_derived = true"))
-    world.run("second")
-    assert {site for site, *_ in world.post.got} == {"north", "south"}
 
 
 def test_bytes_per_client_and_round(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ import json
 import shutil
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fuels.config import Settings, assignment, check, merge
+from fuels.cli.settings import given
+from fuels.config import PRESETS, Settings, assignment, merge, nearest
 from fuels.errors import FuelsError
 
 federation_app = typer.Typer(help="Found, run and watch a federation.", no_args_is_help=True)
@@ -52,11 +52,9 @@ def init_command(
 ) -> None:
     """Make one folder per party: certificates, keys and config files."""
     from fuels.federation.flower.found import found
-    from fuels.methods import find_method
 
-    chosen = [find_method(method.strip()).name for method in methods.split(",")]
     path = out or Path(name)
-    found(path, name, _names(sites), server, port, listen=listen, methods=chosen)
+    found(path, name, _names(sites), server, port, listen=listen, methods=_names(methods))
     typer.echo(f"{path}/ is ready; {path}/README.md says who gets which folder.")
 
 
@@ -67,16 +65,9 @@ def add_site_command(
     methods: Annotated[str, typer.Option(help="Methods the site consents to.")] = "fuels",
 ) -> None:
     """Make the folder of one more site and let the server know its key."""
-    from fuels.federation.flower.found import add_site, admit
-    from fuels.federation.flower.parties import ServerFolder, check_name
+    from fuels.federation.flower.found import new_site
 
-    check_name(name, "site")
-    server = ServerFolder(folder)
-    config = server.config
-    if name in config.sites:
-        raise FuelsError(f"{server.config_file}: there is a site {name} already")
-    line = add_site(folder, config.federation, name, config.address, _names(methods))
-    admit(server, name, line)
+    new_site(folder, name, _names(methods))
     typer.echo(f"{folder}/sites/{name}/ is ready; a server that runs knows its key in a moment.")
 
 
@@ -137,6 +128,13 @@ def run_command(
     method: Annotated[str, typer.Option(help="The method to train with.")] = "fuels",
     rounds: Annotated[int | None, typer.Option(help="Rounds to train.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
+    preset: Annotated[
+        str,
+        typer.Option(
+            help="paper, as published; or best, the default of fuels run: more windows and the"
+            " calendar in the model, and at each site its own mixture of experts."
+        ),
+    ] = "paper",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting: section.key=value.")
     ] = None,
@@ -151,7 +149,8 @@ def run_command(
     from fuels.report.display import progress
 
     server = ServerFolder(folder)
-    chosen = _settings(method, rounds, seed, settings or [])
+    changes = given({"method": method, "seed": seed, "training": {"rounds": rounds}})
+    chosen = _settings(preset, changes, settings or [])
     if show:
         config = server.runs / "RUN" / "flower.toml"
         typer.echo(
@@ -250,13 +249,24 @@ def demo_command(
     from fuels.report.display import progress
 
     settings = demo_settings(method, rounds)
+    if keep is not None and keep.exists():
+        raise FuelsError(f"--keep {keep}: it exists; name a new folder")
     root = keep or Path(tempfile.mkdtemp(prefix="fuels-demo-")) / "demo"
-    typer.echo(f"starting a server and {sites} sites on 127.0.0.1, with TLS and keys", err=True)
+    typer.echo(
+        f"training on one machine to compare with, then a server and {sites} sites on 127.0.0.1,"
+        " with TLS and keys",
+        err=True,
+    )
+    stays = keep is not None
     try:
         with progress(rounds, title="federation") as watcher:
             found = run_demo(root, settings, sites, watcher)
+    except Exception:
+        stays = True
+        typer.echo(f"the demo failed; its folders and logs stay in {root}", err=True)
+        raise
     finally:
-        if keep is None:
+        if not stays:
             shutil.rmtree(root.parent, ignore_errors=True)
     table = Table("", "federation", "one machine", "difference")
     for name, key in (("validation MSE", "val_mse"), ("test MSE", "test_mse")):
@@ -270,17 +280,14 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _settings(method: str, rounds: int | None, seed: int, changes: list[str]) -> Settings:
-    from fuels.methods import complete, method_options
+def _settings(preset: str, changes: dict[str, Any], assignments: list[str]) -> Settings:
+    """Preset, then options, then --set: the later one wins, as in `fuels run`."""
+    from fuels.federation.flower.serving import federated
 
-    settings = merge(Settings(), {"method": method, "seed": seed}, "options")
-    for text in changes:
-        settings = merge(settings, assignment(text), "--set")
-    if rounds is not None:
-        settings = replace(settings, training=replace(settings.training, rounds=rounds))
-    if settings.data != Settings().data:
-        raise FuelsError("--set data...: data are named by each site, in its site.toml")
-    options: dict[str, Any] = dict(settings.options)
-    method_options(settings.method, options)
-    check(settings)
-    return complete(settings)
+    if preset not in PRESETS:
+        raise FuelsError(f"--preset {preset} is unknown{nearest(preset, PRESETS)}")
+    settings = merge(Settings(), {"preset": preset, **PRESETS[preset]}, f"--preset {preset}")
+    settings = merge(settings, changes, "command line")
+    for text in assignments:
+        settings = merge(settings, assignment(text), f"--set {text}")
+    return federated(settings, "--set")

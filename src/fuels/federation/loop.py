@@ -19,6 +19,7 @@ from fuels.config import Training, late_joiners
 from fuels.errors import FuelsError
 from fuels.federation.checkpoint import prefixed, unprefixed
 from fuels.federation.guard import refusals
+from fuels.federation.refusals import Refusals
 from fuels.federation.site import Report
 from fuels.federation.transport import Failure, Reply, Transport
 from fuels.messages import Download, Upload, concatenate
@@ -70,8 +71,16 @@ class Saver(Protocol):
 class Loop:
     """A training in progress; `state` and `load` let it go on after an interruption."""
 
-    def __init__(self, method: Method, transport: Transport, training: Training, seed: int) -> None:
+    def __init__(
+        self,
+        method: Method,
+        transport: Transport,
+        training: Training,
+        seed: int,
+        refused: Refusals | None = None,
+    ) -> None:
         self.method, self.transport = method, transport
+        self.refused = refused or Refusals()  # a transport that refuses too counts in the same
         self.training, self.seed = method.complete(training), seed
         self.clients = transport.clients
         self.server: Any = method.server(self.clients)
@@ -106,12 +115,13 @@ class Loop:
         """One round."""
         number = self.round + 1
         done = Round(number, self.training.rounds)
-        self.admit(self.transport.clients)
         chosen = self.select(number)
         with _timed(done, "aggregate"):
             download = self.method.download(self.server, chosen)
         with _timed(done, "train"):
             replies, failures = self.transport.train(number, chosen, download)
+        # Whoever joined beside the round is known before anything is reported, judged or saved.
+        self.admit(self.transport.clients)
         done.failures = failures
         uploads = []
         for reply in replies:
@@ -129,7 +139,9 @@ class Loop:
         if self.method.evaluated == "after aggregation":
             with _timed(done, "evaluate"):
                 judged = self.method.download(self.server, self.clients)
-                self._note(self.transport.evaluate(number, judged), done)
+                reports = self.transport.evaluate(number, judged)
+                self.admit(self.transport.clients)
+                self._note(reports, done)
         self._finish(done, upload, download)
         return done
 
@@ -169,13 +181,13 @@ class Loop:
 
     def _accept(self, reply: Reply, number: int) -> tuple[Upload | None, list[Failure]]:
         facts, upload, site = self.method.facts, reply.upload, reply.site
-        most = facts.train_periods * facts.period
+        most = reply.most_samples or facts.train_periods * facts.period
         reasons, whole = refusals(
             upload, self.method.uploads(number), set(reply.asked), most_samples=most
         )
         if whole:
-            return None, [Failure(site, f"upload of round {number} refused: {whole}")]
-        refused = [Failure(site, f"client {c} refused: {why}") for c, why in reasons.items()]
+            return None, [self.refused.add(site, number, "upload", whole)]
+        refused = [self.refused.add(site, number, f"client {c}", w) for c, w in reasons.items()]
         rows = [i for i, client in enumerate(upload.clients) if client not in reasons]
         return (upload.take(rows) if rows else None), refused
 
@@ -237,6 +249,7 @@ class Loop:
             "best_round": self.best_round,
             "judged": self.judged,
             "totals": self.totals,
+            "refused": self.refused.counts,
         }
         return arrays, facts
 
@@ -253,6 +266,7 @@ class Loop:
         self.best_score, self.best_round = float(facts["best_score"]), int(facts["best_round"])
         self.judged = int(facts["judged"])
         self.totals = dict(facts["totals"])
+        self.refused.load(facts.get("refused", {}))
 
 
 @contextmanager

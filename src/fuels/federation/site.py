@@ -26,7 +26,7 @@ from fuels.model.network import Parts
 from fuels.scores import errors
 from fuels.training import Group, GroupData, Slots
 
-GROUP = 16  # clients trained together at most: they outweigh Python and still fit the cache
+GROUP = 32  # clients trained together at most: enough to outweigh Python
 
 T = TypeVar("T")
 

@@ -24,6 +24,7 @@ class Reply:
     upload: Upload
     report: Report | None  # error figures, where the site gives them
     asked: tuple[str, ...]  # the clients this site was asked for
+    most_samples: int | None = None  # that a client may claim; None: what the method knows
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ On the way   letters (messages as envelopes), records (envelopes in Flower's mes
 At a site    app_client (the ClientApp), clerk (stays, and answers for it), desk (reads, trains,
              answers), results
 At the server  app_server (the ServerApp), serving (runs the loop), transport (deadline, quorum,
-             late answers), members (who has which clients)
+             late answers), post (what it needs of Flower), members (who has which clients),
+             declaration (what must be alike at all sites)
 Processes    commands (Flower's own), launch, door (what the network sees of the server), steward
              (takes up a cut-off run), lifeline, follow, state, demo
 

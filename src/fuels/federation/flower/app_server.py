@@ -18,10 +18,10 @@ from flwr.serverapp import Grid, ServerApp
 from fuels.errors import FuelsError
 from fuels.federation.flower.keys import public_line
 from fuels.federation.flower.lifeline import end_with_parent
-from fuels.federation.flower.parties import ServerFolder, log, set_up_log
+from fuels.federation.flower.parties import ServerFolder, key_of, log, set_up_log
+from fuels.federation.flower.post import Answer
 from fuels.federation.flower.records import pack, unpack
 from fuels.federation.flower.serving import serve, settings_of
-from fuels.federation.flower.transport import Answer
 
 
 class GridPost:
@@ -32,23 +32,21 @@ class GridPost:
         self.names: dict[str, str] = {}  # public key: site
         self.nodes: dict[str, int] = {}
         self.strangers: set[str] = set()
-        self._read_names()
 
     def connected(self) -> set[str]:
-        keys = {_key(public_line(bytes(n.public_key))): n.node_id for n in self.grid.get_nodes()}
-        if not set(keys) <= set(self.names):
-            self._read_names()  # a site may have been added since
-        for key in set(keys) - set(self.names) - self.strangers:
-            self.strangers.add(key)
-            log.warning("a node whose key is not in server.toml is connected and not asked")
-        self.nodes = {self.names[key]: node for key, node in keys.items() if key in self.names}
-        return set(self.nodes)
-
-    def _read_names(self) -> None:
+        """By the keys as server.toml has them now: sites are added and excluded during a run."""
         try:
-            self.names = {_key(line): name for name, line in self.folder.config.sites.items()}
+            self.names = {key_of(line): name for name, line in self.folder.config.sites.items()}
         except FuelsError as error:
             log.warning("the sites stay as they are: %s", error)
+        nodes = self.grid.get_nodes()
+        keys = {key_of(public_line(bytes(node.public_key))): node.node_id for node in nodes}
+        strangers = set(keys) - set(self.names)
+        for _ in strangers - self.strangers:
+            log.warning("a node whose key is not in server.toml is connected and not asked")
+        self.strangers = strangers
+        self.nodes = {self.names[key]: node for key, node in keys.items() if key in self.names}
+        return set(self.nodes)
 
     def send(self, letters: Mapping[str, bytes], kind: str, number: int, ttl: float) -> list[str]:
         types = {"hello": "query", "finish": "query", "train": "train", "evaluate": "evaluate"}
@@ -71,11 +69,11 @@ class GridPost:
             try:
                 for message in self.grid.pull_messages([ticket]):
                     answers.append(_answer(ticket, message))
-            except httpx.HTTPError:
+            except httpx.HTTPError:  # no message's fault: the SuperLink is gone
                 raise
-            except Exception as error:
-                name = type(error).__name__
-                answers.append(Answer(ticket, None, f"refused: Flower cannot read it ({name})"))
+            except Exception as error:  # Flower names no errors for what it cannot read
+                reason = f"Flower cannot read it ({type(error).__name__})"
+                answers.append(Answer(ticket, None, reason, refused=True))
         return answers
 
 
@@ -85,12 +83,7 @@ def _answer(ticket: str, message: Message) -> Answer:
     try:
         return Answer(ticket, unpack(message.content))
     except FuelsError as error:
-        return Answer(ticket, None, f"refused: {error}")
-
-
-def _key(line: str) -> str:
-    """A public key's type and value, without the comment that may follow."""
-    return " ".join(line.split()[:2])
+        return Answer(ticket, None, str(error), refused=True)
 
 
 def _reason(text: str) -> str:

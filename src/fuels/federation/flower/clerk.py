@@ -71,7 +71,8 @@ def answer(folder: SiteFolder, question: Question) -> bytes:
         log.error("%s", refusal)
         raise
     except Exception:
-        # The server is told the text of an exception, and this one may quote data.
+        # All kinds, on purpose: Flower tells the server the text of whatever is raised here, and
+        # any error of reading or training may quote data. Only refusals are written to be told.
         log.exception("this request could not be answered")
         raise RefusalError("it could not answer; the log in its own folder says why") from None
 

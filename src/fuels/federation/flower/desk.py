@@ -24,8 +24,10 @@ from numpy.typing import NDArray
 
 from fuels.build import Job, build, fingerprint, train_periods
 from fuels.config import Settings, to_dict
+from fuels.errors import FuelsError
 from fuels.federation.checkpoint import load_state, prefixed, save_state, unprefixed
 from fuels.federation.codec import Envelope, decode, encode
+from fuels.federation.flower.declaration import ROUNDS, growing
 from fuels.federation.flower.letters import read_request, reply
 from fuels.federation.flower.parties import Consent, RefusalError, SiteConfig, SiteFolder, log
 from fuels.federation.guard import download_refusal, refusals
@@ -48,7 +50,10 @@ class Desk:
 
         `expires`, in seconds since 1970: a request that waited longer than that is not worked on.
         """
-        envelope = decode(request, self.config.consent.largest_message_mb * 2**20)
+        try:
+            envelope = decode(request, self.config.consent.largest_message_mb * 2**20)
+        except FuelsError as error:  # it speaks of the server's message alone
+            raise RefusalError(f"the server's message is refused: {error}") from None
         if envelope.site != self.config.name:
             raise RefusalError(f"the message is for site {envelope.site!r}, this is another")
         if not RUN.fullmatch(envelope.run):
@@ -71,12 +76,18 @@ class Desk:
             log.info("round %d was trained already: same answer again", envelope.round)
             return progress.answer
         with build(self.settings, self.config.engine) as job:
-            check_declaration(job.method, self.config.consent)
+            check_declaration(job.method, self.config.consent, envelope.round)
             progress.restore(job)
             return self._work(job, envelope, progress)
 
     def _work(self, job: Job, envelope: Envelope, progress: Progress) -> bytes:
-        asked, download = read_request(envelope)
+        try:
+            asked, download = read_request(envelope)
+        except FuelsError as error:
+            raise RefusalError(f"the server's message is refused: {error}") from None
+        strangers = sorted(set(asked) - set(job.dataset.ids))
+        if strangers:
+            raise RefusalError(f"the server asks for {strangers[0]!r}, no client of this site")
         everyone = job.dataset.ids
         expected = asked if envelope.kind == "train" else everyone
         reason = download_refusal(download, job.method.downloads(), expected)
@@ -172,14 +183,19 @@ def check_consent(method: str, config: SiteConfig) -> None:
         raise RefusalError(f"site {config.name} does not consent to {method} (only {allowed})")
 
 
-def check_declaration(method: Method, consent: Consent) -> None:
+def check_declaration(method: Method, consent: Consent, number: int) -> None:
     """Whether this site consents to all that the method declares to upload."""
-    for name, sent in (method.uploads(1) | method.uploads(2)).items():  # the first may differ
-        if sent.raw and not consent.raw_derived:
-            raise RefusalError(
-                f"{method.title} sends {name}, which is computed from raw values; this site"
-                " does not consent to it (consent.raw_derived in its site.toml)"
-            )
+    if consent.raw_derived:
+        return
+    sent = {name: sent for n in (*ROUNDS, number) for name, sent in method.uploads(n).items()}
+    reasons = dict.fromkeys(growing(method), "has rows for every training period")
+    reasons |= {name: "is computed from raw values" for name in sent if sent[name].raw}
+    if reasons:
+        name, reason = next(iter(reasons.items()))
+        raise RefusalError(
+            f"{method.title} with these options sends {name}, which {reason}; this site does not"
+            " consent to it (consent.raw_derived in its site.toml)"
+        )
 
 
 def check_upload(method: Method, number: int, upload: Upload, asked: tuple[str, ...]) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ipaddress
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,7 +24,11 @@ from fuels.federation.flower.parties import (
     SiteConfig,
     check_name,
 )
+from fuels.methods import find_method
 from fuels.version import __version__
+
+LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"  # of a host name; those of IPv4 fit too
+HOST = re.compile(rf"(?=.{{1,253}}$){LABEL}(\.{LABEL})*")
 
 
 def found(
@@ -41,9 +49,20 @@ def found(
         check_name(site, "site")
     if not sites or len(set(sites)) != len(sites):
         raise FuelsError("--sites needs at least one name, and none twice")
+    check_host(server, "--server")
+    if listen not in ("", "::"):
+        check_host(listen, "--listen")
+    control_port = control_port or port + 1
+    for number in (port, control_port):
+        if not 1 <= number <= 65535:
+            raise FuelsError(
+                f"--port {port}: a port lies between 1 and 65534; the one above it is for the"
+                " operator's own commands"
+            )
+    _check_methods(methods)
     if path.exists():
         raise FuelsError(f"{path} exists; choose another folder with --out")
-    try:
+    with _or_nothing(path):
         authority, folder = path / "authority", path / "server"
         for directory in (authority, folder / "keys", folder / "state"):
             directory.mkdir(parents=True)
@@ -55,7 +74,7 @@ def found(
             federation=name,
             host=listen or ("127.0.0.1" if server in ("127.0.0.1", "localhost") else "0.0.0.0"),
             port=port,
-            control_port=control_port or port + 1,
+            control_port=control_port,
             address=f"{server}:{port}",
             rules=rules or Rules(),
             sites=keys,
@@ -64,8 +83,64 @@ def found(
         write_app(folder / "app")
         write_connection(ServerFolder(folder))
         (path / "README.md").write_text(_page(name, sites, path.name), encoding="utf-8")
-    except OSError as error:
-        raise FuelsError(f"{path}: cannot be created ({error.strerror})") from None
+
+
+def check_host(host: str, place: str) -> None:
+    """A name or an IPv4 address, as it stands in a certificate and before a port."""
+    digits = host.rpartition(".")[2].isdecimal()  # then it is an address or nothing
+    if not HOST.fullmatch(host) or (digits and not _is_address(host)):
+        hint = "a host name or an IPv4 address, in ASCII and without a port (that is --port)"
+        raise FuelsError(f"{place} {host!r} must be {hint}")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_methods(methods: Sequence[str]) -> None:
+    if not methods:
+        raise FuelsError("--methods needs at least one method")
+    for method in methods:
+        find_method(method)
+
+
+@contextmanager
+def _or_nothing(folder: Path) -> Iterator[None]:
+    """A folder that is filled as a whole or not at all; it must not exist yet."""
+    made = [folder, *(parent for parent in folder.parents if not parent.exists())]
+    try:
+        yield
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        for parent in made[1:]:  # nearest first; none of them was there before
+            with suppress(OSError):
+                parent.rmdir()
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
+            raise FuelsError(f"{folder}: cannot be created ({reason})") from None
+        raise
+
+
+def new_site(path: Path, site: str, methods: Sequence[str]) -> None:
+    """One more site in a federation that exists: its folder, and its key at the server."""
+    check_name(site, "site")
+    _check_methods(methods)
+    server = ServerFolder(path)
+    config = server.config
+    if site in config.sites:
+        raise FuelsError(f"{server.config_file}: there is a site {site} already")
+    if not (path / "authority" / "ca.pem").is_file():
+        raise FuelsError(f"{path}: the folder that `fuels federation init` made is needed, whole")
+    folder = path / "sites" / site
+    if folder.exists():
+        raise FuelsError(f"{folder} exists; it is not replaced")
+    with _or_nothing(folder):
+        line = add_site(path, config.federation, site, config.address, methods)
+        admit(server, site, line)
 
 
 def add_site(path: Path, federation: str, site: str, server: str, methods: Sequence[str]) -> str:
@@ -159,8 +234,9 @@ SERVER_HEADER = """\
 """
 SITE_HEADER = """\
 # A site of a federation. `consent` says what may leave it: which methods it takes part in (fuels
-# sends prototypes, others send model parameters), whether error figures may be sent, and whether
-# arrays computed from raw values may. `data.source` is the file to train on.
+# sends prototypes, others send model parameters), whether error figures may be sent (`metrics`),
+# and whether arrays may that are computed from raw values or have rows for every training period
+# (`raw_derived`). `data.source` is the file to train on.
 """
 
 

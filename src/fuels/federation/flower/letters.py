@@ -6,6 +6,7 @@ used is the guard's business.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,10 +16,12 @@ from numpy.typing import NDArray
 from fuels.errors import FuelsError
 from fuels.federation.checkpoint import prefixed, unprefixed
 from fuels.federation.codec import Envelope, text_list
+from fuels.federation.guard import LARGEST
 from fuels.federation.site import Report
 from fuels.messages import Download, Upload
 
 FIGURES = ("val_mse", "val_mae")
+LOSS = re.compile("[a-z_]{1,20}")
 
 
 def request(
@@ -88,10 +91,16 @@ def read_report(envelope: Envelope) -> Report | None:
     for values in (*losses.values(), *figures):
         if values.shape != (len(clients),) or values.dtype != np.float64:
             raise FuelsError("error figures do not fit the clients")
-    if not all(np.isfinite(values).all() for values in losses.values()):
-        raise FuelsError("a training loss is not finite, its training diverged")
-    if any(np.isinf(values).any() for values in figures):
-        raise FuelsError("a validation error is not finite")
+    for name, values in losses.items():  # names become columns of the run's history
+        if not LOSS.fullmatch(name):
+            raise FuelsError(f"a loss has no acceptable name: {name[:40]!r}")
+        if not np.isfinite(values).all():
+            raise FuelsError("a training loss is not finite, its training diverged")
+        if np.abs(values).max(initial=0.0) > LARGEST:
+            raise FuelsError(f"a training loss is beyond {LARGEST:g}")
+    for values in figures:  # NaN: nothing was observed to judge by
+        if not ((values >= 0) & (values <= LARGEST) | np.isnan(values)).all():
+            raise FuelsError(f"a validation error is not between 0 and {LARGEST:g}")
     return Report(clients, losses, *figures)
 
 

@@ -1,4 +1,4 @@
-"""Who takes part: which site has which clients, as each said when it joined."""
+"""Who takes part: which site has which clients, as each said when it was last asked."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, text_list
+from fuels.federation.flower.parties import Rules
 
-MOST_PERIODS = 10**6
+LONGEST_NAME = 200  # characters of a client's name; names stand in logs and in every message
 
 
 @dataclass
@@ -16,7 +17,7 @@ class Members:
     """Clients and their sites; the first site that names a client has it."""
 
     owner: dict[str, str] = field(default_factory=dict)  # client: its site, in the loop's order
-    train_periods: int = 0  # the longest training part of all, in periods
+    periods: dict[str, int] = field(default_factory=dict)  # site: its training part, in periods
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -24,7 +25,12 @@ class Members:
 
     @property
     def sites(self) -> set[str]:
-        return set(self.owner.values())
+        return set(self.periods)
+
+    @property
+    def train_periods(self) -> int:
+        """The longest training part of all."""
+        return max(self.periods.values(), default=0)
 
     def of(self, site: str) -> tuple[str, ...]:
         """The clients of a site."""
@@ -37,26 +43,49 @@ class Members:
             asked.setdefault(self.owner[client], []).append(client)
         return {site: tuple(ids) for site, ids in asked.items()}
 
-    def introduce(self, site: str, envelope: Envelope) -> None:
-        """Take in the clients that a site says it has, unless another site has one of them."""
+    def check(self, site: str, envelope: Envelope, rules: Rules) -> tuple[tuple[str, ...], int]:
+        """The clients and the training periods that a site says it has, if that can be."""
         clients = text_list(envelope.facts.get("clients"), "the list of clients")
         periods = envelope.facts.get("train_periods")
         if not clients or len(set(clients)) != len(clients):
             raise FuelsError("it names no clients, or one of them twice")
-        if type(periods) is not int or not 1 <= periods <= MOST_PERIODS:
+        if len(clients) > rules.most_clients:
+            raise FuelsError(
+                f"it names {len(clients)} clients, at most {rules.most_clients} are accepted"
+                " (rules.most_clients in server.toml)"
+            )
+        for client in clients:
+            if not 0 < len(client) <= LONGEST_NAME or not client.isprintable():
+                raise FuelsError(
+                    f"client {client[:40]!r} has no acceptable name: 1 to {LONGEST_NAME} printable"
+                    " characters"
+                )
+        if type(periods) is not int or periods < 1:
             raise FuelsError("it does not say how long its training part is")
+        if periods > rules.most_periods:
+            raise FuelsError(
+                f"it says that its training part has {periods} periods, at most"
+                f" {rules.most_periods} are accepted (rules.most_periods in server.toml)"
+            )
         taken = [client for client in clients if self.owner.get(client, site) != site]
         if taken:
-            raise FuelsError(f"client {taken[0]} belongs to site {self.owner[taken[0]]}")
+            raise FuelsError(f"client {taken[0]!r} belongs to site {self.owner[taken[0]]}")
+        gone = sorted(set(self.of(site)) - set(clients))
+        if gone:
+            raise FuelsError(f"client {gone[0]!r}, with which it joined this run, is gone")
+        return clients, periods
+
+    def introduce(self, site: str, clients: tuple[str, ...], periods: int) -> None:
+        """Take in what a site says it has; what it said before is replaced."""
         self.owner |= dict.fromkeys(clients, site)
-        self.train_periods = max(self.train_periods, periods)
+        self.periods[site] = periods
 
     def sort(self) -> None:
         """The order that a single machine with all the data would have."""
         self.owner = {client: self.owner[client] for client in sorted(self.owner)}
 
     def state(self) -> dict[str, Any]:
-        return {"owner": self.owner, "train_periods": self.train_periods}
+        return {"owner": self.owner, "periods": self.periods}
 
     def load(self, state: dict[str, Any]) -> None:
-        self.owner, self.train_periods = state["owner"], state["train_periods"]
+        self.owner, self.periods = state["owner"], state["periods"]

@@ -40,6 +40,9 @@ class Rules:
     staleness: int = 1  # rounds that an upload may be late
     join: float = 120.0  # seconds the first round waits for sites to join
     evaluate_every: int = 1  # rounds between evaluations of methods judged after aggregation
+    # What a site may say of itself. Its training part is the weight it has in an average.
+    most_clients: int = 10_000  # of one site
+    most_periods: int = 4_000  # of a training part: ten years of days
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,9 @@ class Consent:
 
     methods: tuple[str, ...] = ("fuels",)
     metrics: bool = True  # error figures of training and validation
-    raw_derived: bool = False  # arrays that a method computes from raw values, as FedDA does
+    # Arrays computed from raw values (FedDA's set), or with rows for every training period (the
+    # concatenation prototype of FUELS, options.periodic = false).
+    raw_derived: bool = False
     largest_message_mb: int = 256
     keep_copies: bool = False  # of every message that leaves, in runs/RUN/sent/
 
@@ -97,10 +102,13 @@ class ServerFolder:
     @property
     def config(self) -> ServerConfig:
         config = _read(ServerConfig(), self.config_file, "server")
-        if not 0 < config.rules.quorum <= 1:
-            raise FuelsError(f"{self.config_file}: rules.quorum is a share, more than 0, at most 1")
-        for name in config.sites:
+        _check_rules(config.rules, self.config_file)
+        owner: dict[str, str] = {}
+        for name, line in config.sites.items():
             check_name(name, f"{self.config_file}: site")
+            first = owner.setdefault(key_of(line), name)
+            if first != name:
+                raise FuelsError(f"{self.config_file}: sites {first} and {name} have the same key")
         return config
 
 
@@ -149,6 +157,24 @@ class Current:
         temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
         temporary.write_text(json.dumps({**self.read(), **changes}, indent=2) + "\n")
         temporary.replace(self.path)
+
+
+def key_of(line: str) -> str:
+    """A public key's type and value, without the comment that may follow."""
+    return " ".join(line.split()[:2])
+
+
+def _check_rules(rules: Rules, file: Path) -> None:
+    if not 0 < rules.quorum <= 1:
+        raise FuelsError(f"{file}: rules.quorum is a share, more than 0, at most 1")
+    if not rules.deadline > 0:
+        raise FuelsError(f"{file}: rules.deadline is a number of seconds, more than 0")
+    for name in ("join", "staleness"):
+        if not getattr(rules, name) >= 0:
+            raise FuelsError(f"{file}: rules.{name} must not be negative")
+    for name in ("attempts", "evaluate_every", "most_clients", "most_periods"):
+        if getattr(rules, name) < 1:
+            raise FuelsError(f"{file}: rules.{name} must be at least 1")
 
 
 def check_name(name: str, place: str) -> str:

@@ -15,11 +15,14 @@ from typing import IO, Any
 
 from fuels.build import method_for
 from fuels.config import Engine, Settings, check, merge
+from fuels.data.sample import sample_of
 from fuels.errors import FuelsError
 from fuels.federation.checkpoint import save_state, unprefixed
 from fuels.federation.flower.parties import Current, ServerFolder, log
-from fuels.federation.flower.transport import FlowerTransport, Post, Time
+from fuels.federation.flower.post import Post, Time
+from fuels.federation.flower.transport import FlowerTransport
 from fuels.federation.loop import Loop, Round
+from fuels.federation.refusals import Refusals
 from fuels.messages import Download
 from fuels.methods import complete
 from fuels.report.folder import RunFolder
@@ -39,12 +42,17 @@ def settings_of(run_config: Mapping[str, Any]) -> Settings:
             nested.setdefault(section, {})[inner] = value
         else:
             nested[key] = value
-    if nested.get("training", {}).get("warm_start"):
-        raise FuelsError("run config: training.warm_start names a file of one machine")
-    if "data" in nested:
-        raise FuelsError("run config: data are named by each site, not by the run")
-    settings = merge(Settings(), nested, "run config")
+    return federated(merge(Settings(), nested, "run config"), "run config")
+
+
+def federated(settings: Settings, place: str) -> Settings:
+    """The settings of a run across sites, complete and checked; nothing in them names a file."""
+    if settings.training.warm_start:
+        raise FuelsError(f"{place}: training.warm_start names a file of one machine")
+    if settings.data != Settings().data:
+        raise FuelsError(f"{place}: data are named by each site, in its site.toml")
     check(settings)
+    sample_of(settings.windows)
     return complete(settings)
 
 
@@ -110,16 +118,16 @@ def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings, time:
     if store.finished:
         log.info("run %s is finished", run)
         return
-    restored = store.restore()
-    transport = FlowerTransport(post, run, config.rules, settings.training.rounds, time)
+    restored, refused = store.restore(), Refusals()
+    transport = FlowerTransport(post, run, config.rules, settings.training.rounds, time, refused)
     if restored is None:
         transport.join(set(config.sites))
     else:
         transport.load(unprefixed("transport", restored[0]))
         log.info("run %s goes on after round %d", run, restored[1]["round"])
     method = method_for(settings, transport.members.train_periods)
-    transport.method = method
-    loop = Loop(method, transport, settings.training, settings.seed)
+    transport.use(method)
+    loop = Loop(method, transport, settings.training, settings.seed, refused)
     if restored is not None:
         loop.load(*restored)
     loop.run([store, _Log()], saver=store)
@@ -140,15 +148,14 @@ def _summary(loop: Loop, transport: FlowerTransport, settings: Settings) -> dict
         "best_round": loop.best_round,
         "best_val_mse": loop.best_score if loop.best_round else None,
         "sites": {s: len(transport.members.of(s)) for s in sorted(transport.members.sites)},
-        "counters": transport.counters,
+        "counters": transport.counters | {"refused": loop.refused.total},
+        "refused": loop.refused.counts,
         "totals": loop.totals,
     }
 
 
 class _Log:
-    """One line a round, and one for each failure."""
+    """One line a round; failures and refusals are logged as they happen."""
 
     def on_round(self, done: Round) -> None:
         log.info("round %d of %d: %d clients", done.number, done.of, done.clients)
-        for failure in done.failures:
-            log.warning("round %d: %s: %s", done.number, failure.site, failure.reason)

@@ -19,7 +19,7 @@ from pathlib import Path
 from fuels.errors import FuelsError
 from fuels.federation.flower import commands
 from fuels.federation.flower.lifeline import end_with_parent
-from fuels.federation.flower.parties import Current, ServerFolder, log, set_up_log
+from fuels.federation.flower.parties import Current, ServerFolder, key_of, log, set_up_log
 
 LOOK = 1.0  # seconds between two looks
 GRACE = 60.0  # seconds a submitted run has to begin
@@ -72,7 +72,7 @@ def register_keys(folder: ServerFolder) -> None:
     known: dict[str, dict[str, str]] = {}
     if noted.exists() and folder.database.exists():
         known = json.loads(noted.read_text(encoding="utf-8"))
-    sites = {name: " ".join(line.split()[:2]) for name, line in folder.config.sites.items()}
+    sites = {name: key_of(line) for name, line in folder.config.sites.items()}
     for name in [name for name, entry in known.items() if sites.get(name) != entry["key"]]:
         answer = commands.call(commands.unregister(known[name]["node"]), extra)
         if not answer.get("success"):  # it stays noted, so that it is tried again

@@ -3,8 +3,8 @@
 A round asks the sites of its clients and closes when all have answered or its deadline is over.
 Below the quorum it is asked again: a site that has trained the round already only repeats its
 answer. An answer that comes after its round closed is used in the next one if it is fresh enough
-and its site has nothing newer; otherwise it is refused as stale. A site seen for the first time is
-asked who its clients are, beside the round; they train from the next one on.
+and its site has nothing newer; otherwise it is refused as stale. A site that comes, or comes back,
+is asked who its clients are, beside the round; new ones train from the next one on.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from time import monotonic, sleep
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, decode, encode
+from fuels.federation.flower.declaration import need_equal
 from fuels.federation.flower.letters import read_report, read_upload, request
 from fuels.federation.flower.members import Members
 from fuels.federation.flower.parties import Rules, log
+from fuels.federation.flower.post import Answer, Post, Time
 from fuels.federation.guard import OVERHEAD, Gate, refusals, size_limit
+from fuels.federation.refusals import Refusals
 from fuels.federation.site import Report
 from fuels.federation.transport import Failure, Reply
 from fuels.messages import Download, Upload
@@ -32,38 +34,7 @@ from fuels.methods.base import Method
 POLL = 0.5  # seconds between two looks for answers
 MOST_HELLO = 8 * 2**20  # bytes of a site's list of clients
 
-
-@dataclass(frozen=True)
-class Answer:
-    """What came back for a ticket: bytes, or the reason why there are none."""
-
-    ticket: str
-    content: bytes | None
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Time:
-    """How the transport knows the time and lets it pass."""
-
-    clock: Callable[[], float] = monotonic
-    sleep: Callable[[float], None] = sleep
-
-
-class Post(Protocol):
-    """Carries bytes to sites and back, without looking at them."""
-
-    def connected(self) -> set[str]:
-        """Names of the sites that can be reached, by the keys they proved to have."""
-        ...
-
-    def send(self, letters: Mapping[str, bytes], kind: str, number: int, ttl: float) -> list[str]:
-        """Send one letter to each site; returns a ticket per letter, in order."""
-        ...
-
-    def collect(self, tickets: Sequence[str]) -> list[Answer]:
-        """The answers that have arrived, each given out once."""
-        ...
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -74,26 +45,31 @@ class _Sent:
     asked: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Arrival:
+    """What became of something sent: an envelope or a failure."""
+
+    sent: _Sent
+    envelope: Envelope | None
+    failure: Failure | None
+
+
 class FlowerTransport:
     """Sites on other machines; see the module's docstring."""
 
-    method: Method  # set once the sites said what the method must know
+    method: Method | None = None  # known once the sites said how long their training parts are
 
     def __init__(
-        self,
-        post: Post,
-        run: str,
-        rules: Rules,
-        rounds: int,
-        time: Time,
+        self, post: Post, run: str, rules: Rules, rounds: int, time: Time, refused: Refusals
     ) -> None:
         self.post, self.run, self.rules, self.rounds = post, run, rules, rounds
         self.clock, self.sleep = time.clock, time.sleep
         self.gate = Gate(run, rules.staleness)
-        self.members = Members()
+        self.members, self.refused = Members(), refused
+        self.greeted: set[str] = set()  # sites that are there and said who they are
         self.open: dict[str, _Sent] = {}  # tickets without an answer, of this round and before
         self.late: dict[str, tuple[_Sent, Envelope]] = {}  # site: newest answer of an earlier round
-        self.counters = {"bytes_up": 0, "bytes_down": 0, "refused": 0, "messages": 0}
+        self.counters = {"bytes_up": 0, "bytes_down": 0, "messages": 0}
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -110,30 +86,50 @@ class FlowerTransport:
             new = self.post.connected() - asked
             self._send("hello", 0, dict.fromkeys(new, ()), Download())
             asked |= new
-            for sent, envelope, failure in self._arrivals():
-                if failure is None and envelope is not None:
-                    failure = self._introduce(sent.site, envelope)
-                if failure is not None:
-                    failures[failure.site] = failure.reason
+            for arrival in self._arrivals("hello", 0):
+                if arrival.failure is not None:
+                    failures[arrival.failure.site] = arrival.failure.reason
             missing = expected - self.members.sites - set(failures)
             if not missing or self.clock() >= end:
                 break
             self.sleep(POLL)
-        failures |= dict.fromkeys(missing, f"not connected within {self.rules.join:g} s")
-        for site, reason in sorted(failures.items()):
-            log.warning("%s did not join: %s", site, reason)
+        for site in sorted(missing):
+            failures[site] = f"not connected within {self.rules.join:g} s"
+            self._fail(site, 0, failures[site])
         there = len(self.members.sites)
         if there < self.rules.quorum * len(expected):
             reasons = "; ".join(f"{site}: {reason}" for site, reason in sorted(failures.items()))
             raise FuelsError(f"{there} of {len(expected)} sites joined ({reasons})")
         self.members.sort()
 
-    def _introduce(self, site: str, envelope: Envelope) -> Failure | None:
+    def use(self, method: Method) -> None:
+        """The method of the run, now that the members' training parts are known."""
+        need_equal(method, self.members.periods)
+        self.method = method
+
+    def _greet(self, connected: set[str], number: int) -> None:
+        """Ask those who came, or came back and may have changed, who their clients are."""
+        self.greeted &= connected
+        # An answer may take until the round after: only then is the question taken for lost.
+        open_ = {s.site for s in self.open.values() if s.kind == "hello" and s.number >= number - 1}
+        self._send("hello", number, dict.fromkeys(connected - self.greeted - open_, ()), Download())
+
+    def _introduce(self, sent: _Sent, envelope: Envelope) -> Failure | None:
+        """Let a site say who its clients are: when it comes, and when it comes back."""
+        site = sent.site
         try:
-            self.members.introduce(site, envelope)
+            reason = self.gate.refusal(envelope, site, "hello", sent.number)
+            if reason:
+                raise FuelsError(reason)
+            clients, periods = _reading(lambda: self.members.check(site, envelope, self.rules))
+            if self.method is not None:
+                need_equal(self.method, {site: periods})
         except FuelsError as error:
-            return Failure(site, str(error))
-        log.info("%s joins with %d clients", site, len(self.members.of(site)))
+            return self.refused.add(site, sent.number, "introduction", str(error))
+        if site not in self.members.sites:
+            log.info("%s joins with %d clients", site, len(clients))
+        self.members.introduce(site, clients, periods)
+        self.greeted.add(site)
         return None
 
     # -- rounds --------------------------------------------------------------------------------
@@ -151,9 +147,8 @@ class FlowerTransport:
             if len(replies) >= needed:
                 return [replies[site] for site in sorted(replies)], failures
             log.warning(
-                "round %d, attempt %d: %d of %d sites answered, %d are needed (%s)",
+                "round %d, attempt %d: %d of %d sites answered, %d are needed",
                 round_number, attempt, len(replies), len(asked), needed,
-                "; ".join(f"{f.site}: {f.reason}" for f in failures[:5]),
             )  # fmt: skip
         raise FuelsError(
             f"round {round_number}: {len(replies)} of {len(asked)} sites answered, {needed} are"
@@ -170,53 +165,31 @@ class FlowerTransport:
         """Ask once and wait until all have answered or the deadline is over."""
         end = self.clock() + self.rules.deadline
         connected = self.post.connected()
-        failures = [Failure(s, "not connected") for s in sorted(asked) if s not in connected]
+        away = sorted(set(asked) - connected)
+        failures = [self._fail(site, number, "not connected") for site in away]
         waiting = {site: ids for site, ids in asked.items() if site in connected}
         self._send("train", number, waiting, download)
-        strangers = connected - self.members.sites
-        self._send("hello", number, dict.fromkeys(strangers, ()), Download())
+        self._greet(connected, number)
         pending = set(waiting)
         while True:
-            for sent, envelope, failure in self._arrivals():
-                if sent.kind == "train" and sent.number == number:
-                    pending.discard(sent.site)
-                if failure is not None and sent.number == number:
-                    failures.append(failure)
-                elif failure is not None:
-                    log.info(
-                        "%s: nothing comes of round %d: %s", sent.site, sent.number, failure.reason
-                    )
-                elif envelope is not None:
-                    self._take(sent, envelope, number, replies, failures)
+            for arrival in self._arrivals("train", number):
+                if arrival.sent.kind == "train":
+                    pending.discard(arrival.sent.site)
+                if arrival.failure is not None:
+                    failures.append(arrival.failure)
+                elif arrival.envelope is not None and arrival.sent.site in replies:
+                    log.info("%s: one upload of round %d is enough", arrival.sent.site, number)
+                elif arrival.envelope is not None:
+                    self._use(arrival.sent, arrival.envelope, number, replies, failures)
             if not pending or self.clock() >= end:
                 break
             self.sleep(POLL)
-        failures += [
-            Failure(site, f"no answer within {self.rules.deadline:g} s") for site in sorted(pending)
-        ]
+        silent = f"no answer within {self.rules.deadline:g} s"
+        failures += [self._fail(site, number, silent) for site in sorted(pending)]
         if not pending and not waiting:
             self.sleep(min(self.rules.deadline, 5.0))  # nobody there: do not spin through attempts
         self._use_late(number, replies, failures)
         return failures
-
-    def _take(
-        self,
-        sent: _Sent,
-        envelope: Envelope,
-        number: int,
-        replies: dict[str, Reply],
-        failures: list[Failure],
-    ) -> None:
-        """Sort an answer that arrived in time, late, or from a site that joins."""
-        if sent.kind == "hello":
-            failure = self._introduce(sent.site, envelope)
-            failures += [] if failure is None else [failure]
-        elif sent.kind == "train" and sent.site in replies:
-            log.info("%s: another upload of round %d is not needed", sent.site, sent.number)
-        elif sent.kind == "train" and sent.number == number:
-            self._use(sent, envelope, number, replies, failures)
-        elif sent.kind == "train":
-            self.late[sent.site] = (sent, envelope)
 
     def _use_late(self, number: int, replies: dict[str, Reply], failures: list[Failure]) -> None:
         for site, (sent, envelope) in sorted(self.late.items()):
@@ -240,56 +213,51 @@ class FlowerTransport:
         Which of its clients are refused is for the loop to say; an upload without any good one does
         not count towards the quorum.
         """
-        reason = self.gate.refusal(envelope, sent.site, "train", number)
-        if reason:
-            self._refuse(sent.site, reason, failures)
-            return
+        site, most = sent.site, self.members.periods[sent.site] * self._method.facts.period
         try:
-            upload = read_upload(envelope)
-            self._need_one_good_client(upload, sent, number)
+            reason = self.gate.refusal(envelope, site, "train", number)
+            if reason:
+                raise FuelsError(reason)
+            upload = _reading(lambda: read_upload(envelope))
+            _reading(lambda: self._need_one_good_client(upload, sent, number, most))
         except FuelsError as error:
-            self._refuse(sent.site, str(error), failures)
+            failures.append(self.refused.add(site, number, "upload", str(error)))
             return
-        try:
-            report = read_report(envelope)
-            if report is not None and not set(report.clients) <= set(sent.asked):
-                raise FuelsError("error figures of clients that were not asked")
-        except FuelsError as error:
+        report = self._report(envelope, sent, sent.asked)
+        if isinstance(report, Failure):
+            failures.append(report)
             report = None
-            self._refuse(sent.site, str(error), failures)
         self.gate.use(envelope)
-        replies[sent.site] = Reply(sent.site, upload, report, sent.asked)
+        replies[site] = Reply(site, upload, report, sent.asked, most)
 
-    def _need_one_good_client(self, upload: Upload, sent: _Sent, number: int) -> None:
-        facts = self.method.facts
-        most = facts.train_periods * facts.period
-        reasons, whole = refusals(
-            upload, self.method.uploads(number), set(sent.asked), most_samples=most
-        )
+    def _need_one_good_client(self, upload: Upload, sent: _Sent, number: int, most: int) -> None:
+        declared = self._method.uploads(number)
+        reasons, whole = refusals(upload, declared, set(sent.asked), most_samples=most)
         if whole:
-            raise FuelsError(f"upload of round {number}: {whole}")
+            raise FuelsError(whole)
         if len(reasons) == len(upload.clients):
-            raise FuelsError("; ".join(f"client {c}: {why}" for c, why in reasons.items()))
+            raise FuelsError("; ".join(f"client {c!r}: {why}" for c, why in reasons.items()))
 
-    def _refuse(self, site: str, reason: str, failures: list[Failure]) -> None:
-        self.counters["refused"] += 1
-        failures.append(Failure(site, f"refused: {reason}"))
+    def _report(
+        self, envelope: Envelope, sent: _Sent, expected: Sequence[str]
+    ) -> Report | Failure | None:
+        """The error figures in an answer, None without any, or why they are refused."""
+        try:
+            report = _reading(lambda: read_report(envelope))
+            if report is not None and not set(report.clients) <= set(expected):
+                raise FuelsError("they speak of clients that were not asked")
+        except FuelsError as error:
+            return self.refused.add(sent.site, sent.number, "error figures", str(error))
+        return report
 
     # -- evaluation and end --------------------------------------------------------------------
 
     def evaluate(self, round_number: int, download: Download) -> list[Report]:
         if round_number % self.rules.evaluate_every and round_number != self.rounds:
             return []
-        reports = []
-        for sent, envelope in self._ask_all("evaluate", round_number, download):
-            report = None
-            try:
-                report = read_report(envelope)
-            except FuelsError as error:
-                log.warning("%s: its evaluation is refused: %s", sent.site, error)
-            if report is not None and set(report.clients) <= set(self.members.of(sent.site)):
-                reports.append(report)
-        return reports
+        answers = self._ask_all("evaluate", round_number, download)
+        reports = [self._report(envelope, sent, sent.asked) for sent, envelope in answers]
+        return [report for report in reports if isinstance(report, Report)]
 
     def finish(self, round_number: int, download: Download) -> set[str]:
         """Let every site write its models; returns the sites that confirmed it."""
@@ -305,25 +273,35 @@ class FlowerTransport:
         pending, found = set(asked), []
         end = self.clock() + self.rules.deadline
         while pending:
-            for sent, envelope, failure in self._arrivals():
-                if sent.kind != kind or sent.number != number:
-                    if envelope is not None and sent.kind == "train":
-                        self.late[sent.site] = (sent, envelope)
+            for arrival in self._arrivals(kind, number):
+                sent, envelope = arrival.sent, arrival.envelope
+                if sent.kind == kind:
+                    pending.discard(sent.site)
+                if envelope is None:
                     continue
-                pending.discard(sent.site)
-                reason = failure.reason if failure is not None else ""
-                if envelope is not None:
-                    reason = self.gate.refusal(envelope, sent.site, kind, number)
-                    if not reason:
-                        found.append((sent, envelope))
+                reason = self.gate.refusal(envelope, sent.site, kind, number)
                 if reason:
-                    log.warning("%s: %s of round %d: %s", sent.site, kind, number, reason)
+                    self.refused.add(sent.site, number, kind, reason)
+                else:
+                    found.append((sent, envelope))
             if self.clock() >= end:
                 break
             self.sleep(POLL)
+        for site in sorted(pending):
+            self._fail(site, number, f"no answer to {kind} within {self.rules.deadline:g} s")
         return sorted(found, key=lambda pair: pair[0].site)
 
     # -- letters -------------------------------------------------------------------------------
+
+    @property
+    def _method(self) -> Method:
+        assert self.method is not None, "a round before the method is known"
+        return self.method
+
+    def _fail(self, site: str, number: int, reason: str) -> Failure:
+        """A site that gave nothing; what it gave and was not taken is a refusal."""
+        log.warning("round %d: %s: %s", number, site, reason)
+        return Failure(site, reason)
 
     def _send(
         self, kind: str, number: int, asked: Mapping[str, tuple[str, ...]], download: Download
@@ -343,31 +321,48 @@ class FlowerTransport:
             self.counters["messages"] += 1
             self.counters["bytes_down"] += len(letters[site])
 
-    def _arrivals(self) -> list[tuple[_Sent, Envelope | None, Failure | None]]:
-        """Answers that came in, decoded; what cannot be read is a failure of its site."""
-        arrived: list[tuple[_Sent, Envelope | None, Failure | None]] = []
-        if not self.open:
-            return arrived
-        for answer in self.post.collect(list(self.open)):
+    def _arrivals(self, kind: str, number: int) -> list[_Arrival]:
+        """What came in for the letters of this kind and round; the rest is put where it belongs.
+
+        A site that says who it is becomes a member, an upload of an earlier round is kept for the
+        end of this one. A failed introduction is given out in the round of its letter.
+        """
+        arrived = []
+        for answer in self.post.collect(list(self.open)) if self.open else ():
             sent = self.open.pop(answer.ticket, None)
             if sent is None:
                 continue
-            if answer.content is None:
-                arrived.append((sent, None, Failure(sent.site, answer.reason)))
-                continue
-            self.counters["bytes_up"] += len(answer.content)
-            try:
-                arrived.append((sent, decode(answer.content, self._limit(sent)), None))
-            except FuelsError as error:
-                self.counters["refused"] += 1
-                arrived.append((sent, None, Failure(sent.site, f"refused: {error}")))
+            arrival = self._read(sent, answer)
+            now = (sent.kind, sent.number) == (kind, number)
+            if sent.kind == "hello" and arrival.envelope is not None:
+                failure = self._introduce(sent, arrival.envelope)
+                arrival = _Arrival(sent, None, failure)
+            if now or (sent.kind == "hello" and sent.number == number):
+                arrived.append(arrival)
+            elif sent.kind == "train" and arrival.envelope is not None:
+                self.late[sent.site] = (sent, arrival.envelope)
         return arrived
+
+    def _read(self, sent: _Sent, answer: Answer) -> _Arrival:
+        """An answer, decoded; what cannot be read is refused."""
+        site, number = sent.site, sent.number
+        if answer.content is None and not answer.refused:
+            return _Arrival(sent, None, self._fail(site, number, answer.reason))
+        try:
+            if answer.content is None:
+                raise FuelsError(answer.reason)
+            content = answer.content
+            self.counters["bytes_up"] += len(content)
+            envelope = _reading(lambda: decode(content, self._limit(sent)))
+        except FuelsError as error:
+            return _Arrival(sent, None, self.refused.add(site, number, "message", str(error)))
+        return _Arrival(sent, envelope, None)
 
     def _limit(self, sent: _Sent) -> int:
         if sent.kind == "hello":
             return MOST_HELLO
         if sent.kind == "train":
-            return size_limit(len(sent.asked), self.method.uploads(sent.number))
+            return size_limit(len(sent.asked), self._method.uploads(sent.number))
         return OVERHEAD + size_limit(len(self.members.of(sent.site)), {})
 
     # -- state ---------------------------------------------------------------------------------
@@ -385,3 +380,14 @@ class FlowerTransport:
         self.members.load(facts["members"])
         self.gate.used = facts["used"]
         self.counters = facts["counters"]
+
+
+def _reading(read: Callable[[], T]) -> T:
+    """Whatever a message does to its reader, it is a reason to refuse it and the round goes on."""
+    try:
+        return read()
+    except FuelsError:
+        raise
+    except Exception as error:
+        log.exception("a message made its reader stumble")
+        raise FuelsError(f"it cannot be read ({type(error).__name__})") from None

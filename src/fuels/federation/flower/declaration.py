@@ -1,0 +1,41 @@
+"""How what a method declares to send depends on the length of a site's training part.
+
+Most arrays have one size whatever the data. Those that grow with the training part are of one size
+at all sites only if their training parts are equally long, and say more of the data than a summary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fuels.errors import FuelsError
+from fuels.methods.base import Method, Sent
+
+ROUNDS = (1, 2)  # methods declare the same for all later ones, or lend models once
+
+
+def declared(method: Method, periods: int) -> tuple[dict[str, Sent], ...]:
+    """What a site with so many training periods declares to upload, in round 1 and later."""
+    there = type(method)(method.options, replace(method.facts, train_periods=periods))
+    return tuple(there.uploads(number) for number in ROUNDS)
+
+
+def growing(method: Method) -> list[str]:
+    """The uploaded arrays that are larger the longer the training part is."""
+    periods = method.facts.train_periods
+    here, longer = declared(method, periods), declared(method, 2 * periods)
+    pairs = zip(here, longer, strict=True)
+    return sorted({name for a, b in pairs for name in a if a[name].shape != b[name].shape})
+
+
+def need_equal(method: Method, periods: Mapping[str, int]) -> None:
+    """Refuse sites whose uploads would be of another size than those of this run."""
+    own = method.facts.train_periods
+    for site, count in periods.items():
+        if declared(method, count) != declared(method, own):
+            raise FuelsError(
+                f"the training part of site {site} has {count} periods with samples, this run's has"
+                f" {own}: {method.title} with these options sends {', '.join(growing(method))},"
+                " whose size follows it; give all sites the same windows.split"
+            )

@@ -1,0 +1,96 @@
+"""`fuels federation demo`: a whole federation in one command, and what is left of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fuels.cli.federation import federation_app
+from fuels.errors import FuelsError
+from fuels.federation.flower.demo import Processes, descendants, is_alive
+
+pytest.importorskip("flwr")
+runner = CliRunner()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary folders are made."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.federation
+def test_it_trains_compares_and_leaves_nothing_behind(place: Path) -> None:
+    result = runner.invoke(federation_app, ["demo", "--sites", "2", "--rounds", "2"])
+    assert result.exit_code == 0, result.output
+    differences = re.findall(r"([+-][\d.]+)%", result.output)
+    assert len(differences) == 2 and all(abs(float(text)) < 1 for text in differences)
+    assert "all processes have ended" in result.output and "round 2 of 2" in result.output
+    assert list(place.iterdir()) == []
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            assert str(place) not in command.read_text(errors="replace")
+        except OSError:  # it has just ended
+            continue
+
+
+def test_what_it_started_and_what_that_started_has_ended(tmp_path: Path) -> None:
+    """A grandchild in its own session leaves a moment after its parent, as Flower's do."""
+    script = (
+        "import os, subprocess, sys, time\n"
+        "child = 'import os, time\\nwhile os.getppid() == %d: time.sleep(0.1)\\ntime.sleep(1)'\n"
+        "subprocess.Popen([sys.executable, '-c', child % os.getpid()], start_new_session=True)\n"
+        "open('up', 'w').close(); time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path)
+    while not (tmp_path / "up").exists():
+        time.sleep(0.05)
+    processes = Processes(tmp_path)
+    processes.running["server"] = parent
+    below = descendants(parent.pid)
+    assert len(below) == 1 and is_alive(below[0])
+    processes.stop()
+    assert parent.poll() is not None and not is_alive(below[0])
+
+
+def test_what_failed_stays_and_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(root: Path, *_: Any) -> None:
+        root.mkdir()
+        (root / "server.log").write_text("the reason")
+        raise FuelsError("server ended")
+
+    monkeypatch.setattr("fuels.federation.flower.demo.run_demo", fail)
+    result = runner.invoke(federation_app, ["demo"])
+    assert isinstance(result.exception, FuelsError)
+    (folder,) = place.iterdir()
+    assert (folder / "demo" / "server.log").read_text() == "the reason"
+    assert f"its folders and logs stay in {folder / 'demo'}" in result.output
+
+
+def test_an_interrupted_demo_is_removed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(root: Path, *_: Any) -> None:
+        root.mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fuels.federation.flower.demo.run_demo", interrupt)
+    runner.invoke(federation_app, ["demo"])
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [(["--method", "fuel"], "unknown method"), (["--keep", "."], "it exists; name a new folder")],
+)
+def test_what_cannot_be_begins_nothing(place: Path, arguments: list[str], reason: str) -> None:
+    result = runner.invoke(federation_app, ["demo", *arguments])
+    assert isinstance(result.exception, FuelsError) and reason in str(result.exception)
+    assert list(place.iterdir()) == []

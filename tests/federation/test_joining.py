@@ -1,0 +1,233 @@
+"""Who takes part: sites that come late, come back, or say of themselves what cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.federation.helpers import LIMIT, SITES, World, settings
+
+from fuels.config import merge
+from fuels.errors import FuelsError
+from fuels.federation.codec import Envelope, decode, encode
+from fuels.federation.flower.members import LONGEST_NAME, Members
+from fuels.federation.flower.parties import Rules
+
+PROPORTION = {"windows": {"split": ""}}  # the parts of a longer series are longer
+
+
+class KilledError(BaseException):
+    """The server ends at once, as with kill -9."""
+
+
+def connect(world: World, there: dict[int, set[str]]) -> None:
+    """From the training of a round on, these sites are there."""
+    original = world.post.send
+
+    def send(letters: Any, kind: str, number: int, ttl: float) -> list[str]:
+        if kind == "train" and number in there:
+            world.post.there = there[number]
+        return original(letters, kind, number, ttl)
+
+    world.post.send = send  # type: ignore[method-assign]
+
+
+def kill_at(world: World, kind: str, number: int) -> None:
+    """The server is killed, once, when it would hear of what it asked."""
+    original = world.post.collect
+    done: list[bool] = []
+
+    def collect(tickets: Any) -> Any:
+        if not done and any((k, n) == (kind, number) for _, k, n, _ in world.post.sent):
+            done.append(True)
+            raise KilledError
+        return original(tickets)
+
+    world.post.collect = collect  # type: ignore[method-assign]
+
+
+# -- late ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["fuels", "fedavg", "fedrep", "fedda"])
+def test_a_late_site_joins_whatever_the_method(tmp_path: Path, method: str) -> None:
+    options = {"week": 1} if method == "fedda" else {}
+    chosen = replace(settings(method, rounds=4, selection=1.0), options=options)
+    world = World(tmp_path / "fed", chosen)
+    for file in world.root.glob("sites/*/site.toml"):
+        file.write_text(file.read_text().replace("raw_derived = false", "raw_derived = true"))
+    world.post.there = {"north", "south"}
+    connect(world, {1: set(SITES)})
+    history = world.run()
+    assert [line["clients"] for line in history] == [4, 4, 6, 6]
+    assert all(line["failures"] == [] for line in history)
+    assert history[-1]["val_mse"] is not None
+
+
+@pytest.mark.parametrize(("method", "killed"), [("fuels", 2), ("fuels", 3), ("fedavg", 3)])
+def test_the_server_is_killed_around_the_round_beside_which_a_site_joined(
+    tmp_path: Path, method: str, killed: int
+) -> None:
+    """East joins beside round 2; killed in it or in the next, the run goes on as if nothing was."""
+    whole = World(tmp_path / "whole", settings(method, rounds=5))
+    world = World(tmp_path / "fed", settings(method, rounds=5))
+    for each in (whole, world):
+        each.post.there = {"north", "south"}
+        connect(each, {1: set(SITES)})
+    whole.run()
+    kill_at(world, "train", killed)
+    with pytest.raises(KilledError):
+        world.run()
+    history = world.run()
+    assert [line["clients"] for line in history] == [4, 4, 6, 6, 6]
+    assert history == whole.history()
+
+
+def test_a_late_site_with_a_longer_series_counts(tmp_path: Path) -> None:
+    """What a site may claim follows what it said itself, and not who was there first."""
+    world = World(tmp_path / "fed", merge(settings("fedavg", rounds=4), PROPORTION, "test"))
+    world.give_data("east", days=24)
+    world.post.there = {"north", "south"}
+    connect(world, {1: set(SITES)})
+    history = world.run()
+    assert [line["clients"] for line in history] == [4, 4, 6, 6]
+    assert history[2]["failures"] == []
+    samples = {
+        site: decode(c, LIMIT).arrays["samples"].tolist()
+        for site, kind, number, c in world.post.got
+        if (kind, number) == ("train", 4)
+    }
+    assert samples["east"][0] > 2 * samples["north"][0]
+
+
+def test_a_site_that_comes_back_with_other_data_says_so_again(tmp_path: Path) -> None:
+    """North lost its state in round 2 and has more days when it is back, beside round 3."""
+    world = World(tmp_path / "fed", merge(settings(rounds=6), PROPORTION, "test"))
+    connect(world, {2: {"south", "east"}, 3: set(SITES)})
+    original = world.post.send
+
+    def send(letters: Any, kind: str, number: int, ttl: float) -> list[str]:
+        if (kind, number) == ("train", 3):
+            (world.root / "sites" / "north" / "runs" / "run" / "state.safetensors").unlink()
+            world.give_data("north", days=24)
+        return original(letters, kind, number, ttl)
+
+    world.post.send = send  # type: ignore[method-assign]
+    history = world.run()
+    hellos = [
+        number for site, kind, number, _ in world.post.got if (site, kind) == ("north", "hello")
+    ]
+    assert hellos == [0, 4]
+    assert [line["clients"] for line in history][-2:] == [6, 6]
+    assert history[-1]["failures"] == []
+
+
+def test_a_resumed_run_asks_again_who_is_there(tmp_path: Path) -> None:
+    world = World(tmp_path / "fed", settings(rounds=3))
+    kill_at(world, "train", 2)
+    with pytest.raises(KilledError):
+        world.run()
+    world.run()
+    hellos = [(site, number) for site, kind, number, _ in world.post.got if kind == "hello"]
+    assert sorted(hellos) == sorted([(site, n) for site in SITES for n in (0, 2)])
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("fuels", {"periodic": False}), ("fedda", {"week": 1})]
+)
+def test_unequal_training_parts_are_refused_where_the_size_of_uploads_follows_them(
+    tmp_path: Path, method: str, options: dict[str, Any]
+) -> None:
+    chosen = replace(merge(settings(method, rounds=3), PROPORTION, "test"), options=options)
+    world = World(tmp_path / "fed", chosen)
+    for file in world.root.glob("sites/*/site.toml"):
+        file.write_text(file.read_text().replace("raw_derived = false", "raw_derived = true"))
+    world.give_data("east", days=24)
+    with pytest.raises(FuelsError, match="whose size follows it; give all sites the same"):
+        world.run()
+    late = World(tmp_path / "late", chosen)
+    for file in late.root.glob("sites/*/site.toml"):
+        file.write_text(file.read_text().replace("raw_derived = false", "raw_derived = true"))
+    late.give_data("east", days=24)
+    late.post.there = {"north", "south"}
+    connect(late, {1: set(SITES)})
+    history = late.run()
+    assert "east" not in {site for site, kind, *_ in late.post.got if kind == "train"}
+    refused = [text for line in history for text in line["failures"]]
+    assert refused and all("east: introduction refused: the training part" in t for t in refused)
+
+
+# -- what a site may say of itself -----------------------------------------------------------------
+
+
+def hello(**facts: Any) -> Envelope:
+    return Envelope("hello", "run", 0, "north", {"clients": ["a"], "train_periods": 5, **facts})
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"clients": []}, "names no clients"),
+        ({"clients": ["a", "a"]}, "one of them twice"),
+        ({"clients": "a"}, "not a list of texts"),
+        ({"clients": [f"c{i}" for i in range(11)]}, "11 clients, at most 10 are accepted"),
+        ({"clients": [""]}, "no acceptable name"),
+        ({"clients": ["x" * (LONGEST_NAME + 1)]}, "no acceptable name"),
+        ({"clients": ["a\nround 3: all is well"]}, "no acceptable name"),
+        ({"train_periods": 0}, "how long its training part is"),
+        ({"train_periods": "5"}, "how long its training part is"),
+        ({"train_periods": True}, "how long its training part is"),
+        ({"train_periods": 101}, "101 periods, at most 100 are accepted"),
+        ({"clients": ["a", "s"]}, "client 's' belongs to site south"),
+        ({"clients": ["b"]}, "client 'a', with which it joined this run, is gone"),
+    ],
+)
+def test_an_introduction_that_cannot_be(facts: dict[str, Any], reason: str) -> None:
+    members, rules = Members(), Rules(most_clients=10, most_periods=100)
+    members.introduce("north", ("a",), 5)
+    members.introduce("south", ("s",), 5)
+    with pytest.raises(FuelsError, match=reason):
+        members.check("north", hello(**facts), rules)
+    assert members.clients == ("a", "s") and members.train_periods == 5
+
+
+def test_the_newest_introduction_counts() -> None:
+    members = Members()
+    members.introduce("north", ("a",), 5)
+    members.introduce("north", *members.check("north", hello(clients=["a", "b"]), Rules()))
+    assert members.of("north") == ("a", "b") and members.periods == {"north": 5}
+    longer = hello(clients=["a", "b"], train_periods=9)
+    members.introduce("north", *members.check("north", longer, Rules()))
+    assert members.train_periods == 9
+
+
+def test_a_site_that_claims_too_much_does_not_join_and_the_others_train(tmp_path: Path) -> None:
+    world = World(tmp_path / "fed", settings(rounds=2), most_periods=50)
+
+    def boast(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if (who, kind) != ("north", "hello"):
+            return 0.0, reply
+        envelope = decode(reply, LIMIT)
+        return 0.0, encode(replace(envelope, facts={**envelope.facts, "train_periods": 10**6}))
+
+    world.post.fate = boast
+    history = world.run()
+    assert [line["clients"] for line in history] == [4, 4]
+    assert "at most 50 are accepted" in history[0]["failures"][0]
+    (reason,) = world.summary()["refused"]["north"]
+    assert reason.startswith("it says that its training part has * periods")
+
+
+def test_a_site_cannot_introduce_itself_as_another(tmp_path: Path) -> None:
+    world = World(tmp_path / "fed", settings(rounds=1))
+
+    def false(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if (who, kind) != ("north", "hello"):
+            return 0.0, reply
+        return 0.0, encode(replace(decode(reply, LIMIT), site="south"))
+
+    world.post.fate = false
+    assert world.run()[0]["clients"] == 4
+    assert "not its key's name" in next(iter(world.summary()["refused"]["north"]))

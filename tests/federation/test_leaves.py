@@ -1,0 +1,280 @@
+"""What leaves a site, and what reaches it: every message of a run, as Flower sends it.
+
+The messages take Flower's own way: the ServerApp's post packs them, they are cut into the objects
+that Flower puts on the wire, put together again and handed to the ClientApp, and back. Only the
+network between is missing. What they hold is compared with what the method declares, and their
+bytes are searched for values of the data.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_public_key,
+)
+from tests.federation.helpers import LIMIT, SITES, World, settings
+
+from fuels.build import build, method_for, train_periods
+from fuels.config import Engine, Settings, merge
+from fuels.errors import FuelsError
+from fuels.federation.codec import Envelope, decode
+from fuels.federation.flower import desk
+from fuels.federation.flower.commands import run_config
+from fuels.federation.flower.parties import SiteFolder
+from fuels.federation.flower.post import Time
+from fuels.federation.flower.serving import serve
+from fuels.messages import Upload
+from fuels.methods.base import Method
+
+pytest.importorskip("flwr")
+
+FIGURES = {"val_mse", "val_mae", "loss/prediction", "loss/intra", "loss/inter"}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A message on its way."""
+
+    way: str  # up or down
+    site: str
+    wire: bytes  # all that Flower sends for it
+    content: bytes
+
+    @property
+    def envelope(self) -> Envelope:
+        return decode(self.content, LIMIT)
+
+
+class Wire:
+    """Flower's Grid, with the sites' ClientApp behind it and every byte kept."""
+
+    def __init__(self, root: Path, chosen: Settings) -> None:
+        self.root, self.seen = root, list[Seen]()
+        self.names = dict(enumerate(SITES, 2))
+        self.replies: dict[str, Any] = {}
+        config = run_config("run", chosen)
+        self.config = {
+            (f"{key}.{inner}" if inner else key): value
+            for key, section in config.items()
+            for inner, value in (section.items() if isinstance(section, dict) else [("", section)])
+        }
+
+    def get_nodes(self) -> list[Any]:
+        form = Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
+        keys = {
+            node: load_ssh_public_key((self.root / "sites" / name / "site.pub").read_bytes())
+            for node, name in self.names.items()
+        }
+        return [
+            SimpleNamespace(node_id=node, public_key=key.public_bytes(*form))
+            for node, key in keys.items()
+        ]
+
+    def push_messages(self, messages: Sequence[Any]) -> list[str]:
+        from flwr.app import Context, RecordDict
+
+        from fuels.federation.flower.app_client import app
+
+        tickets = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            site = self.names[node]
+            folder = str(self.root / "sites" / site)
+            context = Context(1, node, {"folder": folder}, RecordDict(), self.config, 1)
+            reply = app(self._carry("down", site, message), context)
+            ticket = str(len(self.seen))
+            self.replies[ticket] = self._carry("up", site, reply)
+            tickets.append(ticket)
+        return tickets
+
+    def pull_messages(self, tickets: Sequence[str]) -> list[Any]:
+        return [self.replies.pop(ticket) for ticket in tickets if ticket in self.replies]
+
+    def _carry(self, way: str, site: str, message: Any) -> Any:
+        """The message as it comes out at the other end."""
+        from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+        from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+        from fuels.federation.flower.records import unpack
+
+        objects = {i: piece.deflate() for i, piece in get_all_nested_objects(message).items()}
+        self.seen.append(Seen(way, site, b"".join(objects.values()), unpack(message.content)))
+        return inflate_object_from_contents(message.object_id, dict(objects))
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The apps run in this process: they neither watch its parent nor keep its log."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    for name in ("run_id", "node_id", "task_id"):  # Flower gives a process these at its start
+        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
+    monkeypatch.setattr("fuels.federation.flower.app_client.end_with_parent", lambda: None)
+    log = logging.getLogger("fuels")
+    before = log.handlers, log.propagate
+    yield
+    log.handlers, log.propagate = before
+
+
+def run(root: Path, chosen: Settings, *consent: tuple[str, str]) -> tuple[World, list[Seen]]:
+    """A run through Flower's messages, with changes to all sites' config files."""
+    from fuels.federation.flower.app_server import GridPost
+
+    world = World(root, chosen)
+    for file in root.glob("sites/*/site.toml"):
+        for old, new in consent:
+            assert old in file.read_text()
+            file.write_text(file.read_text().replace(old, new))
+    wire = Wire(root, chosen)
+    time = Time(lambda: 0.0, lambda seconds: None)
+    serve(GridPost(wire, world.server), world.server, "run", chosen, time)  # type: ignore[arg-type]
+    return world, wire.seen
+
+
+# -- what it must be -------------------------------------------------------------------------------
+
+
+def declared(method: Method, seen: Seen) -> tuple[dict[str, tuple[int, ...]], set[str]]:
+    """The arrays with their shapes, and the facts, that this message may have."""
+    envelope = seen.envelope
+    kind, number, facts = envelope.kind, envelope.round, envelope.facts
+    if seen.way == "down":
+        count, down = len(facts["having"]), method.downloads()
+        shapes = {f"shared/{name}": sent.shape for name, sent in down.items()}
+        shapes |= {f"personal/{name}": (count, *sent.shape) for name, sent in down.items()}
+        return shapes, {"asked", "having"}
+    count = len(facts["clients"])
+    shapes = {}
+    if kind == "train":
+        shapes = {f"upload/{n}": (count, *sent.shape) for n, sent in method.uploads(number).items()}
+        shapes["samples"] = (count,)
+    if kind in ("train", "evaluate"):
+        shapes |= dict.fromkeys(FIGURES, (count,))
+    return shapes, {"clients", "train_periods"} if kind == "hello" else {"clients"}
+
+
+def patterns(world: World) -> tuple[set[bytes], list[bytes]]:
+    """Raw values as they could stand in bytes: binary of eight bytes, and as text.
+
+    One value in double precision or two that follow each other in single, as they are in the file
+    and as they are trained on.
+    """
+    source = {"data": {"source": str(world.root / "panel.csv")}}
+    dataset = build(merge(world.settings, source, "test"), Engine(threads=1)).dataset
+    raw = dataset.panel.values.T  # [client, step]
+    found: set[bytes] = set()
+    for series in (*raw, *dataset.series):
+        found |= {value.tobytes() for value in series.astype("<f8")}
+        single = series.astype("<f4").tobytes()
+        found |= {single[at : at + 8] for at in range(0, len(single) - 4, 4)}
+    return found, [f"{value:.4f}".encode() for value in raw.ravel()]
+
+
+def values_in(content: bytes, binary: set[bytes], text: list[bytes]) -> int:
+    """How many values of the data stand in these bytes, at whatever position."""
+    windows = {content[at : at + 8] for at in range(len(content) - 7)}
+    return len(windows & binary) + sum(value in content for value in text)
+
+
+METHODS = [("fuels", 4), ("fedavg", 3), ("fedrep", 2), ("fuels-start", 3)]
+
+
+@pytest.mark.parametrize(("name", "rounds"), METHODS)
+def test_only_what_is_declared_travels_and_no_raw_value(
+    tmp_path: Path, name: str, rounds: int
+) -> None:
+    options = {"lend": 2} if name == "fuels-start" else {}
+    chosen = replace(settings(name, rounds=rounds), options=options)
+    world, seen = run(tmp_path / "fed", chosen)
+    source = {"data": {"source": str(world.root / "panel.csv")}}
+    job = build(merge(chosen, source, "test"), Engine(threads=1))
+    method = method_for(chosen, train_periods(job.dataset))
+    kinds = {(message.way, message.envelope.kind) for message in seen}
+    asked = {"hello", "train", "finish"} | ({"evaluate"} if name == "fedavg" else set())
+    assert {(way, kind) for way in ("up", "down") for kind in asked} <= kinds
+    binary, text = patterns(world)
+    used: set[str] = set()
+    for message in seen:
+        envelope = message.envelope
+        shapes, facts = declared(method, message)
+        assert set(envelope.arrays) <= set(shapes)
+        assert set(envelope.facts) == facts and envelope.site == message.site
+        for array_name, array in envelope.arrays.items():
+            assert array.shape == shapes[array_name], array_name
+        for clients in (envelope.facts.get(key, []) for key in ("clients", "asked", "having")):
+            assert set(clients) <= set(SITES[message.site])
+        assert message.content in message.wire
+        assert len(message.wire) - len(message.content) < 1500  # Flower's own: ids, times, types
+        assert values_in(message.wire, binary, text) == 0
+        used |= {n for n in envelope.arrays if message.way == "up"}
+    assert {f"upload/{n}" for r in range(1, rounds + 1) for n in method.uploads(r)} <= used
+
+
+def test_the_search_finds_values_of_the_data(tmp_path: Path) -> None:
+    """It would see what the test above says is not there, whatever stands before it."""
+    world, seen = run(tmp_path / "fed", settings(rounds=1))
+    binary, text = patterns(world)
+    values = np.loadtxt(world.root / "panel.csv", delimiter=",", skiprows=1, usecols=2)
+    some, wire = values[40:43], seen[-1].wire
+    for planted in (some.astype("<f4").tobytes(), some.astype("<f8").tobytes(), b"%.4f" % some[0]):
+        assert values_in(wire + b"x" + planted, binary, text) > 0
+    z = (values - values.mean()) / values.std()
+    assert values_in(z[40:43].tobytes(), binary, text) == 0  # not on the scale of any client
+
+
+# -- what a site enforces --------------------------------------------------------------------------
+
+
+def test_metrics_stay_at_sites_that_do_not_allow_them(tmp_path: Path) -> None:
+    chosen = settings("fedavg", rounds=2)
+    _, seen = run(tmp_path / "fed", chosen, ("metrics = true", "metrics = false"))
+    sent = {name for message in seen if message.way == "up" for name in message.envelope.arrays}
+    assert sent == {"upload/encoder", "upload/decoder", "samples"}
+
+
+def test_a_method_that_would_send_more_than_it_declares_sends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path / "fed", settings(rounds=1))
+    original = desk.check_upload
+
+    def more(method: Method, number: int, upload: Upload, asked: tuple[str, ...]) -> None:
+        series = np.zeros((len(upload.clients), 3), np.float32)
+        original(method, number, replace(upload, arrays=upload.arrays | {"series": series}), asked)
+
+    monkeypatch.setattr(desk, "check_upload", more)
+    with pytest.raises(FuelsError, match="round 1: 0 of 3 sites answered"):
+        world.run()
+    assert {kind for _, kind, *_ in world.post.got} == {"hello"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("fedda", {"week": 1}, "sends augmented, which is computed from raw values"),
+        ("fuels", {"periodic": False}, "prototype, which has rows for every training period"),
+    ],
+)
+def test_what_says_more_of_the_data_needs_consent(
+    tmp_path: Path, name: str, options: dict[str, Any], reason: str
+) -> None:
+    chosen = replace(settings(name, rounds=2), options=options)
+    world = World(tmp_path / "fed", chosen)
+    with pytest.raises(FuelsError, match=reason):
+        world.run()
+    assert world.post.got == []
+    for site in ("north", "south"):
+        file = SiteFolder(world.root / "sites" / site).config_file
+        file.write_text(file.read_text().replace("raw_derived = false", "raw_derived = true"))
+    world.run("second")
+    assert {site for site, *_ in world.post.got} == {"north", "south"}
