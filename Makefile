@@ -44,6 +44,7 @@ $(BIN)/python:
 $(VENV)/.ready-run: $(BIN)/python pyproject.toml constraints.txt
 	@echo "Setting up (PyTorch is large, this takes a minute) ..."
 	$(PIP) -e .
+	$(BIN)/python -m fuels.compiling
 	@touch $@
 
 $(VENV)/.ready-test: $(VENV)/.ready-run

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 from torch import Tensor
 
+import fuels
 from fuels.compiling import compiled
 from fuels.errors import FuelsError
 from fuels.jsd_kernel import pairwise_jsd
 from fuels.model.backend import prepare_thread, use_kernels
 from fuels.model.gru import GruShape, branch_weights, encode, encoder_size, plain_encode
-from fuels.model.optimiser import adam_step, sgd_step
+from fuels.model.optimiser import adam, sgd
 
 PAPER = GruShape(hidden=128, branches=((3, 1), (3, 1)))
 
@@ -211,7 +212,7 @@ def test_adam_equals_torch_with_clients_sitting_out(kernels: str) -> None:
         grad = torch.from_numpy(rng.normal(size=(3, size)).astype(np.float32))
         active = torch.from_numpy(rng.random(3) < 0.7)
         before = param.clone()
-        adam_step(param, grad, m, v, step, active, lr=0.01)
+        adam(param, m, v, step, active, lr=0.01)(grad)
         for client, single in enumerate(singles):
             if active[client]:
                 single.grad = grad[client].clone()
@@ -237,7 +238,7 @@ def test_sgd_equals_torch_with_clients_sitting_out(kernels: str, momentum: float
     for turn in range(20):
         grad = torch.from_numpy(rng.normal(size=(2, 21)).astype(np.float32))
         active = torch.tensor([turn % 3 != 1, True])
-        sgd_step(param, grad, buffer, active, lr=0.1, momentum=momentum)
+        sgd(param, buffer, active, lr=0.1, momentum=momentum)(grad)
         for client, single in enumerate(singles):
             if active[client]:
                 single.grad = grad[client].clone()
@@ -320,7 +321,7 @@ def small_step() -> bytes:
     params, inputs, upstream = draw(shape, clients=2, rows=5, seed=18)
     _, grad = with_gradient(encode, params, inputs, shape, upstream)
     m, v, step = torch.zeros_like(grad), torch.zeros_like(grad), torch.zeros(2, dtype=torch.int64)
-    adam_step(params, grad, m, v, step, torch.ones(2).bool(), lr=0.1)
+    adam(params, m, v, step, torch.ones(2).bool(), lr=0.1)(grad)
     jsd = np.empty((4, 4), dtype=np.float32)
     pairwise_jsd(distributions(4, 3, 20, seed=19, spread=1.0), np.arange(4), jsd)
     return params.numpy().tobytes() + jsd.tobytes()
@@ -394,10 +395,24 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
         use_kernels("fast")
     state = torch.zeros(2, 8)
     with pytest.raises(FuelsError, match="contiguous"):
-        sgd_step(state.T, state.T.clone(), state.T, torch.ones(8).bool(), lr=0.1)
+        sgd(state.T, state.T, torch.ones(8).bool(), lr=0.1)
     with pytest.raises(FuelsError, match="float32"):
         pairwise_jsd(np.ones((2, 2, 2)), np.arange(2), np.zeros((2, 2), dtype=np.float32))
     with pytest.raises(FuelsError, match="must lie in"):
         pairwise_jsd(
             np.ones((2, 2, 2), dtype=np.float32), np.array([2]), np.zeros((2, 2), dtype=np.float32)
         )
+
+
+def test_setting_up_compiles_every_kernel() -> None:
+    """What `python -m fuels.compiling` leaves out would make the first run wait."""
+    package = Path(fuels.__file__).parent
+    holding = {
+        "fuels." + ".".join(file.relative_to(package).with_suffix("").parts)
+        for file in package.rglob("*.py")
+        if "\n@compiled(" in file.read_text() and file.parent.name != "bench"
+    }
+    assert holding
+    script = "import sys, fuels.compiling as c; c.compile_all(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert holding <= set(done.stdout.split())

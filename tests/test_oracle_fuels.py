@@ -105,7 +105,7 @@ def test_forward_losses_and_gradients_at_hidden_128(wide: tuple[Job, oracle.Fede
     job, fed = wide
     group = job.site._group(np.arange(3), 1)
     batch = next(iter(group.batches(1, augment=True)))
-    assert batch.x_augmented is not None
+    assert batch.views.shape[1] == 2 * PERIOD  # x and x' below it
     rng = np.random.default_rng(5)
     given = torch.from_numpy(rng.uniform(-1, 1, (2, 3, PERIOD, 256)).astype(np.float32))
     network, names = group.network, ("encoder", "decoder", "filter")
@@ -113,9 +113,7 @@ def test_forward_losses_and_gradients_at_hidden_128(wide: tuple[Job, oracle.Fede
     ours, slopes = {}, {}
     for key in ("prediction", "intra", "inter"):
         leaves = group.leaves(names)
-        encoded = network.encode(
-            leaves, torch.cat([batch.x, batch.x_augmented], dim=1), batch.clock
-        )
+        encoded = network.encode(leaves, batch.views, batch.clock)
         r, u = encoded[:, :PERIOD], unit(encoded)
         if key == "prediction":
             loss = prediction_loss(

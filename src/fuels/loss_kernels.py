@@ -1,7 +1,7 @@
 """The compiled losses of FUELS: Eq. 14, 3-6 and 11-13 with their gradients, client after client.
 
-One call takes the encoded rows of a batch and gives the losses of every client and the gradient of
-their sum (Eq. 15). There is little arithmetic in them: separate operators spend their time on
+One call takes the encoded rows of a client and gives its losses and the gradient of their sum
+(Eq. 15). There is little arithmetic in them: separate operators spend their time on
 intermediate results, while here the rows of a client, 48 kB, stay in the cache until their
 gradient is written.
 
@@ -19,11 +19,12 @@ from __future__ import annotations
 from math import exp, log, log1p, sqrt
 
 import numpy as np
-from numba import boolean, float64, int64, void
+from numba import float64, int64, void
 
 from fuels.compiling import compiled
 from fuels.model.doubles import combine, dots, exponentials, pairs
 from fuels.model.lanes import address, get, put
+from fuels.model.tables import STAGE, reals, wholes
 
 SHORTEST = 1e-8  # a shorter row is divided by this instead of its length
 NOTHING = 0  # the address of what is not there
@@ -153,82 +154,78 @@ def _set_term(
     terms[t, 0], terms[t, 1], terms[t, 2] = address(scale) + 8 * first, row, distance
 
 
-@compiled(
-    void(*[int64] * 8, boolean, int64, int64, float64, boolean, *[int64] * 3, float64, float64,
-         *[int64] * 6)
-)  # fmt: skip
-def losses_and_gradients(
-    clients: int, rows: int, B: int, width: int,
-    encoded: int, decoder: int, y: int, weight: int,
-    intra: bool, W: int, intra_weight: int, intra_tau: float, detach: bool,
-    positive: int, negative: int, inter_weight: int, inter_tau: float, rho: float,
-    total: int, parts: int, d_encoded: int, d_decoder: int, d_W: int, d_y: int,
-) -> None:  # fmt: skip
-    """total [client], parts [(prediction, intra, inter), client] and the gradients of the total.
+@compiled(STAGE)
+def losses_and_gradients(table: int, n: int) -> None:
+    """A client's total [client], parts [(prediction, intra, inter), client] and total's gradients.
 
     All arrays are given by their address and lie row by row, with the client first: encoded
     [rows, width] holds r and, for Eq. 3-6, r' below it; decoder [width + 1]; y and the weights [B];
     W [B, B]; positive and negative [B, width]. Without W there is no filter, without positive no
-    Eq. 11-13, without d_encoded or d_y their gradients are not wanted.
+    Eq. 11-13, without d_encoded or d_y their gradients are not wanted. Gradients that are shared
+    have room for one client, who is the one at hand.
     """
+    clients, rows, B, width, encoded, decoder, y, weight = wholes(table, 0, 8)
+    intra, detach, W, intra_weight, positive, negative, inter_weight = wholes(table, 8, 7)
+    total, parts, shared, d_encoded, d_decoder, d_W, d_y = wholes(table, 15, 7)
+    intra_tau, inter_tau, rho = reals(table, 22, 3)
+    here = 0 if shared else n
     inverse, own = np.empty(rows), np.empty(rows)
     slope, towards, away, work = np.empty(B), np.empty(B), np.empty(B), np.empty(2 * B)
     s, c, terms = np.empty((B, B)), np.empty((B, B)), np.empty((4, 3), dtype=np.int64)
     inter = positive != NOTHING
-    for n in range(clients):
-        r, phi = encoded + 4 * n * rows * width, decoder + 4 * n * (width + 1)
-        r_augmented = r + 4 * B * width
-        pr, nr = positive + 4 * n * B * width, negative + 4 * n * B * width
-        of_client = 4 * n * B
-        for row in range(rows):
-            own[row] = 0.0
-        l_intra = l_inter = 0.0
-        l_prediction, bias = _prediction(r, phi, y + of_client, weight + of_client, B, width, slope)
-        if intra or inter:
-            _inverse_lengths(r, rows, width, inverse)
-        if intra:
-            dots(r, width, B, r_augmented, width, B, width, address(s), B)
-            for b in range(B):
-                for i in range(B):
-                    s[b, i] *= inverse[b] * inverse[B + i]
-            W_n = W + of_client * B if W != NOTHING else NOTHING
-            at = intra_weight + of_client
-            l_intra = _intra(s, W_n, intra_tau, at, work, c, d_W + of_client * B)
-            _turn(s, c, inverse, own)
-        if inter:
-            l_inter = _inter(
-                r, pr, nr, inter_tau, rho, inter_weight + of_client, B, width,
-                inverse, own, towards, away, work,
-            )  # fmt: skip
-        put(total, n, np.float32(l_prediction + l_intra + rho * l_inter))  # Eq. 15
-        put(parts, n, np.float32(l_prediction))
-        put(parts, clients + n, np.float32(l_intra))
-        put(parts, 2 * clients + n, np.float32(l_inter))
-        d_phi = d_decoder + 4 * n * (width + 1)
-        combine(address(slope), 0, 1, r, width, B, 0, 0, 1, d_phi, width, width)
-        put(d_phi, width, np.float32(bias))
-        if d_y != NOTHING:
-            for b in range(B):
-                put(d_y + of_client, b, np.float32(-slope[b]))
-        if d_encoded == NOTHING:
-            continue
-        for row in range(rows if intra or inter else 0):  # too short: it has no direction to turn
-            own[row] *= inverse[row] ** 2 if inverse[row] < 1.0 / SHORTEST else 0.0
-        _set_term(terms, 0, slope, 0, phi, 0)
-        _set_term(terms, 1, own, 0, r, width)
-        _set_term(terms, 2, towards, 0, pr, width)
-        _set_term(terms, 3, away, 0, nr, width)
-        count = 4 if inter else 2 if intra else 1
-        d_r = d_encoded + 4 * n * rows * width
-        combine(
-            address(c), B, 1, r_augmented, width, B if intra else 0,
-            address(terms), count, B, d_r, width, width,
+    r, phi = encoded + 4 * n * rows * width, decoder + 4 * n * (width + 1)
+    r_augmented = r + 4 * B * width
+    pr, nr = positive + 4 * n * B * width, negative + 4 * n * B * width
+    of_client = 4 * n * B
+    for row in range(rows):
+        own[row] = 0.0
+    l_intra = l_inter = 0.0
+    l_prediction, bias = _prediction(r, phi, y + of_client, weight + of_client, B, width, slope)
+    if intra or inter:
+        _inverse_lengths(r, rows, width, inverse)
+    if intra:
+        dots(r, width, B, r_augmented, width, B, width, address(s), B)
+        for b in range(B):
+            for i in range(B):
+                s[b, i] *= inverse[b] * inverse[B + i]
+        W_n = W + of_client * B if W != NOTHING else NOTHING
+        at = intra_weight + of_client
+        l_intra = _intra(s, W_n, intra_tau, at, work, c, d_W + 4 * here * B * B)
+        _turn(s, c, inverse, own)
+    if inter:
+        l_inter = _inter(
+            r, pr, nr, inter_tau, rho, inter_weight + of_client, B, width,
+            inverse, own, towards, away, work,
         )  # fmt: skip
-        if intra:
-            _set_term(terms, 0, own, B, r_augmented, width)
-            depth, count = (0, 0) if detach else (B, 1)
-            d_r_augmented = d_r + 4 * B * width
-            combine(
-                address(c), 1, B, r, width, depth,
-                address(terms), count, B, d_r_augmented, width, width,
-            )  # fmt: skip
+    put(total, n, np.float32(l_prediction + l_intra + rho * l_inter))  # Eq. 15
+    put(parts, n, np.float32(l_prediction))
+    put(parts, clients + n, np.float32(l_intra))
+    put(parts, 2 * clients + n, np.float32(l_inter))
+    d_phi = d_decoder + 4 * here * (width + 1)
+    combine(address(slope), 0, 1, r, width, B, 0, 0, 1, d_phi, width, width)
+    put(d_phi, width, np.float32(bias))
+    if d_y != NOTHING:
+        for b in range(B):
+            put(d_y, here * B + b, np.float32(-slope[b]))
+    if d_encoded == NOTHING:
+        return
+    for row in range(rows if intra or inter else 0):  # too short: it has no direction to turn
+        own[row] *= inverse[row] ** 2 if inverse[row] < 1.0 / SHORTEST else 0.0
+    _set_term(terms, 0, slope, 0, phi, 0)
+    _set_term(terms, 1, own, 0, r, width)
+    _set_term(terms, 2, towards, 0, pr, width)
+    _set_term(terms, 3, away, 0, nr, width)
+    count = 4 if inter else 2 if intra else 1
+    d_r = d_encoded + 4 * here * rows * width
+    combine(
+        address(c), B, 1, r_augmented, width, B if intra else 0,
+        address(terms), count, B, d_r, width, width,
+    )  # fmt: skip
+    if intra:
+        _set_term(terms, 0, own, B, r_augmented, width)
+        depth, count = (0, 0) if detach else (B, 1)
+        d_r_augmented = d_r + 4 * B * width
+        combine(
+            address(c), 1, B, r, width, depth,
+            address(terms), count, B, d_r_augmented, width, width,
+        )  # fmt: skip

@@ -30,6 +30,7 @@ from torch.nn import functional
 
 from fuels.errors import FuelsError
 from fuels.model.backend import kernels
+from fuels.model.stages import Stage, run
 
 _KERNELS = "fuels.loss_kernels"
 # The logarithm of a pair that does not count. It is finite: a row without any pair that counts has
@@ -126,16 +127,16 @@ def local_losses(
     L_intra [client, 2 B, width] with r' below it; y and weight [client, B] belong to L_pred. A term
     whose needs are not given is left out.
     """
-    given = _fitting(encoded, decoder, y, weight, intra, inter)
-    compiled = kernels(_KERNELS, *(tensor for tensor in given if tensor is not None))
-    if compiled is None:
-        return plain_losses(decoder, encoded, y, weight, intra, inter)
-    W = None if intra is None else intra.W
-    total, terms = cast(Any, _FusedLosses).apply(
-        encoded, decoder, W, y, given, intra, inter, compiled
+    begun = begin_losses(
+        decoder, encoded, y, weight, intra, inter, deep=encoded.requires_grad, shared=False
     )
-    named = zip(("prediction", "intra", "inter"), (True, intra, inter), terms.unbind(), strict=True)
-    return total, {name: value for name, there, value in named if there}
+    if begun is None:
+        return plain_losses(decoder, encoded, y, weight, intra, inter)
+    if y.requires_grad:
+        begun.d_y = torch.empty(y.shape)
+    W = None if intra is None else intra.W
+    total = cast(Tensor, cast(Any, _FusedLosses).apply(encoded, decoder, W, y, begun))
+    return total, begun.terms()
 
 
 def plain_losses(
@@ -165,54 +166,93 @@ def plain_losses(
     return total, terms
 
 
+def begin_losses(
+    decoder: Tensor,
+    encoded: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    intra: Intra | None,
+    inter: Inter | None,
+    *,
+    deep: bool,
+    shared: bool,
+) -> FusedLosses | None:
+    """The compiled losses of a batch; None where there are none.
+
+    They read `encoded` when they run, so that it may be filled until then. `deep` asks for its
+    gradient too; gradients that are `shared` have room for one client, each takes the place of the
+    one before.
+    """
+    given = _fitting(encoded, decoder, y, weight, intra, inter)
+    compiled = kernels(_KERNELS, *(tensor for tensor in given if tensor is not None))
+    return None if compiled is None else FusedLosses(given, intra, inter, deep, shared, compiled)
+
+
+class FusedLosses:
+    """What the compiled losses of a batch read and leave."""
+
+    def __init__(
+        self,
+        given: Sequence[Tensor | None],
+        intra: Intra | None,
+        inter: Inter | None,
+        deep: bool,
+        shared: bool,
+        compiled: ModuleType,
+    ) -> None:
+        self.compiled, self.intra, self.inter, self.shared = compiled, intra, inter, shared
+        self.given = [None if t is None else t.detach().contiguous() for t in given]
+        encoded, decoder = cast(Tensor, self.given[0]), cast(Tensor, self.given[1])
+        self.clients, self.rows, self.width = encoded.shape
+        self.B = self.rows if intra is None else self.rows // 2
+        self.total, self.parts = torch.empty(self.clients), torch.empty(3, self.clients)
+        room = 1 if shared else self.clients
+        self.d_encoded = torch.empty(room, self.rows, self.width) if deep else None
+        self.d_decoder = torch.empty(room, decoder.shape[1])
+        filtered = intra is not None and intra.W is not None
+        self.d_W = torch.empty(room, self.B, self.B) if filtered else None
+        self.d_y: Tensor | None = None  # wanted where y is not data alone
+
+    def stage(self) -> Stage:
+        """Losses of a client, and the gradient of their sum."""
+        intra, inter, given = self.intra, self.inter, self.given
+        return Stage(
+            self.compiled.losses_and_gradients,
+            self.clients, self.rows, self.B, self.width, *given[:4],
+            intra is not None, intra is not None and intra.detach, *given[4:],
+            self.total, self.parts, self.shared,
+            self.d_encoded, self.d_decoder, self.d_W, self.d_y,
+            float(intra.tau) if intra else 1.0,
+            float(inter.tau) if inter else 1.0, float(inter.rho) if inter else 0.0,
+        )  # fmt: skip
+
+    def terms(self) -> dict[str, Tensor]:
+        """The terms of the loss by name, [client]."""
+        there = (True, self.intra, self.inter)
+        named = zip(("prediction", "intra", "inter"), there, self.parts.unbind(), strict=True)
+        return {name: value for name, given, value in named if given}
+
+
 class _FusedLosses(torch.autograd.Function):
     """The compiled losses; the same call gives the gradients, which wait for the backward pass."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        encoded: Tensor,
-        decoder: Tensor,
-        W: Tensor | None,
-        y: Tensor,
-        given: Sequence[Tensor | None],
-        intra: Intra | None,
-        inter: Inter | None,
-        compiled: ModuleType,
-    ) -> tuple[Tensor, Tensor]:
-        clients, rows, width = encoded.shape
-        B = rows if intra is None else rows // 2
-        total, terms = torch.empty(clients), torch.empty(3, clients)
-        d_encoded = torch.empty(encoded.shape) if ctx.needs_input_grad[0] else None
-        d_decoder, d_W = torch.empty(decoder.shape), None if W is None else torch.empty(W.shape)
-        d_y = torch.empty(y.shape) if ctx.needs_input_grad[3] else None
-        held = [None if tensor is None else tensor.contiguous() for tensor in given]
-        at, out = _addresses(held), _addresses([total, terms, d_encoded, d_decoder, d_W, d_y])
-        intra_tau, detach = (intra.tau, intra.detach) if intra else (1.0, False)
-        inter_tau, rho = (inter.tau, inter.rho) if inter else (1.0, 0.0)
-        compiled.losses_and_gradients(
-            clients, rows, B, width, *at[:4],
-            intra is not None, *at[4:6], intra_tau, detach, *at[6:], inter_tau, rho, *out,
-        )  # fmt: skip
-        ctx.gradients = (d_encoded, d_decoder, d_W, d_y)
-        ctx.mark_non_differentiable(terms)
-        ctx.set_materialize_grads(False)
-        return total, terms
+        ctx: Any, encoded: Tensor, decoder: Tensor, W: Tensor | None, y: Tensor, begun: FusedLosses
+    ) -> Tensor:
+        run([begun.stage()], begun.clients)
+        ctx.gradients = (begun.d_encoded, begun.d_decoder, begun.d_W, begun.d_y)
+        return begun.total.detach()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor, _: None) -> tuple[Tensor | None, ...]:
-        d_encoded, d_decoder, d_W, d_y = ctx.gradients
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        found: tuple[Tensor | None, ...] = ctx.gradients
         if any(factor != 1.0 for factor in slope.tolist()):  # 1 where the losses are summed up
-            d_encoded = None if d_encoded is None else d_encoded * slope.view(-1, 1, 1)
-            d_decoder = d_decoder * slope.view(-1, 1)
-            d_W = None if d_W is None else d_W * slope.view(-1, 1, 1)
-            d_y = None if d_y is None else d_y * slope.view(-1, 1)
-        return d_encoded, d_decoder, d_W, d_y, None, None, None, None
-
-
-def _addresses(tensors: Sequence[Tensor | None]) -> list[int]:
-    return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+            found = tuple(
+                None if d is None else d * slope.view(-1, *[1] * (d.dim() - 1)) for d in found
+            )
+        return *found, None
 
 
 def _fitting(

@@ -1,8 +1,7 @@
 """Local training of a group of clients, stacked: the tools a method's client side is written with.
 
-A group is a handful of clients whose parameters fit into the cache; it goes through its local
-epochs in one thread. Every tensor has the client first, and no operation mixes clients, so each is
-trained as if it were alone.
+A group is some tens of clients at most; it goes through its local epochs in one thread. Every
+tensor has the client first, and no operation mixes clients, so each is trained as if it were alone.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from fuels.data.windows import Dataset
 from fuels.model.network import Network, Parts
-from fuels.model.optimiser import adam_step, sgd_step
+from fuels.model.optimiser import Update, adam, sgd
 from fuels.randomness import AUGMENTATION, DOUBT, generator
 
 Slots = dict[str, dict[str, Tensor]]  # part: name of the optimiser's memory: [client, ...]
@@ -39,14 +38,15 @@ class Optimiser:
             "step": torch.zeros(part.shape[0], dtype=torch.int64, device=part.device),
         }
 
+    def update(self, part: Tensor, slot: dict[str, Tensor], active: Tensor) -> Update:
+        """Begins a step of `part` [client, size]; clients that are not active will not move."""
+        if self.kind == "sgd":
+            return sgd(part, slot["momentum"], active, self.learning_rate, self.momentum)
+        return adam(part, slot["m"], slot["v"], slot["step"], active, self.learning_rate)
+
     def step(self, part: Tensor, gradient: Tensor, slot: dict[str, Tensor], active: Tensor) -> None:
         """Move `part` [client, size] in place; clients that are not active stay as they are."""
-        if self.kind == "sgd":
-            sgd_step(part, gradient, slot["momentum"], active, self.learning_rate, self.momentum)
-        else:
-            adam_step(
-                part, gradient, slot["m"], slot["v"], slot["step"], active, self.learning_rate
-            )
+        self.update(part, slot, active)(gradient)
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,18 @@ class Batch:
 
     index: int  # position among the periods of the training part that can have samples
     last_epoch: bool
-    x: Tensor  # windows, [client, B, lag]
+    views: Tensor  # windows x [client, B, lag], with augmentation x' below them
     clock: Tensor  # what the clock tells, [B, H, column], the same for all clients
-    x_augmented: Tensor | None  # x', the temporal shift of x
     y: Tensor  # values to predict, [client, B]
     weight: Tensor  # of each row in the prediction loss, sums to 1, [client, B]
     row_weight: Tensor  # of each row in the contrastive losses, [client, B]
     active: Tensor  # [client]: the client has something to learn from here
     complete: Tensor  # [client]: every row has a window
     later: Later | None = None  # targets of the heads beyond the first
+
+    @property
+    def x(self) -> Tensor:
+        return self.views[:, : self.y.shape[1]]
 
 
 @dataclass(frozen=True)
@@ -196,21 +199,15 @@ class Group:
         """The periods of the training part in their order, `epochs` times; never shuffled."""
         data = self.data
         for epoch in range(epochs):
-            mix = self._mix(epoch) if augment else None
+            views = self._views(epoch, augment)
             clocks = self._clocks(epoch)
             for index, period in enumerate(data.periods):
                 rows = data.rows(period)
-                x = data.windows[:, rows]
-                x_augmented = None
-                if mix is not None:
-                    shifted = data.windows[:, rows.start + 1 : rows.stop + 1]
-                    x_augmented = torch.lerp(shifted, x, mix[:, rows].unsqueeze(2))
                 yield Batch(
                     index=index,
                     last_epoch=epoch == epochs - 1,
-                    x=x,
+                    views=views[:, index],
                     clock=clocks[index][rows],
-                    x_augmented=x_augmented,
                     y=data.y[:, rows],
                     weight=data.weight[period],
                     row_weight=data.row_weight[period],
@@ -218,6 +215,16 @@ class Group:
                     complete=data.complete[period],
                     later=data.later_of(period, rows),
                 )
+
+    def _views(self, epoch: int, augment: bool) -> Tensor:
+        """The windows of an epoch, [client, period, B, lag] or, augmented, [.., 2 B, lag]."""
+        data = self.data
+        x = data.windows[:, :-1]
+        by_period = (len(x), len(data.periods), data.period, x.shape[2])
+        if not augment:
+            return x.view(by_period)
+        shifted = torch.lerp(data.windows[:, 1:], x, self._mix(epoch).unsqueeze(2))
+        return torch.cat([x.view(by_period), shifted.view(by_period)], dim=2)
 
     def _clocks(self, epoch: int) -> list[Tensor]:
         """The clock of each period, which is wrong about free days in a share of them.
@@ -249,9 +256,9 @@ class Group:
         """The parts, with those to be trained set up to collect gradients."""
         return leaves(self.parts, names)
 
-    def update(self, loss: Tensor, names: Sequence[str], leaves: Parts, active: Tensor) -> None:
-        """One optimiser step of the named parts down the gradient of `loss` [client]."""
-        self.step(gradients(loss, names, leaves), active)
+    def updates(self, names: Sequence[str], active: Tensor) -> dict[str, list[Update]]:
+        """Begins an optimiser step of the named parts; inactive clients will not move."""
+        return {n: [self.optimiser.update(self.parts[n], self.slots[n], active)] for n in names}
 
     def step(self, gradient: Parts, active: Tensor) -> None:
         """One optimiser step of the parts that `gradient` names; inactive clients stay."""

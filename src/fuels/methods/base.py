@@ -23,10 +23,11 @@ from torch import Tensor
 
 from fuels.config import Training
 from fuels.data.sample import Sample
-from fuels.losses import Inter, Intra, local_losses, prediction_loss
+from fuels.descent import Contrast, descend, differentiate, nothing
 from fuels.messages import Arrays, Download, Upload
 from fuels.model.network import Network, Parts
-from fuels.training import Batch, Group, Optimiser, gradients, leaves
+from fuels.model.optimiser import Update
+from fuels.training import Batch, Group, Optimiser
 
 MODEL = ("encoder", "decoder")
 
@@ -182,51 +183,24 @@ class Method(ABC):
     def fit(self, group: Group, names: Sequence[str] = MODEL, epochs: int | None = None) -> None:
         """Local epochs on the prediction loss alone, moving the named parts."""
         for batch in group.batches(epochs or self.facts.local_epochs):
-            moving = group.leaves(names)
-            loss = self.prediction(group, batch, moving)
-            group.record(batch, prediction=loss)
-            group.update(loss + self.penalty(group, moving), names, moving, batch.active)
+            self.descend(group, batch, names)
 
-    def prediction(self, group: Group, batch: Batch, parts: Parts) -> Tensor:
-        """L_pred of one batch, [client]."""
-        encoded = group.network.encode(parts, batch.x, batch.clock)
-        return self.losses(group, batch, parts, encoded)[0]
+    def descend(
+        self, group: Group, batch: Batch, names: Sequence[str], contrast: Contrast = nothing
+    ) -> Tensor:
+        """One optimiser step of the named parts; returns the rows encoded on the way."""
+        updates = self.updates(group, batch, names)
+        encoded, terms = descend(group.network, group.parts, updates, batch, contrast)
+        group.record(batch, **terms)
+        return encoded
 
-    def losses(
-        self,
-        group: Group,
-        batch: Batch,
-        parts: Parts,
-        encoded: Tensor,
-        intra: Intra | None = None,
-        inter: Inter | None = None,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """L of Eq. 15 [client], to be differentiated, and its terms by name, to be reported.
-
-        `encoded` holds r and, for L_intra, r' below it. Heads beyond the first count in L_pred.
-        """
-        network = group.network
-        head, rest = network.first_head(parts, batch.x, batch.clock)
-        y = batch.y if rest is None else batch.y - rest
-        loss, terms = local_losses(head, encoded, y, batch.weight, intra, inter)
-        if batch.later is not None:
-            r = encoded[:, : batch.y.shape[1]]
-            said = network.decode_later(parts, r, batch.x, batch.clock).flatten(1)
-            later = batch.later
-            more = prediction_loss(later.y.flatten(1), said, later.weight.flatten(1))
-            terms["prediction"] = terms["prediction"] + more.detach()
-            loss = loss + more
-        return loss, terms
+    def updates(self, group: Group, batch: Batch, names: Sequence[str]) -> dict[str, list[Update]]:
+        """What is done for the gradient of each named part."""
+        return group.updates(names, batch.active)
 
     def gradient(self, group: Group, batch: Batch, parts: Parts) -> tuple[Tensor, Parts]:
         """L_pred of one batch [client] and its gradient, at any parts and not only the group's."""
-        moving = leaves(parts, MODEL)
-        loss = self.prediction(group, batch, moving)
-        return loss.detach(), gradients(loss, MODEL, moving)
-
-    def penalty(self, group: Group, parts: Parts) -> Tensor | float:
-        """What a method adds to the prediction loss, [client]."""
-        return 0.0
+        return differentiate(group.network, parts, MODEL, batch)
 
 
 def stacked(parts: Parts, names: Sequence[str]) -> Arrays:

@@ -9,16 +9,14 @@ Travels: the whole model, up and down. Stays: nothing. Judged by: the global mod
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
 
 from fuels.errors import FuelsError
 from fuels.methods.base import Options
 from fuels.methods.fedavg import FedAvg
-from fuels.model.network import Parts
-from fuels.training import Group
+from fuels.model.optimiser import Update, pull
+from fuels.training import Batch, Group
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,9 @@ class FedProx(FedAvg):
         if not self.options.mu >= 0:
             raise FuelsError(f"options.mu must not be negative, it is {self.options.mu}")
 
-    def penalty(self, group: Group, parts: Parts) -> Tensor:
-        """(mu / 2) ||w - w_t||^2, [client]."""
-        apart = [(parts[n] - group.installed[n]).square().sum(1) for n in self.shares]
-        return 0.5 * self.options.mu * torch.stack(apart).sum(0)
+    def updates(self, group: Group, batch: Batch, names: Sequence[str]) -> dict[str, list[Update]]:
+        """The gradient of (mu / 2) ||w - w_t||^2 is mu (w - w_t)."""
+        return {
+            name: [pull(group.parts[name], group.installed[name], self.options.mu), *steps]
+            for name, steps in super().updates(group, batch, names).items()
+        }

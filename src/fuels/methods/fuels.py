@@ -24,10 +24,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fuels.descent import Terms
 from fuels.errors import FuelsError
 from fuels.losses import Inter, Intra
 from fuels.messages import Arrays, Download, Upload
 from fuels.methods.base import MODEL, Method, Options, Sent, tensor
+from fuels.model.network import Parts
 from fuels.privacy.noise import NONE, add_noise, check_noise, reach
 from fuels.prototypes import ConcatenationPrototype, PeriodicPrototype, Prototype
 from fuels.randomness import FILTER, generator
@@ -89,22 +91,20 @@ class Fuels(Method):
         alignment = Alignment(group, download) if download.clients else None
         prototype = self.prototype(group)
         for batch in group.batches(self.facts.local_epochs, augment=options.intra):
-            leaves = group.leaves(names)
-            augmented = [] if batch.x_augmented is None else [batch.x_augmented]
-            x = torch.cat([batch.x, *augmented], dim=1)
-            encoded = group.network.encode(leaves, x, batch.clock)
-            intra = inter = None
-            if options.intra:
-                W = leaves["filter"].view(-1, B, B) if options.filter else None
-                intra = Intra(W, options.tau, batch.row_weight, options.detach)
-            if alignment is not None:
-                inter = alignment.term(batch, options.tau, options.rho)
-            # Eq. 15: L = L_pred + L_intra + rho L_inter
-            loss, terms = self.losses(group, batch, leaves, encoded, intra, inter)
-            group.record(batch, **terms)
-            group.update(loss, names, leaves, batch.active)
+
+            def contrast(parts: Parts, batch: Batch = batch) -> Terms:
+                """Eq. 15: L = L_pred + L_intra + rho L_inter."""
+                intra = inter = None
+                if options.intra:
+                    W = parts["filter"].view(-1, B, B) if options.filter else None
+                    intra = Intra(W, options.tau, batch.row_weight, options.detach)
+                if alignment is not None:
+                    inter = alignment.term(batch, options.tau, options.rho)
+                return intra, inter
+
+            encoded = self.descend(group, batch, names, contrast)
             if batch.last_epoch:
-                prototype.add(encoded[:, :B].detach(), batch.index, batch.complete)
+                prototype.add(encoded[:, :B], batch.index, batch.complete)
         value = prototype.value().cpu().numpy()
         kind, scale = options.noise, options.noise_scale
         noised = add_noise(value, group.ids, kind, scale, seed=group.seed, round_number=group.round)
@@ -153,14 +153,22 @@ class Fuels(Method):
         alone = server.known_among(clients) - len(having)
         if alone and not self.warned:
             self.warned = True
-            warnings.warn(
-                f"nothing to share for {alone} of {len(clients)} clients: none is unlike them, so"
-                " they train without the inter-client term",
-                stacklevel=2,
-            )
+            warnings.warn(nothing_to_share(alone, len(clients)), stacklevel=2)
         if not having:
             return Download()
         return Download(personal={"positive": positive, "negative": negative}, clients=having)
+
+
+def nothing_to_share(alone: int, clients: int) -> str:
+    """Why clients get no PR_n and NR_n, in words."""
+    if clients == 1:
+        return "nothing to share: a single client trains without the inter-client term"
+    who = "all" if alone == clients else f"{alone} of {clients}"
+    them, train = ("it", "it trains") if alone == 1 else ("them", "they train")
+    return (
+        f"nothing to share for {who} clients: nobody is unlike {them}, so {train} without the"
+        " inter-client term"
+    )
 
 
 class Alignment:

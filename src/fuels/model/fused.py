@@ -17,6 +17,7 @@ from torch import Tensor
 from fuels.model.gru import GruShape, branch_size
 from fuels.model.kernels import GATES, MAX_ROWS, gru_backward, gru_forward
 from fuels.model.lanes import LANES, TILE
+from fuels.model.stages import Given, Stage, run
 
 
 class _Memory(threading.local):
@@ -56,59 +57,71 @@ def _plan(inputs: Sequence[Tensor], shape: GruShape) -> NDArray[np.int64]:
     return np.array(rows, dtype=np.int64)
 
 
-def take_tape(inputs: Sequence[Tensor], shape: GruShape) -> Tensor:
-    """Memory for what the forward pass of one call leaves for its backward pass."""
-    clients, rows = inputs[0].shape[:2]
-    blocks, _, padded = _blocks(rows)
-    size = clients * blocks * _tape_size(shape, padded)
-    waiting = _memory.tapes
-    for i, tape in enumerate(waiting):
-        if tape.numel() == size:
-            return waiting.pop(i)
-    return torch.empty(size)
-
-
-def give_tape(tape: Tensor) -> None:
-    """Leave a tape for the next forward pass; the two newest are kept."""
-    _memory.tapes = [tape, *_memory.tapes[:1]]
-
-
 def _work(size: int) -> Tensor:
     if _memory.work.numel() < size:
         _memory.work = torch.zeros(size)  # zeros: padding must be finite
     return _memory.work
 
 
-def encode_forward(
-    params: Tensor, inputs: Sequence[Tensor], shape: GruShape, tape: Tensor | None
-) -> Tensor:
-    """Final states [G, R, branches * H]; without a tape nothing is kept."""
-    clients, rows = inputs[0].shape[:2]
-    _, block, padded = _blocks(rows)
-    longest = max(length * width for length, width in shape.branches)
-    used = padded * (longest + 2 * shape.hidden)
-    work = _work(used + _tape_size(shape, padded))
-    out = torch.empty(clients, rows, shape.width)
-    gru_forward(
-        _plan(inputs, shape), shape.hidden, params.detach().contiguous().numpy(), out.numpy(),
-        block, padded, (work[used:] if tape is None else tape).numpy(), tape is not None,
-        work.numpy(),
-    )  # fmt: skip
-    return out
+class Encoding:
+    """A batch of stacked clients on its way through the encoder.
 
+    A tape links forward and backward: one for each client, or one that they share, if a client has
+    gone back before the next one goes forward.
+    """
 
-def encode_backward(
-    params: Tensor, inputs: Sequence[Tensor], shape: GruShape, tape: Tensor, upstream: Tensor
-) -> Tensor:
-    """Gradient [G, E] of the parameters for the gradient [G, R, branches * H] of the result."""
-    _, block, padded = _blocks(inputs[0].shape[1])
-    hidden, wide = shape.hidden, _whole(shape.hidden)
-    longest = max(length * width for length, width in shape.branches)
-    steps = (max(length for length, _ in shape.branches) - 1) * padded
-    work = _work(padded * (longest + 3 + hidden) + steps * (4 * hidden + wide) + TILE * wide)
-    grad = torch.empty(params.shape)
-    gru_backward(
-        _plan(inputs, shape), hidden, params.detach().contiguous().numpy(),
-        upstream.contiguous().numpy(), block, padded, tape.numpy(), work.numpy(), grad.numpy(),
-    )  # fmt: skip
-    return grad
+    def __init__(self, params: Tensor, inputs: Sequence[Tensor], shape: GruShape) -> None:
+        self.clients, self.rows = inputs[0].shape[:2]
+        self.shape, self.inputs = shape, inputs  # held: the plan knows but their addresses
+        self.plan = _plan(inputs, shape)
+        self.params = params.detach().contiguous()
+        blocks, self.block, self.padded = _blocks(self.rows)
+        self.tape_size = blocks * _tape_size(shape, self.padded)
+        self.longest = max(length * width for length, width in shape.branches)
+        self.encoded = torch.empty(self.clients, self.rows, shape.width)  # the final states
+
+    def take_tape(self, shared: bool) -> Tensor:
+        size = self.tape_size * (1 if shared else self.clients)
+        waiting = _memory.tapes
+        for i, tape in enumerate(waiting):
+            if tape.numel() == size:
+                return waiting.pop(i)
+        return torch.empty(size)
+
+    def give_tape(self, tape: Tensor) -> None:
+        """Leave a tape for the next forward pass; the two newest are kept."""
+        _memory.tapes = [tape, *_memory.tapes[:1]]
+
+    def forward(self, tape: Tensor | None, shared: bool = False) -> Stage:
+        """Fills `encoded`; without a tape nothing is kept."""
+        used = self.padded * (self.longest + 2 * self.shape.hidden)
+        work = _work(used + _tape_size(self.shape, self.padded))
+        keep = tape is not None
+        return Stage(
+            gru_forward, *self._given(self.encoded), tape if keep else work[used:],
+            self.tape_size, shared or not keep, keep, work,
+        )  # fmt: skip
+
+    def backward(
+        self, tape: Tensor, upstream: Tensor, gradient: Tensor, shared: bool = False
+    ) -> Stage:
+        """Gradient [client, E] of the parameters from upstream [client, row, width]."""
+        hidden, padded, wide = self.shape.hidden, self.padded, _whole(self.shape.hidden)
+        steps = (max(length for length, _ in self.shape.branches) - 1) * padded
+        size = padded * (self.longest + 3 + hidden) + steps * (4 * hidden + wide) + TILE * wide
+        return Stage(
+            gru_backward, *self._given(upstream.contiguous()), tape, self.tape_size, shared,
+            gradient, _work(size),
+        )  # fmt: skip
+
+    def run(self, *stages: Stage) -> None:
+        """All stages of each client, client after client."""
+        run(stages, self.clients)
+
+    def _given(self, states: Tensor) -> tuple[Given, ...]:
+        """What both kernels need."""
+        params, shape = self.params, self.shape
+        return (
+            self.plan, len(self.plan), shape.hidden, params, params.shape[1],
+            states, self.rows, shape.width, self.block, self.padded,
+        )  # fmt: skip

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -26,6 +25,9 @@ from torch.autograd.function import once_differentiable
 
 from fuels.errors import FuelsError
 from fuels.model.backend import kernels
+
+if TYPE_CHECKING:  # importing it compiles the kernels
+    from fuels.model.fused import Encoding
 
 _KERNELS = "fuels.model.fused"
 
@@ -83,37 +85,43 @@ def encode(params: Tensor, inputs: Sequence[Tensor], shape: GruShape) -> Tensor:
     inputs holds one tensor [G, R, length, inputs per step] per branch. They are data: no gradient
     flows into them.
     """
-    _check(params, inputs, shape)
-    compiled = kernels(_KERNELS, params, *inputs)
-    if compiled is None:
+    encoding = begin(params, inputs, shape)
+    if encoding is None:
         return plain_encode(params, inputs, shape)
     if torch.is_grad_enabled() and params.requires_grad:
-        return cast(Tensor, cast(Any, _FusedEncode).apply(params, shape, compiled, *inputs))
-    return cast(Tensor, compiled.encode_forward(params, inputs, shape, None))
+        return cast(Tensor, cast(Any, _FusedEncode).apply(params, encoding))
+    encoding.run(encoding.forward(None))
+    return encoding.encoded
+
+
+def begin(params: Tensor, inputs: Sequence[Tensor], shape: GruShape) -> Encoding | None:
+    """The compiled encoder, ready to take this batch; None where there is none."""
+    _check(params, inputs, shape)
+    compiled = kernels(_KERNELS, params, *inputs)
+    return None if compiled is None else cast("Encoding", compiled.Encoding(params, inputs, shape))
 
 
 class _FusedEncode(torch.autograd.Function):
     """The compiled forward with its compiled backward, joined by a tape that serves once."""
 
     @staticmethod
-    def forward(
-        ctx: Any, params: Tensor, shape: GruShape, compiled: ModuleType, *inputs: Tensor
-    ) -> Tensor:
-        ctx.shape, ctx.compiled, ctx.inputs = shape, compiled, inputs
-        ctx.tape = compiled.take_tape(inputs, shape)
-        ctx.save_for_backward(params)
-        return cast(Tensor, compiled.encode_forward(params, inputs, shape, ctx.tape))
+    def forward(ctx: Any, params: Tensor, encoding: Encoding) -> Tensor:
+        ctx.encoding, ctx.tape = encoding, encoding.take_tape(shared=False)
+        ctx.save_for_backward(params)  # autograd then refuses parameters that have moved since
+        encoding.run(encoding.forward(ctx.tape))
+        return encoding.encoded.detach()  # the result knows ctx, ctx must not know the result
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
         if ctx.tape is None:
             raise FuelsError("encoder: a second backward pass needs a second forward pass")
         (params,) = ctx.saved_tensors
-        grad = ctx.compiled.encode_backward(params, ctx.inputs, ctx.shape, ctx.tape, grad_out)
-        ctx.compiled.give_tape(ctx.tape)  # the next forward pass finds it still in the cache
+        gradient = torch.empty(params.shape)
+        ctx.encoding.run(ctx.encoding.backward(ctx.tape, grad_out, gradient))
+        ctx.encoding.give_tape(ctx.tape)  # the next forward pass finds it still in the cache
         ctx.tape = None
-        return grad, None, None, *(None for _ in ctx.inputs)
+        return gradient, None
 
 
 def plain_encode(params: Tensor, inputs: Sequence[Tensor], shape: GruShape) -> Tensor:

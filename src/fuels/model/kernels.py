@@ -1,7 +1,8 @@
 """Compiled kernels of the encoder: the GRU forward and backward, for stacked clients.
 
-Every kernel runs on one thread, without the GIL; groups of clients are spread over threads by the
-caller, so results do not depend on the number of threads. Inside, a state is held as
+Both are stages (stages.py): a call encodes one client, or gives its gradient. A stage runs on one
+thread, without the GIL; groups of clients are spread over threads by the caller, so results do not
+depend on the number of threads. Inside, a state is held as
 [unit, row] with the rows of a block padded to whole registers: every product then reads the
 weights as they lie in memory, and the element-wise work of a unit follows its product while the
 numbers are still in the nearest cache.
@@ -16,13 +17,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import float32, int64, types, void
+from numba import float32, int64, void
 
 from fuels.compiling import compiled
 from fuels.model.lanes import (
     LANES,
     TILE,
-    address,
     clamp,
     get,
     lanes,
@@ -33,14 +33,17 @@ from fuels.model.lanes import (
     store,
     total,
 )
+from fuels.model.tables import STAGE, wholes
 from fuels.model.tiles import multiply, multiply_turned, transpose
 
 MAX_ROWS = 96  # rows of a block: its tape and the weights of one branch stay in a 1 MB cache
 GATES = 4  # what the tape keeps of a unit at each step: r, z, n, W_hn h + b_hn
 
-# Columns of a plan [branch, ...]: where a branch finds its data and parameters. Strides and offsets
-# count float32 numbers.
-X, X_CLIENT, X_ROW, X_STEP, X_INPUT, LENGTH, INPUTS, OFFSET, COLUMN = range(9)
+# A plan [branch, 9] says where a branch finds its data and parameters: the address of its inputs
+# [client, row, step, input] and the distances along these four, its length, its inputs per step,
+# its place among the parameters and its column in the result. Distances and places count float32
+# numbers.
+PLAN = 9
 
 Lanes = Any  # a register; Numba infers its type
 
@@ -66,18 +69,16 @@ def sigmoid(x: Lanes) -> Lanes:
     return tanh(x * np.float32(0.5)) * np.float32(0.5) + np.float32(0.5)
 
 
-@compiled(void(int64[::1], *[int64] * 5))
-def _lay_inputs(
-    branch: np.ndarray, client: int, first: int, rows: int, padded: int, work: int
-) -> None:
+@compiled(void(*[int64] * 6))
+def _lay_inputs(branch: int, client: int, first: int, rows: int, padded: int, work: int) -> None:
     """Rows of one client's inputs to work [step, input, padded row], zero where there is no row."""
-    base = branch[X] + 4 * (client * branch[X_CLIENT] + first * branch[X_ROW])
-    for t in range(branch[LENGTH]):
-        for i in range(branch[INPUTS]):
-            at = (t * branch[INPUTS] + i) * padded
+    x, x_client, x_row, x_step, x_input, length, inputs = wholes(branch, 0, 7)
+    base = x + 4 * (client * x_client + first * x_row)
+    for t in range(length):
+        for i in range(inputs):
+            at = (t * inputs + i) * padded
             for row in range(rows):
-                source = row * branch[X_ROW] + t * branch[X_STEP] + i * branch[X_INPUT]
-                put(work, at + row, get(base, source))
+                put(work, at + row, get(base, row * x_row + t * x_step + i * x_input))
             for row in range(rows, padded):
                 put(work, at + row, np.float32(0.0))
 
@@ -121,15 +122,15 @@ def _cells_forward(
 
 @compiled(inline="always")  # compiled once, inside its only caller
 def _forward(
-    branch: np.ndarray, hidden: int, client: int, params: int, first: int, count: int, padded: int,
+    branch: int, hidden: int, client: int, params: int, first: int, count: int, padded: int,
     tape: int, work: int, out: int, out_row: int,
 ) -> None:  # fmt: skip
     """One branch of one client: a block of rows, from its inputs to its final state."""
-    length, inputs = branch[LENGTH], branch[INPUTS]
+    length, inputs, offset, column = wholes(branch, 5, 4)
     plane = hidden * padded
     states = work  # two, the one before and the one after a step
     x = states + 4 * 2 * plane
-    w_ih = params + 4 * branch[OFFSET]
+    w_ih = params + 4 * offset
     w_hh = w_ih + 4 * 3 * hidden * inputs
     _lay_inputs(branch, client, first, count, padded, x)
     before = 0
@@ -149,40 +150,29 @@ def _forward(
                 gates, before, after,
             )  # fmt: skip
         before = after
-    transpose(before, padded, hidden, count, out + 4 * branch[COLUMN], out_row)
+    transpose(before, padded, hidden, count, out + 4 * column, out_row)
 
 
-@compiled(
-    void(
-        int64[:, ::1], int64, float32[:, ::1], float32[:, :, ::1], int64, int64,
-        float32[::1], types.boolean, float32[::1],
-    )
-)  # fmt: skip
-def gru_forward(
-    plan: np.ndarray,
-    hidden: int,
-    params: np.ndarray,
-    out: np.ndarray,
-    block: int,
-    padded: int,
-    tape: np.ndarray,
-    keep: bool,
-    work: np.ndarray,
-) -> None:
-    """All branches of all clients to out [G, R, branches * H]; fills the tape from its start."""
-    clients, rows, width = out.shape
-    place = address(tape)
-    for client in range(clients):
-        for first in range(0, rows, block):
-            count = min(block, rows - first)
-            for b in range(plan.shape[0]):
-                _forward(
-                    plan[b], hidden, client, address(params) + 4 * client * params.shape[1],
-                    first, count, padded, place, address(work),
-                    address(out) + 4 * (client * rows + first) * width, width,
-                )  # fmt: skip
-                if keep:
-                    place += 4 * plan[b, LENGTH] * GATES * hidden * padded
+@compiled(STAGE)
+def gru_forward(table: int, client: int) -> None:
+    """One client's rows to its final states in out [client, rows, width].
+
+    The tape of a client is tape_size numbers long; it begins where that of the client before ended,
+    or at the same place if shared. Without keep, each block and branch writes over the one before.
+    """
+    plan, branches, hidden, params, size, out, rows, width, block, padded = wholes(table, 0, 10)
+    tape, tape_size, shared, keep, work = wholes(table, 10, 5)
+    place = tape if shared else tape + 4 * client * tape_size
+    for first in range(0, rows, block):
+        count = min(block, rows - first)
+        for b in range(branches):
+            branch = plan + 8 * PLAN * b
+            _forward(
+                branch, hidden, client, params + 4 * client * size, first, count, padded,
+                place, work, out + 4 * (client * rows + first) * width, width,
+            )  # fmt: skip
+            if keep:
+                place += 4 * wholes(branch, 5, 1)[0] * GATES * hidden * padded
 
 
 @compiled(void(*[int64] * 5, float32, *[int64] * 7))
@@ -255,11 +245,11 @@ def _states(tape: int, length: int, hidden: int, padded: int, states: int) -> No
 
 @compiled(inline="always")  # compiled once, inside its only caller
 def _backward(
-    branch: np.ndarray, hidden: int, client: int, params: int, first: int, count: int, padded: int,
+    branch: int, hidden: int, client: int, params: int, first: int, count: int, padded: int,
     tape: int, work: int, upstream: int, upstream_row: int, grad: int,
 ) -> None:  # fmt: skip
     """Gradient of one branch of one client for a block of rows; the first block starts it."""
-    length, inputs = branch[LENGTH], branch[INPUTS]
+    length, inputs, offset, column = wholes(branch, 5, 4)
     plane = hidden * padded
     wide = (hidden + LANES - 1) // LANES * LANES
     steps = (length - 1) * padded  # rows of all steps but the first, side by side
@@ -270,9 +260,9 @@ def _backward(
     tile = turned + 4 * steps * wide
     lane_work = tile + 4 * TILE * wide
     x = lane_work + 4 * 3 * padded
-    w_hh = params + 4 * (branch[OFFSET] + 3 * hidden * inputs)
+    w_hh = params + 4 * (offset + 3 * hidden * inputs)
     b_hn = w_hh + 4 * hidden * (3 * hidden + 5)
-    d = grad + 4 * branch[OFFSET]
+    d = grad + 4 * offset
     d_hh = d + 4 * 3 * hidden * inputs
     if first == 0:  # W_hh is set by its product, if there is more than one step
         for i in range(3 * hidden * inputs):
@@ -283,7 +273,7 @@ def _backward(
         for i in range(plane):
             put(dh, i, np.float32(0.0))
     _lay_inputs(branch, client, first, count, padded, x)
-    transpose(upstream + 4 * branch[COLUMN], upstream_row, count, hidden, dh, padded)
+    transpose(upstream + 4 * column, upstream_row, count, hidden, dh, padded)
     _states(tape, length, hidden, padded, states)
     for t in range(length - 1, -1, -1):
         before = states + 4 * (t - 1) * plane if t > 0 else 0
@@ -316,38 +306,24 @@ def _backward(
                 put(d_hh, at, held + get(tile, j * wide + k))
 
 
-@compiled(
-    void(
-        int64[:, ::1], int64, float32[:, ::1], float32[:, :, ::1], int64, int64,
-        float32[::1], float32[::1], float32[:, ::1],
+@compiled(STAGE)
+def gru_backward(table: int, client: int) -> None:
+    """One client's gradient [size] from upstream [client, rows, width] and the tape.
+
+    Shared: tape, upstream and gradient have room for one client, who is the one at hand.
+    """
+    plan, branches, hidden, params, size, upstream, rows, width, block, padded = wholes(
+        table, 0, 10
     )
-)  # fmt: skip
-def gru_backward(
-    plan: np.ndarray,
-    hidden: int,
-    params: np.ndarray,
-    upstream: np.ndarray,
-    block: int,
-    padded: int,
-    tape: np.ndarray,
-    work: np.ndarray,
-    grad: np.ndarray,
-) -> None:
-    """Gradient [G, E] of all clients, last client first: its tape is the one still in the cache."""
-    clients, rows, width = upstream.shape
-    blocks = (rows + block - 1) // block
-    size = 0  # of the tape of one block
-    for b in range(plan.shape[0]):
-        size += plan[b, LENGTH] * GATES * hidden * padded
-    for client in range(clients - 1, -1, -1):
-        for n in range(blocks):
-            first = n * block
-            place = address(tape) + 4 * (client * blocks + n) * size
-            for b in range(plan.shape[0]):
-                _backward(
-                    plan[b], hidden, client, address(params) + 4 * client * params.shape[1],
-                    first, min(block, rows - first), padded, place, address(work),
-                    address(upstream) + 4 * (client * rows + first) * width, width,
-                    address(grad) + 4 * client * grad.shape[1],
-                )  # fmt: skip
-                place += 4 * plan[b, LENGTH] * GATES * hidden * padded
+    tape, tape_size, shared, grad, work = wholes(table, 10, 5)
+    here = 0 if shared else client
+    place = tape + 4 * here * tape_size
+    for first in range(0, rows, block):
+        for b in range(branches):
+            branch = plan + 8 * PLAN * b
+            _backward(
+                branch, hidden, client, params + 4 * client * size, first,
+                min(block, rows - first), padded, place, work,
+                upstream + 4 * (here * rows + first) * width, width, grad + 4 * here * size,
+            )  # fmt: skip
+            place += 4 * wholes(branch, 5, 1)[0] * GATES * hidden * padded

@@ -2,14 +2,14 @@
 
 A network describes the architecture; parameters live outside it, one tensor [client, size] per
 part ("encoder", "decoder"), so that a method can say which parts travel and which stay. Another
-encoder is another class with the same four members; nothing else depends on it, because what FUELS
+encoder is another class with the same members; nothing else depends on it, because what FUELS
 sends is a representation, not a model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -19,8 +19,11 @@ from torch import Tensor
 from fuels.config import nearest
 from fuels.data.sample import Branches, Sample
 from fuels.errors import FuelsError
-from fuels.model.gru import GruShape, branch_weights, encode, encoder_size
+from fuels.model.gru import GruShape, begin, branch_weights, encode, encoder_size
 from fuels.randomness import WEIGHTS, generator
+
+if TYPE_CHECKING:  # importing it compiles the kernels
+    from fuels.model.fused import Encoding
 
 Parts = dict[str, Tensor]  # part: [client, size]
 
@@ -35,6 +38,8 @@ class Encoder(Protocol):
     def initial(self, rng: np.random.Generator) -> NDArray[np.float32]: ...
 
     def __call__(self, params: Tensor, x: Tensor, signs: Tensor) -> Tensor: ...
+
+    def begin(self, params: Tensor, x: Tensor, signs: Tensor) -> Encoding | None: ...
 
     def tensors(self, params: Tensor) -> dict[str, Tensor]: ...
 
@@ -56,17 +61,22 @@ class GruEncoder:
         return rng.uniform(-bound, bound, self.size).astype(np.float32)
 
     def __call__(self, params: Tensor, x: Tensor, signs: Tensor) -> Tensor:
-        """Representations [client, row, d_r] of windows x [client, row, lag].
+        """Representations [client, row, d_r] of windows x [client, row, lag]."""
+        return encode(params, self._inputs(x, signs), self.shape)
 
-        Every step of a GRU reads a value and, beside it, what the clock tells, signs [row, column].
-        """
+    def begin(self, params: Tensor, x: Tensor, signs: Tensor) -> Encoding | None:
+        """The compiled encoder, ready to take these windows; None where there is none."""
+        return begin(params, self._inputs(x, signs), self.shape)
+
+    def _inputs(self, x: Tensor, signs: Tensor) -> list[Tensor]:
+        """Every step of a GRU reads a value and, beside it, what the clock tells, [row, column]."""
         inputs = [branch.unsqueeze(-1) for branch in torch.split(x, self.lengths, dim=2)]
         if signs.shape[1]:
             clock = signs[None, :, None]
             inputs = [
                 torch.cat([branch, clock.expand(*branch.shape[:3], -1)], dim=3) for branch in inputs
             ]
-        return encode(params, inputs, self.shape)
+        return inputs
 
     def tensors(self, params: Tensor) -> dict[str, Tensor]:
         """One client's delta [size] by the names torch.nn.GRU uses."""
@@ -97,6 +107,10 @@ class LinearEncoder:
         weight, bias = self._weights(params)
         clock = signs.expand(len(x), *signs.shape)
         return torch.tanh(torch.baddbmm(bias, torch.cat([x, clock], dim=2), weight))
+
+    def begin(self, params: Tensor, x: Tensor, signs: Tensor) -> None:
+        """It is small enough for torch."""
+        return
 
     def tensors(self, params: Tensor) -> dict[str, Tensor]:
         weight, bias = self._weights(params.unsqueeze(0))
@@ -149,12 +163,20 @@ class Network:
 
         Where there are more rows than the clock has, they are further views of the same steps.
         """
+        return self.encoder(parts["encoder"], *self._seen(x, clock))
+
+    def begin(self, parts: Mapping[str, Tensor], x: Tensor, clock: Tensor) -> Encoding | None:
+        """The compiled encoder, ready to take these windows; None where there is none."""
+        return self.encoder.begin(parts["encoder"], *self._seen(x, clock))
+
+    def _seen(self, x: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
+        """What the encoder sees of the windows and of the clock."""
         if self.sample.change:  # the encoder too sees changes only, so a level shifts nothing
             x = x - x[:, :, self.sample.newest, None]
         signs = clock[:, 0, self.sample.clock_width :]
         if signs.shape[1] and len(signs) < x.shape[1]:
             signs = signs.repeat(x.shape[1] // len(signs), 1)
-        return self.encoder(parts["encoder"], x, signs)
+        return x, signs
 
     def decode(self, parts: Mapping[str, Tensor], r: Tensor, x: Tensor, clock: Tensor) -> Tensor:
         """y = de(phi; r): the next value, [client, row].

@@ -8,12 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import boolean, float32, float64, int64, void
 
 from fuels.compiling import compiled
-from fuels.model.lanes import LANES, address, get, load, put, root, store
-
-_MATRIX = float32[:, ::1]
+from fuels.model.lanes import LANES, get, load, put, root, store
+from fuels.model.tables import STAGE, flag, reals, wholes
 
 
 @compiled()
@@ -25,68 +23,71 @@ def _adam(p: Any, g: Any, m: Any, v: Any, f: Any) -> Any:
     return p - m * size / (root(v) * scale + eps), m, v
 
 
-@compiled(
-    void(
-        _MATRIX, _MATRIX, _MATRIX, _MATRIX, int64[::1], boolean[::1],
-        float64, float64, float64, float64,
+@compiled(STAGE)
+def adam(table: int, client: int) -> None:
+    """Adam on a client that is active, at its own step count, which already counts this step.
+
+    The gradient has room for one client, who is the one at hand, if it is shared.
+    """
+    param, grad, m, v, size, shared, step, active = wholes(table, 0, 8)
+    lr, beta1, beta2, eps = reals(table, 8, 4)
+    if not flag(active, client):
+        return
+    count = wholes(step + 8 * client, 0, 1)[0]
+    factors = (
+        np.float32(beta2),
+        np.float32(1.0 - beta1),
+        np.float32(1.0 - beta2),
+        np.float32(lr / (1.0 - beta1**count)),
+        np.float32(1.0 / np.sqrt(1.0 - beta2**count)),
+        np.float32(eps),
     )
-)  # fmt: skip
-def adam(
-    param: np.ndarray,
-    grad: np.ndarray,
-    m: np.ndarray,
-    v: np.ndarray,
-    step: np.ndarray,
-    active: np.ndarray,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-) -> None:
-    """Adam on every active client, at its own step count (which already counts this step)."""
-    clients, size = param.shape
+    row = 4 * client * size
+    pp, mm, vv = param + row, m + row, v + row
+    gg = grad if shared else grad + row
     whole = size - size % LANES
-    for c in range(clients):
-        if not active[c]:
-            continue
-        factors = (
-            np.float32(beta2),
-            np.float32(1.0 - beta1),
-            np.float32(1.0 - beta2),
-            np.float32(lr / (1.0 - beta1 ** step[c])),
-            np.float32(1.0 / np.sqrt(1.0 - beta2 ** step[c])),
-            np.float32(eps),
-        )
-        row = 4 * c * size
-        pp, gg, mm, vv = address(param), address(grad), address(m), address(v)
-        pp, gg, mm, vv = pp + row, gg + row, mm + row, vv + row
-        for i in range(0, whole, LANES):
-            new = _adam(load(pp, i), load(gg, i), load(mm, i), load(vv, i), factors)
-            store(pp, i, new[0])
-            store(mm, i, new[1])
-            store(vv, i, new[2])
-        for i in range(whole, size):
-            one = _adam(get(pp, i), get(gg, i), get(mm, i), get(vv, i), factors)
-            put(pp, i, one[0])
-            put(mm, i, one[1])
-            put(vv, i, one[2])
+    for i in range(0, whole, LANES):
+        new = _adam(load(pp, i), load(gg, i), load(mm, i), load(vv, i), factors)
+        store(pp, i, new[0])
+        store(mm, i, new[1])
+        store(vv, i, new[2])
+    for i in range(whole, size):
+        one = _adam(get(pp, i), get(gg, i), get(mm, i), get(vv, i), factors)
+        put(pp, i, one[0])
+        put(mm, i, one[1])
+        put(vv, i, one[2])
 
 
-@compiled(void(_MATRIX, _MATRIX, _MATRIX, boolean[::1], float64, float64))
-def sgd(
-    param: np.ndarray,
-    grad: np.ndarray,
-    buffer: np.ndarray,
-    active: np.ndarray,
-    lr: float,
-    momentum: float,
-) -> None:
-    """SGD with momentum on every active client."""
-    clients, size = param.shape
+@compiled(STAGE)
+def sgd(table: int, client: int) -> None:
+    """SGD with momentum on a client that is active; the gradient may be shared as above."""
+    param, grad, buffer, size, shared, active = wholes(table, 0, 6)
+    lr, momentum = reals(table, 6, 2)
+    if not flag(active, client):
+        return
     rate, hold = np.float32(lr), np.float32(momentum)
-    for c in range(clients):
-        if not active[c]:
-            continue
-        for i in range(size):
-            buffer[c, i] = buffer[c, i] * hold + grad[c, i]
-            param[c, i] -= rate * buffer[c, i]
+    row = 4 * client * size
+    pp, bb, gg = param + row, buffer + row, grad if shared else grad + row
+    whole = size - size % LANES
+    for i in range(0, whole, LANES):
+        kept = load(bb, i) * hold + load(gg, i)
+        store(bb, i, kept)
+        store(pp, i, load(pp, i) - kept * rate)
+    for i in range(whole, size):
+        one = get(bb, i) * hold + get(gg, i)
+        put(bb, i, one)
+        put(pp, i, get(pp, i) - one * rate)
+
+
+@compiled(STAGE)
+def pull(table: int, client: int) -> None:
+    """Adds weight (p - anchor) to the gradient of a client; the anchor is the same for all."""
+    param, grad, anchor, size, shared = wholes(table, 0, 5)
+    weight = np.float32(reals(table, 5, 1)[0])
+    row = 4 * client * size
+    pp, gg = param + row, grad if shared else grad + row
+    whole = size - size % LANES
+    for i in range(0, whole, LANES):
+        store(gg, i, load(gg, i) + (load(pp, i) - load(anchor, i)) * weight)
+    for i in range(whole, size):
+        put(gg, i, get(gg, i) + (get(pp, i) - get(anchor, i)) * weight)

@@ -1,0 +1,137 @@
+"""The gradient of a batch, and what is done for it at once: a step of stacked clients.
+
+Where there are compiled kernels for it, a client goes through encoder, losses, gradient and
+optimiser before the next one starts, all of it in the cache (model/stages.py), and the clients
+share the memory of one gradient. Elsewhere autograd finds the gradient of all clients together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fuels.losses import Inter, Intra, begin_losses, local_losses, prediction_loss
+from fuels.model.network import Network, Parts
+from fuels.model.optimiser import Update
+from fuels.training import Batch, gradients, leaves
+
+Terms = tuple[Intra | None, Inter | None]
+Contrast = Callable[[Parts], Terms]  # the contrastive terms of a batch at given parts
+Updates = Mapping[str, Sequence[Update]]  # what is done for the gradient of a part, in this order
+Found = tuple[Tensor, dict[str, Tensor]]
+
+
+def nothing(parts: Parts) -> Terms:
+    """No contrastive terms: the loss is the prediction loss alone."""
+    return None, None
+
+
+def descend(
+    network: Network, parts: Parts, updates: Updates, batch: Batch, contrast: Contrast = nothing
+) -> Found:
+    """Find the gradient of L (Eq. 15) in the parts that `updates` names, and do the updates.
+
+    Returns the rows encoded on the way, [client, row, d_r], and the terms of L by name, [client].
+    L_intra belongs to the part "filter".
+    """
+    stages = [update.stage for several in updates.values() for update in several]
+    if None not in stages:
+        found = _client_by_client(network, parts, list(updates), batch, contrast, updates)
+        if found is not None:
+            return found[0], found[1]
+    encoded, terms, gradient = _together(network, parts, list(updates), batch, contrast)
+    for name, several in updates.items():
+        for update in several:
+            update(gradient[name])
+    return encoded, terms
+
+
+def differentiate(
+    network: Network, parts: Parts, names: Sequence[str], batch: Batch
+) -> tuple[Tensor, Parts]:
+    """L_pred of a batch [client], and its gradient in the named parts."""
+    found = _client_by_client(network, parts, names, batch, nothing, {})
+    _, terms, gradient = found or _together(network, parts, names, batch, nothing)
+    return terms["prediction"], gradient
+
+
+def _together(
+    network: Network, parts: Parts, names: Sequence[str], batch: Batch, contrast: Contrast
+) -> tuple[Tensor, dict[str, Tensor], Parts]:
+    """Encoded rows, terms of L and gradient by autograd, for all clients at once."""
+    moving = leaves(parts, names)
+    encoded = network.encode(moving, batch.views, batch.clock)
+    loss, terms = batch_losses(network, batch, moving, encoded, *contrast(moving))
+    return encoded.detach(), terms, gradients(loss, names, moving)
+
+
+def _client_by_client(
+    network: Network,
+    parts: Parts,
+    names: Sequence[str],
+    batch: Batch,
+    contrast: Contrast,
+    updates: Updates,
+) -> tuple[Tensor, dict[str, Tensor], Parts] | None:
+    """The same by compiled kernels, with the updates; None where there are none for this network.
+
+    Where there are updates clients share the memory of one gradient, and none is left to be used.
+    """
+    if network.sizes["decoder"] != network.width + 1:  # one head without a clock is compiled
+        return None
+    encoding = network.begin(parts, batch.views, batch.clock)
+    if encoding is None:
+        return None
+    head, rest = network.first_head(parts, batch.x, batch.clock)
+    y = batch.y if rest is None else batch.y - rest
+    shared, deep = bool(updates), "encoder" in names
+    losses = begin_losses(
+        head, encoding.encoded, y, batch.weight, *contrast(parts), deep=deep, shared=shared
+    )
+    if losses is None:
+        return None
+    gradient = {"decoder": losses.d_decoder}
+    if losses.d_W is not None:
+        gradient["filter"] = losses.d_W.flatten(1)
+    tape = encoding.take_tape(shared) if deep else None
+    stages = [encoding.forward(tape, shared), losses.stage()]
+    if tape is not None and losses.d_encoded is not None:
+        gradient["encoder"] = torch.empty(1 if shared else len(y), network.sizes["encoder"])
+        stages.append(encoding.backward(tape, losses.d_encoded, gradient["encoder"], shared))
+    stages += [
+        update.stage(gradient[name], shared)
+        for name, several in updates.items()
+        for update in several
+        if update.stage is not None
+    ]
+    encoding.run(*stages)
+    if tape is not None:
+        encoding.give_tape(tape)
+    return encoding.encoded, losses.terms(), {name: gradient[name] for name in names}
+
+
+def batch_losses(
+    network: Network,
+    batch: Batch,
+    parts: Parts,
+    encoded: Tensor,
+    intra: Intra | None = None,
+    inter: Inter | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """L of Eq. 15 [client], to be differentiated, and its terms by name, to be reported.
+
+    `encoded` holds r and, for L_intra, r' below it. Heads beyond the first count in L_pred.
+    """
+    head, rest = network.first_head(parts, batch.x, batch.clock)
+    y = batch.y if rest is None else batch.y - rest
+    loss, terms = local_losses(head, encoded, y, batch.weight, intra, inter)
+    if batch.later is not None:
+        r = encoded[:, : batch.y.shape[1]]
+        said = network.decode_later(parts, r, batch.x, batch.clock).flatten(1)
+        later = batch.later
+        more = prediction_loss(later.y.flatten(1), said, later.weight.flatten(1))
+        terms["prediction"] = terms["prediction"] + more.detach()
+        loss = loss + more
+    return loss, terms
