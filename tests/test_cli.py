@@ -91,8 +91,8 @@ def test_wrong_input_is_one_sentence(fuels: Fuels, words: list[str], message: st
 
 
 def test_unknown_options_are_usage_errors(fuels: Fuels) -> None:
-    code, _, err = fuels("run", "--round", "5")
-    assert code == 2 and "--rounds" in err
+    code, _, err = fuels("run", "--roundz", "5")
+    assert code == 2 and "No such option: --roundz. Did you mean --rounds?" in err
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import polars as pl
@@ -31,9 +32,18 @@ FUELS = [sys.executable, "-c", "from fuels.cli import main; main()"]
         (["--split", "1/2"], "fuels: --split is train/val/test in whole periods"),
         (["--period", "1"], "fuels: --period must be at least 2"),
         (["--seed", "-1"], "fuels: --seed must not be negative, it is -1"),
-        (["--clients", "-3"], "fuels: --clients must not be negative"),
+        (["--clients", "-3"], "fuels: --clients takes a whole number from 1 on, or all; not -3"),
+        (["--clients", "0"], "fuels: --clients takes a whole number from 1 on, or all; not 0"),
+        (["--set", "data.clients=-3"], "fuels: data.clients must not be negative"),
         (["--keep", "all"], "fuels: --keep must be best or last"),
-        (["--threads", "-1"], "fuels: --threads must not be negative"),
+        (["--threads", "0"], "fuels: --threads takes a whole number from 1 on, or all; not 0"),
+        (["--set", "engine.threads=-1"], "fuels: engine.threads must not be negative"),
+        (["--horizon", "0"], "fuels: --horizon must be at least 1"),
+        (["--data", ""], "fuels: --data is empty: give it a value or leave it out"),
+        (["--out="], "fuels: --out is empty"),
+        (["--config", " "], "fuels: --config is empty"),
+        (["--resume", ""], "fuels: --resume is empty"),
+        (["--warm-start", ""], "fuels: --warm-start is empty"),
         (["--device", "abacus"], "fuels: --device is abacus"),
         (["--activity", "sms"], "fuels: --activity is for data from a file; the embedded data"),
         (["--from", "2013-11-05"], "fuels: --from is for data from a file"),
@@ -47,6 +57,53 @@ def test_errors_name_the_option_that_was_typed(
     code, _, err = fuels("run", *words)
     assert code == 1 and message in err
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", "--data", ""],
+        ["compare", "--store", ""],
+        ["experiment", "ablation", "--data", ""],
+        ["data", "describe", "x.csv", "--coordinates="],
+        ["data", "synth", "--out", ""],
+        ["forecast", "r", "--data", ""],
+        ["forecast", ""],
+    ],
+)
+def test_nothing_is_said_for_something(fuels: Fuels, words: list[str]) -> None:
+    code, _, err = fuels(*words)
+    assert code == 1 and err.startswith("fuels: ") and " is empty: give it a value" in err
+    assert not list(Path().iterdir())
+
+
+def test_all_clients_can_be_asked_for(fuels: Fuels, csv: str) -> None:
+    code, _, err = fuels("run", "--data", csv, "--scale", "quick", "--clients", "all", *SMALL)
+    assert code == 0 and "--scale quick: all clients, 2 rounds" in err
+
+
+def test_notes_stand_once_and_only_above_a_run_that_begins(fuels: Fuels, csv: str) -> None:
+    words = ("run", "--data", csv, "--out", "r", *SMALL)
+    code, out, err = fuels(*words)
+    assert code == 0 and (out + err).count("--preset paper") == 1
+    for wrong in (words, ("run", "--data", "none.csv"), ("compare", "--data", "none.csv")):
+        code, out, err = fuels(*wrong)
+        assert code == 1 and not out and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_help_reads_as_prose(fuels: Fuels, monkeypatch: pytest.MonkeyPatch, width: str) -> None:
+    """Paragraphs fill the width: a line ends early only where the next word would not fit."""
+    monkeypatch.setenv("COLUMNS", width)
+    monkeypatch.setenv("TERMINAL_WIDTH", width)
+    for command in ("run", "forecast", "compare", "experiment", "bench", "data convert"):
+        code, out, _ = fuels(*command.split(), "--help")
+        assert code == 0
+        text = out[: out.index("╭")].splitlines()
+        for line, after in pairwise(text[2:]):
+            if line.strip() and after.strip():
+                room = int(width) - 2 - len(line.rstrip())
+                assert len(after.split()[0]) + 1 > room, (command, line)
 
 
 def test_only_what_was_typed_is_renamed() -> None:
@@ -157,8 +214,8 @@ def test_forecasts_say_what_is_missing(fuels: Fuels, csv: str, tmp_path: Path) -
     assert code == 1 and "empty: no finished run is here, models.safetensors is missing" in err
     code, _, err = fuels("forecast", "r", "--out", "nowhere/x.csv")
     assert code == 1 and "there is no folder nowhere" in err
-    code, _, err = fuels("run", "--data", "")
-    assert code == 1 and "--data is empty" in err
+    code, _, err = fuels("run", "--set", "data.source=")
+    assert code == 1 and "data.source is empty" in err
     silent = pl.read_csv(csv).with_columns(y=pl.lit(None, pl.Float64))
     silent.write_csv("silent.csv")
     code, out, err = fuels("forecast", "r", "--data", "silent.csv")

@@ -1,5 +1,7 @@
 """Bad input ends in one clear sentence that names the place; nothing is overwritten."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -180,6 +182,50 @@ def test_coordinates_must_name_every_client(tmp_path):
     cells.write_text("cell_id,x,y\na,1,2\n", encoding="utf-8")
     with pytest.raises(FuelsError, match="need the columns client"):
         read_panel(good, coordinates=cells)
+
+
+@pytest.mark.parametrize(
+    ("lng", "lat", "message"),
+    [
+        ("9.2", "north", "client b has the latitude 'north', which is no number of degrees"),
+        ("inf", "45.1", "client b has the longitude 'inf'"),
+        ("9.2", "-95.5", "client b has the latitude '-95.5', .* between -90 and 90"),
+        ("514800.5", "45.1", "client b has the longitude '514800.5', .* between -180 and 360"),
+    ],
+)
+def test_a_place_that_is_not_on_earth_is_refused(tmp_path, lng, lat, message):
+    rows = [("a", "9.1", "45.0"), ("b", lng, lat)]
+    table, cells = tmp_path / "table.csv", tmp_path / "cells.csv"
+    times = ("2020-01-01", "2020-01-02")
+    long = "".join(f"{c},{t},1,{x},{y}\n" for c, x, y in rows for t in times)
+    table.write_text(f"client,time,value,lng,lat\n{long}", encoding="utf-8")
+    with pytest.raises(FuelsError, match=f"^table.csv: {message}"):
+        read_panel(table)
+    cells.write_text("".join(["cell,lon,lat\n", *(f"{c},{x},{y}\n" for c, x, y in rows)]))
+    table.write_text("time,a,b\n2020-01-01,1,1\n2020-01-02,1,2\n", encoding="utf-8")
+    with pytest.raises(FuelsError, match=f"^cells.csv: {message}"):
+        read_panel(table, coordinates=cells)
+
+
+def test_places_in_arrays_and_metadata_are_looked_at(tmp_path):
+    places = np.array([[9.1, 45.0], [9.2, 245.0]])
+    panel = replace(small("a", "b"), coordinates=places)
+    for name in ("p.npz", "p.parquet"):
+        write_panel(panel, tmp_path / name)
+        with pytest.raises(FuelsError, match=f"^{name}: client b has the latitude '245'"):
+            read_panel(tmp_path / name)
+    write_panel(replace(panel, coordinates=np.array([[9, 45], [9, np.nan]])), tmp_path / "q.npz")
+    assert read_panel(tmp_path / "q.npz").coordinates is None
+
+
+def test_a_place_that_is_not_written_leaves_the_others_out_too(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "client,time,value,lng,lat\na,2020-01-01,1,9,45\nb,2020-01-01,1,NA,45\n"
+        "a,2020-01-02,1,9,45\nb,2020-01-02,1,,45\n",
+        encoding="utf-8",
+    )
+    assert read_panel(path).coordinates is None
 
 
 # -- writing -------------------------------------------------------------------------------------

@@ -56,6 +56,26 @@ def test_sums_by_hand(tmp_path):
     assert "counts as 0" in panels["net"].notes[1]
 
 
+@pytest.mark.parametrize("in_memory", [0, 10 << 20, 1 << 30])
+def test_a_file_of_many_days_is_added_up_wherever_there_is_room(tmp_path, monkeypatch, in_memory):
+    monkeypatch.setattr(telecom_file, "_IN_MEMORY", in_memory)
+    monkeypatch.setattr(telecom_file, "_PIECE", 300)
+    rng = np.random.default_rng(3)
+    cells = rng.choice([3, 9, 20_000], 200)  # the last one makes all blocks wider on the way
+    days = rng.choice([0, 1, 2, 4, 5], 200)  # the fourth day is silent
+    hours, values = rng.integers(0, 24, 200), rng.integers(1, 9, 200)
+    expected = np.zeros((6 * 24, 3))
+    np.add.at(expected, (24 * days + hours, np.searchsorted([3, 9, 20_000], cells)), values)
+    records = [
+        line(cell, 60 * (24 * day + hour), 39, *[None] * 4, value)
+        for cell, day, hour, value in zip(cells, days, hours, values, strict=True)
+    ]
+    ends = [line(3, 0), line(3, 60 * 24 * 6 - 10)]
+    panel = read_telecom(write(tmp_path / FILE, records + ends))
+    assert panel.ids == ("3", "9", "20000")
+    assert np.array_equal(panel.values, expected)
+
+
 @pytest.mark.parametrize("end", ["\n", "", "\r\n", "\n\n"])
 def test_ends_of_files_and_lines(tmp_path, end):
     assert read_telecom(two_hours(tmp_path, end=end)).values.tolist() == [[0, 31], [0, 0.3]]

@@ -15,7 +15,7 @@ import pytest
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.report import plots
-from fuels.report.style import legend_columns, looks
+from fuels.report.style import legend_columns, looks, origin
 from outcomes import ERRORS, dataset, outcome
 
 
@@ -129,7 +129,7 @@ def test_errors_of_zero_can_be_drawn() -> None:
 
 def test_pictures_name_their_data() -> None:
     def footer(**panel: Any) -> str:
-        return plots.source(outcome(dataset(**panel), ERRORS))
+        return origin(dataset(**panel))
 
     assert footer(name="synthetic-net", synthetic=True) == (
         "Data: synthetic-net · synthetic data, not a real network · 3 clients"

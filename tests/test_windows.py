@@ -72,9 +72,25 @@ def test_bad_splits_are_refused(text: str) -> None:
         split_periods(text, 62)
 
 
-def test_too_few_periods_are_refused() -> None:
-    with pytest.raises(FuelsError, match="at least 6 are needed"):
-        prepare(make_panel(days=5), paper_sample())
+@pytest.mark.parametrize(
+    ("days", "split", "message"),
+    [
+        (5, "", "the data span 120 steps, 5.0 days; training needs at least 6, 3 for the windows"),
+        (6, "", "--split 6/0/1, or train without a test with --split 6/0/0"),
+        (9, "", "the split leaves 5 of 9 days for training; .* --split 6/1/2"),
+        (14, "4/1/1", "the split leaves 4 of 14 days for training; .* --split 10/2/2"),
+        (9, "5/2/2", "the split leaves 5 of 9 days for training; .* --split 6/1/2"),
+    ],
+)
+def test_too_few_periods_are_refused(days: int, split: str, message: str) -> None:
+    with pytest.raises(FuelsError, match=message):
+        prepare(make_panel(days=days), paper_sample(), split=split)
+
+
+def test_periods_that_are_no_days_are_called_periods() -> None:
+    half = Sample(paper_branches(12, 3, 3), 12)
+    with pytest.raises(FuelsError, match=r"the data span 48 steps, 4\.0 periods of 12 steps"):
+        prepare(make_panel(days=2), half)
 
 
 def test_clients_are_drawn_as_numpy_draws() -> None:

@@ -18,8 +18,10 @@ import polars as pl
 from fuels.build import build
 from fuels.config import DEFAULT_PRESET, PRESETS, Engine, Settings, check, merge, nearest
 from fuels.data.panel import Panel
+from fuels.data.sample import sample_of
 from fuels.data.synthetic import synthesise
 from fuels.data.tables import panel_from_frame
+from fuels.data.windows import LEAST
 from fuels.errors import FuelsError
 from fuels.experts.history import Floats, History
 from fuels.forecast import ahead, forecast
@@ -110,20 +112,19 @@ class Forecaster:
 
     def fit(self, frame: Any) -> Forecaster:
         """Train on a long table; the newest periods choose the model that is kept."""
-        panel = self._read(frame)
-        periods = -(
-            -(panel.length + int(panel.phases(self.settings.windows.period)[0]))
-            // self.settings.windows.period
-        )
+        panel, windows = self._read(frame), self.settings.windows
+        periods = -(-(panel.length + int(panel.phases(windows.period)[0])) // windows.period)
         usual = min(max(1, periods // 5), periods - 1)
         validation = usual if self.validation is None else self.validation
-        if validation >= periods:
+        needed = sample_of(windows).reach_periods + LEAST
+        if periods - validation < needed:
             raise FuelsError(
-                f"validation is {validation} periods and the data span {periods}: nothing is left"
-                " to learn from"
+                f"{panel.name}: the data span {panel.length / windows.period:.1f} periods of"
+                f" {windows.period} steps, of which {validation} choose the model (validation);"
+                f" training needs at least {needed}"
             )
         split = f"{periods - validation}/{validation}/0"
-        settings = replace(self.settings, windows=replace(self.settings.windows, split=split))
+        settings = replace(self.settings, windows=replace(windows, split=split))
         with build(settings, self.engine, panel) as job:
             job.loop.run()
             own = {n: p.cpu().numpy() for n, p in job.site.parts.items() if n not in MODEL}

@@ -21,6 +21,7 @@ from fuels.cli.federation import federation_app, server_app, site_app
 from fuels.cli.forecast import forecast_command
 from fuels.cli.options import in_options
 from fuels.cli.run import run_command
+from fuels.cli.words import equip
 from fuels.errors import FuelsError, InterruptedRunError
 from fuels.version import __version__
 
@@ -46,6 +47,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(federation_app, name="federation")
 app.add_typer(server_app, name="server")
 app.add_typer(site_app, name="site")
+equip(app)
 
 
 def _version(wanted: bool) -> None:

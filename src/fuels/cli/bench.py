@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from fuels.cli import compare as shared
+from fuels.cli import options as opt
 from fuels.errors import FuelsError
 
 
 def bench_command(
-    threads: shared.Threads = None,
+    threads: opt.Threads = None,
     turns: Annotated[int, typer.Option(help="Turns of everybody, at most.")] = 7,
     seconds: Annotated[
         float,

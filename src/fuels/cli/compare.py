@@ -15,7 +15,7 @@ import typer
 
 from fuels.cli import options as opt
 from fuels.cli.settings import assemble, given, source_name
-from fuels.config import Engine, Settings, nearest
+from fuels.config import SCALES, Engine, Settings, nearest
 from fuels.errors import FuelsError
 
 if TYPE_CHECKING:
@@ -41,20 +41,9 @@ Changes = Annotated[
         rich_help_panel=METHODS,
     ),
 ]
-Period = Annotated[
-    int | None,
-    typer.Option(help="Steps in a period: 24 for hourly data.", rich_help_panel=opt.DATA),
-]
-Split = Annotated[
-    str | None,
-    typer.Option(
-        help="Whole periods for train/validation/test, e.g. 40/11/11. Without it: in this"
-        " proportion.",
-        rich_help_panel=opt.DATA,
-    ),
-]
 Rounds = Annotated[
-    int | None, typer.Option(help="Training rounds of each run.", rich_help_panel=METHODS)
+    int | None,
+    typer.Option(metavar="N", help="Training rounds of each run.", rich_help_panel=METHODS),
 ]
 Runs = Annotated[
     Path | None,
@@ -74,10 +63,6 @@ Records = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
-Threads = Annotated[
-    int | None,
-    typer.Option(help="Worker threads. Without it: all cores.", rich_help_panel="Computation"),
-]
 
 
 def compare_command(
@@ -90,13 +75,14 @@ def compare_command(
         ),
     ] = "all",
     data: Annotated[
-        str,
+        str | None,
         typer.Option(
+            metavar="PATH|synthetic:NAME",
             help="A file, or synthetic:net, synthetic:call, synthetic:sms. Without it:"
             " synthetic:net.",
             rich_help_panel=opt.DATA,
         ),
-    ] = "",
+    ] = None,
     clients: opt.Clients = None,
     ids: opt.Ids = None,
     resample: opt.Resample = None,
@@ -110,13 +96,15 @@ def compare_command(
     missing: opt.Missing = None,
     activity: opt.Activity = None,
     coordinates: opt.Coordinates = None,
-    period: Period = None,
-    split: Split = None,
+    period: opt.Period = None,
+    split: opt.Split = None,
     rounds: Rounds = None,
     seeds: Seeds = None,
     scale: Annotated[
         str | None,
         typer.Option(
+            metavar="|".join(SCALES),
+            autocompletion=opt.complete(SCALES),
             help="quick (24 clients, 30 rounds) or paper (100 clients, 200 rounds). Without data:"
             " quick.",
             rich_help_panel=METHODS,
@@ -126,6 +114,7 @@ def compare_command(
     out: Annotated[
         Path | None,
         typer.Option(
+            metavar="DIR",
             help="Folder for compare.md, .csv and .json. Without it: runs/compare/DATA.",
             rich_help_panel=OUTPUT,
         ),
@@ -136,18 +125,21 @@ def compare_command(
         bool,
         typer.Option("--json", help="Print compare.json instead.", rich_help_panel=OUTPUT),
     ] = False,
-    threads: Threads = None,
+    threads: opt.Threads = None,
 ) -> None:
     """Compare methods on the same data, model and budget.
 
-    Every method is run once per seed; runs already done with the same configuration are reused, and
-    an interrupted comparison goes on with the same command. The table also holds the references
-    (naive and ridge), what travels, and a test of the first method against the second.
+    Every method is run once per seed, with the settings of the paper. Runs already done with the
+    same configuration are reused, and an interrupted comparison goes on with the same command. The
+    table also holds the references (naive and ridge), what travels, and a test of the first method
+    against the second.
+
+    Example: fuels compare --methods fuels,fedavg --data traffic.csv --seeds 0,1,2
     """
     changes = given(
         {
             "data": {
-                "source": data or None,
+                "source": data,
                 "clients": clients,
                 "ids": opt.parse_ids(ids),
                 "resample": resample,
@@ -199,11 +191,12 @@ def compare_all(
     from fuels.study.progress import Spoken
     from fuels.study.store import DEFAULT_RUNS, Store, ensure_runs
 
-    teller = Spoken()
+    teller, store = Spoken(), Store(runs or DEFAULT_RUNS, records)
+    every = [settings for row in wanted for settings in row]
+    store.dataset(every[0])  # data that cannot be used are refused before anything is said
     for remark in remarks:
         teller.console.print(remark, style="yellow", highlight=False)
-    every = [settings for row in wanted for settings in row]
-    done = ensure_runs(every, engine, Store(runs or DEFAULT_RUNS, records), teller=teller)
+    done = ensure_runs(every, engine, store, teller=teller)
     results = iter(done)
     comparison = compare.compare([[next(results).record for _ in row] for row in wanted])
     table, notes = compare.table(comparison), compare.notes(comparison)

@@ -55,7 +55,9 @@ def cost_command(
 ) -> None:
     """Numbers sent and operations of every method, for federations of your own sizes.
 
-    Nothing is trained. Example: fuels cost --clients 1000 --rounds 100 --selection 0.1
+    Nothing is trained: everything follows from the sizes.
+
+    Example: fuels cost --clients 1000 --rounds 100 --selection 0.1
     """
     from rich.console import Console
 

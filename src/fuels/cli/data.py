@@ -99,7 +99,7 @@ def describe_command(
     help="Turn any known format into a panel file that every command reads quickly."
     f"\n\n{KINDS} Raw records are summed to the hour (or --resample) while they are read, in"
     " bounded memory however many files there are.\n\n"
-    "Example: fuels data convert records/ --out milan.parquet --coordinates cells.csv",
+    "Example: fuels data convert raw --out net.parquet --coordinates cells.csv",
 )
 def convert_command(
     path: Source,

@@ -23,19 +23,22 @@ def experiment_command(
     data: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="PATH|synthetic:NAME",
             help="A file, or synthetic:net, synthetic:call, synthetic:sms; may be given several"
             " times. Without it: the experiment's own.",
             rich_help_panel=opt.DATA,
         ),
     ] = None,
     clients: opt.Clients = None,
-    period: shared.Period = None,
-    split: shared.Split = None,
+    period: opt.Period = None,
+    split: opt.Split = None,
     rounds: shared.Rounds = None,
     seeds: shared.Seeds = None,
     scale: Annotated[
         str,
         typer.Option(
+            metavar="|".join(SCALES),
+            autocompletion=opt.complete(SCALES),
             help="quick (minutes) or paper (100 clients, 200 rounds: hours).",
             rich_help_panel=shared.METHODS,
         ),
@@ -52,19 +55,22 @@ def experiment_command(
     out: Annotated[
         Path | None,
         typer.Option(
+            metavar="DIR",
             help="Folder for tables and figures. Without it: runs/experiments/NAME.",
             rich_help_panel=shared.OUTPUT,
         ),
     ] = None,
     store: shared.Runs = None,
     records: shared.Records = None,
-    threads: shared.Threads = None,
+    threads: opt.Threads = None,
 ) -> None:
     """Reproduce a table or figure of the paper, on the embedded data or on your own.
 
-    Writes tables (Markdown, CSV) and figures (PNG). Runs already done are reused, also those of
+    It writes tables (Markdown, CSV) and figures (PNG). Runs already done are reused, also those of
     fuels compare; an interrupted experiment goes on with the same command. How a file is read can
-    be set with --set, e.g. --set data.resample=1h --set data.how=mean.
+    be set with --set, such as --set data.resample=1h --set data.how=mean.
+
+    Example: fuels experiment ablation --data traffic.csv --rounds 80
     """
     from fuels.experiments import EXPERIMENTS
 

@@ -36,8 +36,8 @@ def forecast_command(
         int,
         typer.Option(
             metavar="STEPS",
-            help="How many steps ahead; beyond those the run has heads for, forecasts feed on"
-            " forecasts.",
+            help="How many steps ahead. Beyond those that the run was trained for, a forecast is"
+            " made from the forecasts before it.",
             min=1,
         ),
     ] = 1,
@@ -65,11 +65,11 @@ def forecast_command(
 ) -> None:
     """Forecast the next value, or several, for every client that has a model.
 
-    Without --out they are printed as CSV: client, time, forecast, and intervals where the run has
-    a mixture of experts; it learns from the values that came since it was last asked. Needs the
-    models and the newest data, nothing else: no server and no other site.
+    The forecasts are printed as CSV, or written with --out: client, time, forecast, and intervals
+    where the run has a mixture of experts. The mixture learns from the values that have come since
+    it was last asked. Models and the newest data are all that is needed: no server, no other site.
 
-    Example: fuels forecast runs/first --data today.csv --horizon 24 --out next.csv
+    Example: fuels forecast first --data today.csv --horizon 24 --out next.csv
     """
     from dataclasses import replace
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fuels.data.readers import Shape
     from fuels.data.telecom_file import Progress
 
-DATA = "Data"
+DATA, COMPUTE = "Data", "Computation"
 
 # What the shell completes; the methods are named here because importing them takes seconds.
 METHODS = ("fuels", "solo", "fedavg", "fedprox", "fedrep", "perfedavg", "pfedme", "fedda")
@@ -39,11 +39,52 @@ def _zones(incomplete: str) -> list[str]:
     return sorted(zone for zone in available_timezones() if zone.startswith(incomplete))
 
 
+def count(option: str) -> Callable[[str], int]:
+    """Reads a number of at least 1, or all; settings write all as 0."""
+
+    def parse(text: str) -> int:
+        if text.lower() == "all":
+            return 0
+        if not (text.isascii() and text.isdigit() and int(text) > 0):
+            raise FuelsError(f"{option} takes a whole number from 1 on, or all; not {text}")
+        return int(text)
+
+    return parse
+
+
 Clients = Annotated[
     int | None,
     typer.Option(
-        metavar="N",
-        help="Draw this many clients at random, by the seed. Without it: all of them.",
+        metavar="N|all",
+        parser=count("--clients"),
+        help="Draw this many clients at random, by the seed. Without it: all of them, or as many as"
+        " --scale says.",
+        rich_help_panel=DATA,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N|all",
+        parser=count("--threads"),
+        help="Worker threads. Without it: all cores this process may use.",
+        rich_help_panel=COMPUTE,
+    ),
+]
+Period = Annotated[
+    int | None,
+    typer.Option(
+        metavar="STEPS",
+        help="Steps in a period, such as 24 for hourly data (the default).",
+        rich_help_panel=DATA,
+    ),
+]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TRAIN/VAL/TEST",
+        help="Whole periods for training, validation and test, such as 40/11/11. Without it: in"
+        " this proportion.",
         rich_help_panel=DATA,
     ),
 ]
@@ -238,7 +279,7 @@ _OPTIONS = {
         for section, keys in {
             "data": "clients ids client_column time_column value_column timezone missing activity"
             " coordinates resample how",
-            "windows": "period split",
+            "windows": "period split horizon holidays",
             "training": "rounds keep patience warm_start",
             "engine": "threads device sites address",
         }.items()

@@ -14,9 +14,11 @@ from fuels.config import ENGINES, PRESETS, SCALES, Engine, Settings, merge_engin
 from fuels.errors import FuelsError, InterruptedRunError
 
 if TYPE_CHECKING:
+    from fuels.federation.loop import Loop
+    from fuels.report.display import Progress
     from fuels.report.folder import RunFolder
 
-METHOD, OUTPUT, COMPUTE = "Method and training", "Results", "Computation"
+METHOD, OUTPUT, COMPUTE = "Method and training", "Results", opt.COMPUTE
 
 
 def run_command(
@@ -43,23 +45,8 @@ def run_command(
     missing: opt.Missing = None,
     activity: opt.Activity = None,
     coordinates: opt.Coordinates = None,
-    period: Annotated[
-        int | None,
-        typer.Option(
-            metavar="STEPS",
-            help="Steps in a period, such as 24 for hourly data (the default).",
-            rich_help_panel=opt.DATA,
-        ),
-    ] = None,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TRAIN/VAL/TEST",
-            help="Whole periods for training, validation and test, such as 40/11/11. Without it: in"
-            " this proportion.",
-            rich_help_panel=opt.DATA,
-        ),
-    ] = None,
+    period: opt.Period = None,
+    split: opt.Split = None,
     method: Annotated[
         str | None,
         typer.Option(
@@ -101,14 +88,20 @@ def run_command(
         typer.Option(
             metavar="|".join(SCALES),
             help="How much to compute: quick (24 clients, 30 rounds) or paper (100 clients, 200"
-            " rounds). Without it: quick on the embedded data; all clients and 200 rounds on your"
-            " own.",
+            " rounds). Without it: quick on the embedded data; on your own all clients, and as many"
+            " rounds as the preset has.",
             autocompletion=opt.complete(SCALES),
             rich_help_panel=METHOD,
         ),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(metavar="N", help="Training rounds.", rich_help_panel=METHOD)
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Training rounds. Without it: 40 with preset best, 200 with paper, or as many as"
+            " --scale says.",
+            rich_help_panel=METHOD,
+        ),
     ] = None,
     seed: Annotated[
         int | None,
@@ -188,14 +181,7 @@ def run_command(
         bool,
         typer.Option("--profile", help="Show where the time went.", rich_help_panel=COMPUTE),
     ] = False,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Worker threads. Without it: all cores this process may use.",
-            rich_help_panel=COMPUTE,
-        ),
-    ] = None,
+    threads: opt.Threads = None,
     device: Annotated[
         str | None,
         typer.Option(
@@ -235,9 +221,9 @@ def run_command(
 ) -> None:
     """Train personal forecasters and compare them with simple references.
 
-    Without options: FUELS on an embedded synthetic federation, small enough for a minute or two.
-    Results lie in a run folder: forecasts, models, pictures, figures, and the config that
-    reproduces the run. An interrupted run goes on with --resume.
+    Without options it trains FUELS on an embedded synthetic federation that is small enough for a
+    minute or two. Everything a run leaves lies in one folder: forecasts, models, figures, pictures,
+    and the config that reproduces it. An interrupted run goes on with --resume.
 
     Example: fuels run --data traffic.csv --clients 50 --rounds 80 --out first
     """
@@ -315,27 +301,23 @@ def train(
 
     settings = complete(settings)  # so that config.toml shows every number that was used
     console = Console(stderr=True)
-    if not as_json:
-        for note in notes:
+
+    def watch(loop: Loop) -> Progress:
+        for note in () if as_json else notes:  # only now is it sure that the run can begin
             console.print(note, style="yellow", highlight=False)
+        return progress(
+            loop.training.rounds,
+            loop.round,
+            console,
+            title=loop.method.title,
+            best_score=loop.best_score,
+            best_round=loop.best_round,
+        )
+
     if not resuming:
         folder.refuse_used()
     try:
-        outcome = run(
-            settings,
-            engine,
-            folder,
-            resume=resuming,
-            watch=lambda loop: progress(
-                loop.training.rounds,
-                loop.round,
-                console,
-                title=loop.method.title,
-                best_score=loop.best_score,
-                best_round=loop.best_round,
-            ),
-            plots=plots,
-        )
+        outcome = run(settings, engine, folder, resume=resuming, watch=watch, plots=plots)
     except KeyboardInterrupt:
         if not folder.config.exists():
             raise InterruptedRunError(
@@ -346,6 +328,6 @@ def train(
     if as_json:
         typer.echo(json.dumps(outcome.summary, indent=2))
         return
-    print_outcome(outcome, folder.path, notes)
+    print_outcome(outcome, folder.path)
     if profile:
         print_profile(folder.seconds())

@@ -47,7 +47,7 @@ def assemble(
     notes: list[str] = []
     if preset is None and config is None:
         preset = DEFAULT_PRESET
-        notes.append(f"--preset {preset}; every setting of the paper: --preset paper")
+        notes.append(f"--preset {preset} is used; every setting of the paper is --preset paper")
     if preset is not None:
         if preset not in PRESETS:
             raise FuelsError(f"--preset {preset} is unknown{nearest(preset, PRESETS)}")
@@ -74,7 +74,8 @@ def assemble(
     settings = located(settings)
     if scale == "quick":
         notes.append(
-            f"--scale quick: {settings.data.clients} clients, {settings.training.rounds} rounds;"
+            f"--scale quick: {settings.data.clients or 'all'} clients,"
+            f" {settings.training.rounds} rounds;"
             " the paper's size is --scale paper (100 clients, 200 rounds)"
         )
     return settings, engine, notes

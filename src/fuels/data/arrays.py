@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from fuels.data.clock import SECOND, parse_moment, parse_step, zone_info
 from fuels.data.grid import check_years, panel_from_matrix
 from fuels.data.panel import Floats, Panel
+from fuels.data.places import check_places
 from fuels.data.tables import id_texts
 from fuels.data.times import read_times
 from fuels.errors import FuelsError
@@ -71,7 +73,9 @@ def read_npz(path: Path, timezone: str | None) -> Panel:
     )
     if panel.length == 0 or not panel.ids:
         raise FuelsError(f"{place}: values of shape {values.shape} hold no data")
-    return panel
+    if panel.coordinates is None:
+        return panel
+    return replace(panel, coordinates=check_places(panel.coordinates, ids, place))
 
 
 def npz_arrays(panel: Panel) -> dict[str, NDArray[Any]]:

@@ -45,19 +45,12 @@ def leave_out(
     highest = np.max(np.where(observed, training, -np.inf), axis=0, initial=-np.inf)
     movement = _movement(training, period, periods)
 
-    more = ""
-    if periods < periods_needed:  # no client can have enough: the split is too small, not the data
-        rest = max(0, -(-len(values) // period) - periods_needed)
-        more = (
-            f": give {part} more, for instance with --split"
-            f" {periods_needed}/{rest // 2}/{rest - rest // 2}"
-        )
     reasons: dict[int, str] = {}
     for client in range(values.shape[1]):
         if enough[client] < periods_needed:
             reasons[client] = (
                 f"too short: values in {enough[client]} periods of {part},"
-                f" {periods_needed} are needed{more}"
+                f" {periods_needed} are needed"
             )
         elif lowest[client] == highest[client]:
             reasons[client] = f"constant: always {lowest[client]:g} in {part}"

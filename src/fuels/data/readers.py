@@ -14,9 +14,10 @@ from fuels.data.arrays import read_hdf5, read_npz
 from fuels.data.clock import Moment, Step, parse_step
 from fuels.data.grid import refuse_extreme
 from fuels.data.panel import Panel, find_ids
+from fuels.data.places import places_of, read_places
 from fuels.data.spool import gather, gather_aside
 from fuels.data.tablefiles import read_csv, read_parquet
-from fuels.data.tables import Columns, coordinates_of, find_coordinate_columns, id_texts
+from fuels.data.tables import Columns, find_coordinate_columns, id_texts
 from fuels.data.telecom import Sums, is_telecom, telecom_sums
 from fuels.data.telecom_file import Progress
 from fuels.errors import FuelsError
@@ -220,15 +221,11 @@ def with_coordinates(panel: Panel, source: str | Path) -> Panel:
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = str(error).splitlines()[0]
         raise FuelsError(f"{path}: not readable as a CSV of coordinates ({reason})") from None
-    client, lng, lat = find_coordinate_columns(table.columns, path.name)
-    places = table.select(
-        id_texts(table[client], path.name).alias("client"),
-        pl.col(lng).cast(pl.Float64, strict=False).alias("lng"),
-        pl.col(lat).cast(pl.Float64, strict=False).alias("lat"),
-    ).unique("client", keep="first")
-    found = coordinates_of(places, panel.ids)
+    client, *pair = find_coordinate_columns(table.columns, path.name)
+    clients = id_texts(table[client], path.name)
+    known = read_places(table, (pair[0], pair[1]), clients, path.name)
+    found = places_of(known, panel.ids)
     if found is None:
-        known = set(places.drop_nulls()["client"])
-        lost = next(c for c in panel.ids if c not in known)
+        lost = next(client for client in panel.ids if client not in known)
         raise FuelsError(f"{path.name}: no coordinates for client {lost}")
     return replace(panel, coordinates=found)

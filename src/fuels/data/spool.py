@@ -58,6 +58,27 @@ class Spool:
             raise _failed(self.folder, error) from None
         return Stored(self, offset, array.shape, array.dtype)
 
+    def room(self, shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
+        """An array of zeros that lies in the file: `let_go` gives its memory back at any time."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        with self.lock:
+            offset = -(-self.end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+            self.end = offset + size
+        try:  # space that is only found missing when it is written to would end the process
+            _reserve(self.stream.fileno(), offset, size)
+        except OSError as error:
+            raise _failed(self.folder, error) from None
+        return np.asarray(np.memmap(self.stream, dtype, "r+", offset, shape))
+
+
+def _reserve(file: int, offset: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, offset, size)
+        return
+    zeros = bytes(1 << 20)  # macOS: there is no such call, but writing does the same
+    for start in range(offset, offset + size, len(zeros)):
+        os.pwrite(file, zeros[: offset + size - start], start)
+
 
 def _failed(place: str, error: OSError) -> FuelsError:
     return FuelsError(
@@ -120,7 +141,7 @@ def rows_of(values: Floats, rows: slice) -> Floats:
     return copy
 
 
-def let_go(values: Floats) -> None:
+def let_go(values: NDArray[Any]) -> None:
     """Give the memory of mapped values back, which stay in their file; others are left alone."""
     base: Any = values
     while isinstance(base, np.ndarray):

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from fuels.data.panel import Panel
+from fuels.data.places import check_places
 from fuels.data.tables import Columns, Layout, find_layout, panel_from_table, refuse_headless
 from fuels.data.writers import METADATA_KEY
 from fuels.errors import FuelsError
@@ -84,7 +85,7 @@ def read_parquet(path: Path, columns: Columns, timezone: str | None) -> Panel:
     layout = find_layout(table.columns, path.name, columns)
     panel = panel_from_table(table, layout, timezone=timezone, place=path.name)
     try:
-        return _with_about(panel, json.loads(said))
+        return _with_about(panel, json.loads(said), path.name)
     except (ValueError, TypeError, AttributeError):
         raise FuelsError(
             f"{path.name}: the metadata '{METADATA_KEY}' of the file is not what `fuels data"
@@ -92,7 +93,7 @@ def read_parquet(path: Path, columns: Columns, timezone: str | None) -> Panel:
         ) from None
 
 
-def _with_about(panel: Panel, about: Any) -> Panel:
+def _with_about(panel: Panel, about: Any, place: str) -> Panel:
     """The panel with what the metadata say; a wrong form is a ValueError or the like."""
     unit, synthetic = about.get("unit", panel.unit), about.get("synthetic", panel.synthetic)
     if not isinstance(unit, str) or not isinstance(synthetic, bool):
@@ -101,7 +102,7 @@ def _with_about(panel: Panel, about: Any) -> Panel:
     coordinates = panel.coordinates
     if places and all(client in places for client in panel.ids):
         pairs = np.array([places[client] for client in panel.ids], dtype=np.float64)
-        coordinates = pairs.reshape(len(panel.ids), 2)
+        coordinates = check_places(pairs.reshape(len(panel.ids), 2), panel.ids, place)
     return replace(panel, unit=unit, synthetic=synthetic, coordinates=coordinates)
 
 

@@ -17,6 +17,14 @@ import polars as pl
 
 from fuels.data.grid import panel_from_matrix, panel_from_rows, refuse_extreme
 from fuels.data.panel import Floats, Panel, sort_ids
+from fuels.data.places import (
+    LATITUDE,
+    LONGITUDE,
+    MISSING_WORDS,
+    degree_columns,
+    places_of,
+    read_places,
+)
 from fuels.data.times import read_times
 from fuels.errors import FuelsError
 
@@ -30,11 +38,8 @@ _VALUE = {"value", "y"}
 # Columns that `fuels data convert` adds to a CSV, which has no other place for them; the prefix
 # keeps them apart from a client that is called, say, unit.
 ABOUT = {"timezone": "fuels_timezone", "unit": "fuels_unit", "synthetic": "fuels_synthetic"}
-LONGITUDE = ("lng", "lon", "longitude")
-LATITUDE = ("lat", "latitude")
 _LOOKS_LIKE_TIME = re.compile(r"\d{4}[-/]\d{2}[-/]\d{2}|\d{2}[-/.]\d{2}[-/.]\d{4}")
 _DECIMAL_COMMA = re.compile(r"[+-]?[\d.]*,\d+([eE][+-]?\d+)?")
-MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "none", "-")
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,9 @@ def panel_from_table(
         ids = sort_ids(client.unique())
         codes = client.cast(pl.Enum(ids)).to_physical().cast(pl.Int64).to_numpy()
         panel = panel_from_rows(codes, times, numbers(table[layout.value], place), ids, place)
-        panel = replace(panel, coordinates=_coordinates(table, client, ids))
+        if pair := degree_columns(table.columns):
+            known = read_places(table, pair, client, place)
+            panel = replace(panel, coordinates=places_of(known, ids))
     return replace(
         panel,
         unit=about.get("unit", panel.unit),
@@ -221,43 +228,15 @@ def _read_about(table: pl.DataFrame, place: str) -> dict[str, str]:
     return found
 
 
-def _coordinates(table: pl.DataFrame, client: pl.Series, ids: Sequence[str]) -> Floats | None:
-    pair = _degree_columns(table.columns)
-    if pair is None:
-        return None
-    firsts = (
-        table.select(pl.col(pair[0]).alias("lng"), pl.col(pair[1]).alias("lat"))
-        .cast(pl.Float64, strict=False)
-        .with_columns(client=client)
-        .group_by("client")
-        .first()
-    )
-    return coordinates_of(firsts, ids)
-
-
-def _degree_columns(names: Sequence[str]) -> tuple[str, str] | None:
-    lower = {name.lower(): name for name in names}
-    lng, lat = (next((lower[n] for n in w if n in lower), None) for w in (LONGITUDE, LATITUDE))
-    return None if lng is None or lat is None else (lng, lat)
-
-
 def find_coordinate_columns(names: Sequence[str], place: str) -> tuple[str, str, str]:
     """Client, longitude and latitude columns of a table of coordinates."""
-    client, pair = _find(names, None, _CLIENT, "client", place), _degree_columns(names)
+    client, pair = _find(names, None, _CLIENT, "client", place), degree_columns(names)
     if client is None or pair is None:
         raise FuelsError(
             f"{place}: coordinates need the columns client (or cell_id), lng and lat,"
             f" not {_listed(names)}"
         )
     return client, *pair
-
-
-def coordinates_of(table: pl.DataFrame, ids: Sequence[str]) -> Floats | None:
-    """Longitude and latitude [client, 2] from columns client, lng, lat; None if one is unknown."""
-    wanted = pl.DataFrame({"client": list(ids)}, schema={"client": pl.String})
-    joined = wanted.join(table, on="client", how="left", maintain_order="left")
-    pair = joined.select("lng", "lat").to_numpy()
-    return None if np.isnan(pair.astype(np.float64)).any() else pair.astype(np.float64)
 
 
 def panel_from_frame(

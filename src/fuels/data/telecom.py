@@ -175,9 +175,9 @@ def _add_up(
     progress: Progress | None,
 ) -> list[Part]:
     def one(file: Path) -> list[Part]:
-        sums = FileSums(file, step_ms, shift_ms, activities)
+        sums = FileSums(file, step_ms, shift_ms, activities, spool)
         sums.read(progress)
-        return list(sums.parts(spool))
+        return list(sums.parts())
 
     # The compiled loop runs without the interpreter's lock, so threads use the cores.
     workers = max(1, min(4, os.cpu_count() or 1, len(files)))

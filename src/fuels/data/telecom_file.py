@@ -1,8 +1,9 @@
 """Adding up one file of raw Telecom Italia records in bounded memory.
 
-A file is read in pieces. Sums are kept in blocks of a day, one column per square id, so memory
-grows with the span of the file and not with its size, and records may come in any order. When a
-file is done its sums go to a temporary file, so memory does not grow with the number of files.
+A file is read in pieces. Sums are kept in blocks of a day, one column per square id, so room is
+needed for the span of the file and not for its size, and records may come in any order. The first
+blocks are in memory, those of a file of many days in a temporary file. When a file is done all its
+sums go there, so memory does not grow with the number of files either.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.panel import Floats
-from fuels.data.spool import Spool, Stored
+from fuels.data.spool import Spool, Stored, let_go
 from fuels.data.telecom_kernel import ELSEWHERE, MALFORMED, NO_NUMBER, sum_lines
 from fuels.errors import FuelsError
 
 # Activity -> the fields of a record, counted after the country code, that it sums.
 ACTIVITIES = {"sms": (0, 1), "call": (2, 3), "net": (4,)}
 _PIECE = 1 << 20  # bytes read at once
+_IN_MEMORY = 150 << 20  # bytes of sums of one file; several files are read at once
 _MAX_CELL = 1 << 20
 _PLAUSIBLE_MS = (946_684_800_000, 4_102_444_800_000)  # the years 2000 to 2099
 _LONGEST_MS = 3660 * 86_400_000  # ten years: beyond that, a time is wrong
@@ -64,12 +66,13 @@ class Part:
 
 @dataclass
 class FileSums:
-    """Adds up one file; memory grows with the file's span, not with its size."""
+    """Adds up one file, in memory or, if it spans many days, in a temporary file."""
 
     file: Path
     step_ms: int
     shift_ms: int
     activities: Sequence[str]
+    spool: Spool
     capacity: int = 1 << 14  # cells are columns by id; zero pages that are never touched are free
     blocks: dict[int, _Block] = field(default_factory=dict)
     span: NDArray[np.int64] = field(default_factory=lambda: np.array([1 << 62, -1]))
@@ -77,7 +80,7 @@ class FileSums:
     def __post_init__(self) -> None:
         self.bins = max(1, 86_400_000 // self.step_ms)  # bins of a block: a day
         self.block = _Block(np.zeros((len(self.activities), 0, 0)), np.zeros((0, 0), np.uint8))
-        self.key = 0
+        self.key = self.held = 0
         self.slots = np.full(5, -1, dtype=np.int64)
         for slot, activity in enumerate(self.activities):
             self.slots[list(ACTIVITIES[activity])] = slot
@@ -97,6 +100,7 @@ class FileSums:
                 if end == 0 and size == _PIECE:
                     raise self._malformed(lines, "is longer than any record")
                 lines = self._add(text, end, lines)
+                self._rest()
                 if progress is not None:
                     progress(got)
                 if got == 0:
@@ -141,24 +145,47 @@ class FileSums:
 
     def _block_of(self, key: int) -> _Block:
         if key not in self.blocks:
-            shape = (len(self.activities), self.bins, self.capacity)
-            self.blocks[key] = _Block(np.zeros(shape), np.zeros(shape[1:], dtype=np.uint8))
+            self.blocks[key] = self._empty()
         return self.blocks[key]
 
-    def _widen(self) -> None:
-        for block in self.blocks.values():
-            block.sums = np.concatenate((block.sums, np.zeros_like(block.sums)), axis=2)
-            block.seen = np.concatenate((block.seen, np.zeros_like(block.seen)), axis=1)
-        self.capacity *= 2
+    def _empty(self) -> _Block:
+        shape = self._shape
+        size = (8 * shape[0] + 1) * self.bins * self.capacity
+        if self.held + size > _IN_MEMORY:
+            return _Block(self.spool.room(shape, np.float64), self.spool.room(shape[1:], np.uint8))
+        self.held += size
+        return _Block(np.zeros(shape), np.zeros(shape[1:], np.uint8))
 
-    def parts(self, spool: Spool) -> Iterator[Part]:
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        return len(self.activities), self.bins, self.capacity
+
+    def _widen(self) -> None:
+        old = self.capacity
+        self.capacity *= 2
+        self.held = 0  # the blocks so far are given up one by one
+        for key, block in self.blocks.items():
+            wide = self._empty()
+            wide.sums[:, :, :old], wide.seen[:, :old] = block.sums, block.seen
+            self.blocks[key] = wide
+            self._rest()
+
+    def _rest(self) -> None:
+        """Give back the memory of blocks that lie in the temporary file."""
+        for block in self.blocks.values():
+            let_go(block.sums)
+            let_go(block.seen)
+
+    def parts(self) -> Iterator[Part]:
         """The sums without empty columns, limited to the file's span; blocks are given up."""
         check_span(int(self.span[0]), int(self.span[1]), self.file.name)
         first, last = (int(t + self.shift_ms) // self.step_ms for t in self.span)
         found = np.any([block.seen.any(axis=0) for block in self.blocks.values()], axis=0)
         cells, mask = np.flatnonzero(found), np.packbits(found)
+        self._rest()
+        silent = np.zeros(self._shape)  # of a day without a record
         for key in range(first // self.bins, last // self.bins + 1):
-            block = self._block_of(key)
+            block = self.blocks.pop(key, None) or _Block(silent, silent[0].astype(np.uint8))
             rows = slice(
                 max(first - key * self.bins, 0), min(last - key * self.bins + 1, self.bins)
             )
@@ -167,8 +194,7 @@ class FileSums:
                 first_bin=key * self.bins + rows.start,
                 mask=mask,
                 bins=rows.stop - rows.start,
-                sums=[spool.put(sums[rows][:, cells].T) for sums in block.sums],
-                seen=spool.put(block.seen[rows][:, cells].T.astype(bool)),
+                sums=[self.spool.put(sums[rows][:, cells].T) for sums in block.sums],
+                seen=self.spool.put(block.seen[rows][:, cells].T.astype(bool)),
                 span=(int(self.span[0]), int(self.span[1])),
             )
-            del self.blocks[key]

@@ -168,15 +168,10 @@ def prepare(
     periods = -(-length // period)  # a final incomplete period counts
     values = np.full((periods * period, len(panel.ids)), np.nan)
     values[offset:length] = panel.values
-    reach = sample.reach_periods
-    needed = reach + least
-    if periods < needed:
-        raise FuelsError(
-            f"{panel.name}: {panel.length} steps are {panel.length / period:.1f} periods of"
-            f" {period}; at least {needed} are needed ({reach} for the windows to look back on,"
-            f" {least} to learn from)"
-        )
+    needed = sample.reach_periods + least
     train, val, test = split_periods(split, periods)
+    if train < needed:
+        raise too_short(panel, sample, needed, periods, train)
     bounds = Split(
         train=train * period,
         val=min((train + val) * period, max(length, train * period)),
@@ -224,6 +219,34 @@ def prepare(
         std=std,
         filled=int((known & ~observed)[:length].sum()),
         left_out=left_out,
+    )
+
+
+def too_short(panel: Panel, sample: Sample, needed: int, periods: int, train: int) -> FuelsError:
+    """Why no client can learn from `train` of the panel's periods, and what would do."""
+    reach, period, rest = sample.reach_periods, sample.period, periods - needed
+    day = period * panel.step == np.timedelta64(1, "D")
+    unit = "days" if day else f"periods of {period} steps"
+    why = (
+        f"training needs at least {needed}, {reach} for the windows to look back on and"
+        f" {needed - reach} to learn from"
+    )
+    if rest < 0:
+        spanned = f"{panel.length} steps, {panel.length / period:.1f} {unit}"
+        return FuelsError(
+            f"{panel.name}: the data span {spanned}; {why}, and a test needs one more"
+        )
+    if rest == 0:
+        return FuelsError(
+            f"{panel.name}: the data span {periods} {unit}; {why}, and a test needs one more: bring"
+            f" it with --split {needed}/0/1, or train without a test with --split {needed}/0/0"
+        )
+    usual = split_periods("", periods)
+    if usual[0] < needed:
+        usual = needed, rest // 2, rest - rest // 2
+    return FuelsError(
+        f"{panel.name}: the split leaves {train} of {periods} {unit} for training; {why}: divide"
+        f" them for instance with --split {'/'.join(map(str, usual))}"
     )
 
 

@@ -20,10 +20,9 @@ from fuels.config import Engine
 from fuels.costs import COSTS, Cost, Sizes, costs
 from fuels.errors import FuelsError
 from fuels.experiments.base import Budget, Context, Experiment, Result, source_name
-from fuels.experiments.data import origin
 from fuels.federation.loop import Round
 from fuels.model.backend import use_kernels
-from fuels.report.style import METHOD, RIVAL, TRUTH, figure, legend
+from fuels.report.style import METHOD, RIVAL, TRUTH, figure, legend, origin
 from fuels.report.tables import Cell, Column, Table
 from fuels.training import Group, GroupData
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fuels.data.windows import Dataset
 from fuels.experiments.base import Budget, Context, Experiment, Result, source_name
-from fuels.report.style import INK, METHOD, QUIET, RIVAL, figure, legend, short
+from fuels.report.style import INK, METHOD, QUIET, RIVAL, figure, legend, origin, short
 from fuels.report.tables import Cell, Column, Table
 
 if TYPE_CHECKING:
@@ -116,17 +116,6 @@ def peak_phases(dataset: Dataset) -> NDArray[np.int64]:
 
 def is_a_day(dataset: Dataset) -> bool:
     return dataset.period * dataset.panel.step_seconds == 86400
-
-
-def origin(dataset: Dataset) -> str:
-    """Where the data come from, for the foot of a picture."""
-    panel = dataset.panel
-    parts = [f"Data: {panel.name}"]
-    if panel.synthetic:
-        parts.append("synthetic data, not a real network")
-    elif "milan" in panel.name.lower():
-        parts.append("Telecom Italia Open Big Data Challenge, ODbL 1.0")
-    return " · ".join([*parts, f"{len(dataset.ids)} clients"])
 
 
 # -- the experiment ----------------------------------------------------------------------------

@@ -21,9 +21,8 @@ from fuels.config import Settings
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.experiments.base import Budget, Context, Experiment, Result, source_name
-from fuels.experiments.data import origin
 from fuels.federation.loop import Round, Watcher
-from fuels.report.style import GRID, INK, METHOD, RIVAL, figure, legend, short
+from fuels.report.style import GRID, INK, METHOD, RIVAL, figure, legend, origin, short
 from fuels.report.tables import Cell, Column, Table
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.experiments.base import Budget, Context, Experiment, Result, source_name
-from fuels.experiments.data import day_shapes, divergences, origin
+from fuels.experiments.data import day_shapes, divergences
 from fuels.federation.checkpoint import load_state
-from fuels.report.style import INK, figure, number
+from fuels.report.style import INK, figure, number, origin
 from fuels.report.tables import Column, Table
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from fuels.build import Job
 from fuels.errors import FuelsError
 from fuels.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.experiments.constants import Probe, estimate
-from fuels.experiments.data import origin
 from fuels.experiments.filtering import follow
-from fuels.report.style import METHOD, RIVAL, figure, legend, number
+from fuels.report.style import METHOD, RIVAL, figure, legend, number, origin
 from fuels.report.tables import Cell, Column, Table
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.report.outcome import MixtureOutcome, Outcome
-from fuels.report.plots import source, telling_clients, time_axis
-from fuels.report.style import METHOD, figure, legend, short
+from fuels.report.plots import telling_clients, time_axis
+from fuels.report.style import METHOD, figure, legend, origin, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,7 @@ def draw_experts(outcome: Outcome) -> Figure:
         title="Who was trusted when",
         subtitle=f"Weights of the experts in the forecasts of {outcome.title} over the test part;"
         f" the personal model had the largest weight in {mixture.led:.0%} of all steps.",
-        footer=source(outcome),
+        footer=origin(outcome.dataset),
         height=1.35,
         gap=0.25,
     )

@@ -24,6 +24,7 @@ from fuels.report.style import (
     log_scale,
     looks,
     number,
+    origin,
     save,
     short,
 )
@@ -80,7 +81,7 @@ def draw_forecasts(outcome: Outcome) -> Figure:
         title=f"{outcome.title}: one-step forecasts against what was observed",
         subtitle="Part of the test part for a few telling clients. MSE: z-scored, over the whole"
         " test part." + (f" Gain: over {rival}, the best reference." if rival else ""),
-        footer=source(outcome),
+        footer=origin(outcome.dataset),
         height=1.75,
         gap=0.3,
     )
@@ -195,7 +196,7 @@ def draw_cdf(outcome: Outcome) -> Figure:
         title="How the error is spread over the clients",
         subtitle="Share of the clients whose MSE is at most the value on the axis;"
         " further left is better.",
-        footer=source(outcome),
+        footer=origin(outcome.dataset),
     )
     values = {name: np.sort(s.mse[~np.isnan(s.mse)]) for name, s in outcome.scores.items()}
     everything = np.concatenate(list(values.values()))
@@ -230,7 +231,7 @@ def draw_hours(outcome: Outcome) -> Figure:
         title=f"Error by {'hour of the day' if a_day else 'time of the period'}",
         subtitle=f"MSE of each time of the {'day' if a_day else 'period'}, mean over the clients;"
         f" lower is better.{together}",
-        footer=source(outcome),
+        footer=origin(outcome.dataset),
     )
     curves = {name: error_by_phase(outcome, name, width) for name in outcome.scores}
     x = np.arange(0, dataset.period, width) * (seconds / 3600 if a_day else 1)
@@ -298,7 +299,7 @@ def draw_learning(outcome: Outcome) -> Figure:
         [styles[key]["label"] for group in rows for key in group],
         title=f"How {outcome.title} learned",
         subtitle=_reading(history, best, float(sent[-1])),
-        footer=source(outcome),
+        footer=origin(outcome.dataset),
         height=3.2 if len(rows) == 1 else 2.4,
     )
     for group, line in zip(rows, axes, strict=True):
@@ -365,19 +366,6 @@ def _reading(history: Sequence[dict[str, Any]], best: int | None, sent: float) -
 
 
 # -- all pictures ------------------------------------------------------------------------------
-
-
-def source(outcome: Outcome) -> str:
-    """Where the data come from: nobody should take synthetic figures for real ones."""
-    panel = outcome.dataset.panel
-    parts = [f"Data: {panel.name}"]
-    if panel.synthetic:
-        parts.append("synthetic data, not a real network")
-    elif "milan" in panel.name.lower():
-        parts.append("Telecom Italia Open Big Data Challenge, ODbL 1.0")
-    clients = len(outcome.dataset.ids)
-    parts.append(f"{clients} client{'s' if clients != 1 else ''}")
-    return " · ".join(parts)
 
 
 def _looks(outcome: Outcome, names: Sequence[str]) -> dict[str, Look]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from fuels.data.windows import Dataset
+
 Look = dict[str, Any]  # of a line: keywords of Axes.plot
 
 # Blue against orange can be told apart with any colour vision and in print; all else is grey.
@@ -68,6 +70,17 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def origin(dataset: Dataset) -> str:
+    """Where data come from, for the foot of a picture: synthetic figures are not taken for real."""
+    panel, clients = dataset.panel, len(dataset.ids)
+    parts = [f"Data: {panel.name}"]
+    if panel.synthetic:
+        parts.append("synthetic data, not a real network")
+    elif "milan" in panel.name.lower():
+        parts.append("Telecom Italia Open Big Data Challenge, ODbL 1.0")
+    return " · ".join([*parts, f"{clients} client{'s' * (clients != 1)}"])
 
 
 # -- pictures ----------------------------------------------------------------------------------

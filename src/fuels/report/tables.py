@@ -171,14 +171,13 @@ def results(outcome: Outcome) -> Table:
 def print_outcome(
     outcome: Outcome,
     folder: Path | None = None,
-    notes: Sequence[str] = (),
     console: Console | None = None,
 ) -> None:
     """The results on stdout or the console given: in colour on a terminal, plain elsewhere."""
     console = console or Console()
     known = facts(outcome, folder)
     if not console.is_terminal:
-        console.out(to_plain(outcome, folder, notes), end="", highlight=False)
+        console.out(to_plain(outcome, folder), end="", highlight=False)
         return
     for table in _tables(outcome):
         console.print("", table.to_rich(), "", sep="\n")
@@ -188,25 +187,16 @@ def print_outcome(
     for label, text in known.items():
         lines.add_row(label, Text(text, "yellow" if label == BEATEN else ""))
     console.print(lines)
-    for note in notes:
-        console.print(Text(note, "yellow"))
 
 
-def to_plain(outcome: Outcome, folder: Path | None = None, notes: Sequence[str] = ()) -> str:
-    """Table, facts and notes as text."""
+def to_plain(outcome: Outcome, folder: Path | None = None) -> str:
+    """Tables and facts as text."""
     first, *more = [table.to_plain() for table in _tables(outcome)] or [""]
     table = "\n".join([f"{first}* lowest of its column\n" if first else "", *more, ""])
     known = facts(outcome, folder)
     width = max(len(label) for label in known)
     lines = [f"{label.ljust(width)}  {text}" for label, text in known.items()]
-    return table + "\n".join([*lines, *notes]) + "\n"
-
-
-def to_markdown(outcome: Outcome, folder: Path | None = None, notes: Sequence[str] = ()) -> str:
-    """Table, facts and notes for a document."""
-    table = "".join(table.to_markdown() + "\n" for table in _tables(outcome))
-    lines = [f"- {label}: {text}" for label, text in facts(outcome, folder).items()]
-    return table + "\n".join([*lines, *(f"- {note}" for note in notes)]) + "\n"
+    return table + "\n".join(lines) + "\n"
 
 
 def _tables(outcome: Outcome) -> list[Table]:

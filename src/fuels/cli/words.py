@@ -1,0 +1,54 @@
+"""What all commands have in common: how they take words, and how their help reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from inspect import cleandoc
+
+import click
+import typer
+from typer.core import TyperCommand
+
+from fuels.errors import FuelsError
+
+
+class Command(TyperCommand):
+    """A command that refuses empty words, and names the one option nearest to an unknown one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:  # the shell asks what would complete a line
+            refuse_empty(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            error.possibilities = (error.possibilities or [])[:1]  # they come best first
+            error.message += "."
+            raise
+
+
+def refuse_empty(words: Sequence[str]) -> None:
+    """An empty path would be taken for the current folder, or for nothing at all."""
+    before = ""
+    for word in words:
+        option, equals, value = word.partition("=")
+        if word.startswith("--") and equals and not value.strip():
+            raise FuelsError(f"{option} is empty: give it a value or leave it out")
+        if not word.strip():
+            what = before if before.startswith("--") else "a word of the command"
+            raise FuelsError(f"{what} is empty: give it a value or leave it out")
+        before = word
+
+
+def prose(text: str) -> str:
+    """Paragraphs without the line breaks of the source, which are in the way on any other width."""
+    return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
+
+
+def equip(app: typer.Typer) -> None:
+    """Make every command of an app, and of the groups in it, a `Command` with help as prose."""
+    for info in app.registered_commands:
+        info.cls = Command
+        info.help = prose(info.help or getattr(info.callback, "__doc__", None) or "")
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            equip(group.typer_instance)
