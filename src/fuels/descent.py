@@ -43,8 +43,9 @@ def descend(
             return found[0], found[1]
     encoded, terms, gradient = _together(network, parts, list(updates), batch, contrast)
     for name, several in updates.items():
+        whole = gradient[name].contiguous()  # one memory for all: an update may change it
         for update in several:
-            update(gradient[name])
+            update(whole)
     return encoded, terms
 
 

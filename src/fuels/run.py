@@ -91,7 +91,8 @@ def go_on(job: Job, folder: RunFolder) -> None:
     for what in ("data", "settings"):
         if restored[1].get(what) != json.loads(json.dumps(now[what])):
             raise FuelsError(
-                f"{folder.path}: the {what} have changed since this run was interrupted"
+                f"{folder.path}: the {what} have changed since this run was interrupted, so it"
+                " cannot be continued; delete the folder or give another"
             )
     job.loop.load(*restored)
 

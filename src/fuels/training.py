@@ -46,7 +46,7 @@ class Optimiser:
 
     def step(self, part: Tensor, gradient: Tensor, slot: dict[str, Tensor], active: Tensor) -> None:
         """Move `part` [client, size] in place; clients that are not active stay as they are."""
-        self.update(part, slot, active)(gradient)
+        self.update(part, slot, active)(gradient.contiguous())
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from fuels.federation.loop import Round
 from fuels.losses import inter_loss, unit
 from fuels.messages import Download
 from fuels.model.network import Parts
+from fuels.model.optimiser import Update
 from fuels.training import Group, GroupData
 
 Floats = NDArray[np.float64]
@@ -49,14 +50,20 @@ class Frozen(Group):
             shift=job.method.shift,
         )
         self.sums = {name: torch.zeros_like(part) for name, part in parts.items()}
-        self.norms: list[tuple[Tensor, Tensor]] = []  # of each batch, and who was active
+        self.norms: list[tuple[Tensor, Tensor]] = []  # squared, of each batch, and who was active
 
-    def step(self, gradient: Parts, active: Tensor) -> None:
+    def updates(self, names: Sequence[str], active: Tensor) -> dict[str, list[Update]]:
         squares = torch.zeros(len(self.ids), device=self.device)
-        for name, value in gradient.items():
-            self.sums[name] += value * active.unsqueeze(1)
-            squares += value.square().sum(1)
-        self.norms.append((squares.sqrt(), active))
+        self.norms.append((squares, active))
+
+        def keep(name: str) -> Update:
+            def add(gradient: Tensor) -> None:
+                self.sums[name] += gradient * active.unsqueeze(1)
+                squares.add_(gradient.square().sum(1))
+
+            return Update(self.parts[name], add, None)
+
+        return {name: [keep(name)] for name in names}
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,7 @@ def look(job: Job, data: GroupData, index: Sequence[int], parts: Parts, download
     for name, values in group.losses.items():
         weight = job.method.options.rho if name == "inter" else 1.0
         total += weight * torch.stack([value.cpu() for value, _ in values], dim=1)
-    norms = torch.stack([norm for norm, _ in group.norms], dim=1)
+    norms = torch.stack([squares.sqrt() for squares, _ in group.norms], dim=1)
     gradient = torch.cat([group.sums[name] for name in parts], dim=1) / count.unsqueeze(1)
     return Look(
         loss=((total * active.cpu()).sum(1) / count.cpu()).double().numpy(),

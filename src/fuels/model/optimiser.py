@@ -23,7 +23,7 @@ _KERNELS = "fuels.model.updates"
 
 @dataclass(frozen=True)
 class Update:
-    """What is to be done for the gradient of a part, [client, P].
+    """What is to be done for the gradient of a part, [client, P], contiguous.
 
     As a stage, with kernels, it takes the clients one by one. A gradient that they share has room
     for one client, [1, P].
@@ -39,7 +39,7 @@ class Update:
             with torch.no_grad():
                 self.plain(gradient)
         else:
-            run([self.stage(gradient.contiguous(), False)], len(self.param))
+            run([self.stage(gradient, False)], len(self.param))
 
 
 def adam(
