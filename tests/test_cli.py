@@ -125,3 +125,21 @@ def test_infinite_values_are_refused(fuels: Fuels, tmp_path: Path) -> None:
     long_frame(panel).write_csv(tmp_path / "inf.csv")
     code, _, err = fuels("run", "--data", "inf.csv", "--out", "r")
     assert code == 1 and "inf.csv" in err and "c1" in err
+
+
+def test_the_default_run_twice(fuels: Fuels, tmp_path: Path) -> None:
+    """Every file is the same to the byte but for times and memory; 6144 numbers go up."""
+    for name in ("one", "two"):
+        code, _, err = fuels("run", "--clients", "4", "--rounds", "2", "--out", name)
+        assert code == 0, err
+    one, two = tmp_path / "one", tmp_path / "two"
+    files = sorted(str(file.relative_to(one)) for file in one.rglob("*") if file.is_file())
+    assert {"mixture.safetensors", "forecasts.parquet", "plots/experts.png"} <= set(files)
+    assert files == sorted(str(file.relative_to(two)) for file in two.rglob("*") if file.is_file())
+    for name in set(files) - {"timings.jsonl", "summary.json"}:
+        assert (one / name).read_bytes() == (two / name).read_bytes(), name
+    first, second = (json.loads((folder / "summary.json").read_text()) for folder in (one, two))
+    assert first["per_client_and_round"]["numbers_up"] == 6144
+    for summary in (first, second):
+        del summary["seconds"], summary["peak_memory_mb"]
+    assert first == second
