@@ -98,7 +98,10 @@ class MemoryPost:
         self.time += seconds
 
     def connected(self) -> set[str]:
-        return set(self.there)
+        return self.there & self.allowed()
+
+    def allowed(self) -> set[str]:
+        return set(ServerFolder(self.root).config.sites)
 
     def send(self, letters: Mapping[str, bytes], kind: str, number: int, ttl: float) -> list[str]:
         tickets = []
@@ -167,6 +170,14 @@ class World:
         write_panel(folder / "own.csv", SITES[site], days)
         file = folder / "site.toml"
         file.write_text(file.read_text().replace(str(self.root / "panel.csv"), "own.csv"))
+
+    def take_out(self, site: str) -> None:
+        """The operator takes a site out of server.toml."""
+        file = self.server.config_file
+        lines = file.read_text().splitlines(keepends=True)
+        kept = [line for line in lines if not line.startswith(f"{site} = ")]
+        assert len(kept) == len(lines) - 1
+        file.write_text("".join(kept))
 
     def state(self, name: str = "run") -> dict[str, Any]:
         return load_state(self.server.runs / name / "server.safetensors")[0]

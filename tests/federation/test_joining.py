@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.federation.helpers import LIMIT, SITES, World, settings
+from tests.federation.helpers import LIMIT, SITES, World, fate, settings
 
 from fuels.config import merge
 from fuels.errors import FuelsError
@@ -157,6 +157,40 @@ def test_unequal_training_parts_are_refused_where_the_size_of_uploads_follows_th
     assert "east" not in {site for site, kind, *_ in late.post.got if kind == "train"}
     refused = [text for line in history for text in line["failures"]]
     assert refused and all("east: introduction refused: the training part" in t for t in refused)
+
+
+def asked_in(world: World, number: int) -> set[str]:
+    """The clients that were asked to train in a round."""
+    letters = [c for _, kind, n, c in world.post.sent if (kind, n) == ("train", number)]
+    return {client for content in letters for client in decode(content, LIMIT).facts["asked"]}
+
+
+def test_where_few_are_chosen_a_joiner_gives_its_prototype_first(tmp_path: Path) -> None:
+    """East joins beside round 2; with a share of 0.3 the draw would leave most out of round 3."""
+    world = World(tmp_path / "fed", settings(rounds=4, selection=0.3))
+    world.post.there = {"north", "south"}
+    connect(world, {1: set(SITES)})
+    world.run()
+    assert asked_in(world, 3) >= {"c", "f"}
+    assert [len(asked_in(world, n)) for n in (1, 2, 4)] == [4, 1, 2]
+    assert world.state()["known"].all()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_where_few_are_chosen_a_first_upload_that_failed_is_asked_for_again(
+    tmp_path: Path, killed: bool
+) -> None:
+    world = World(tmp_path / "fed", settings(rounds=3, selection=0.3))
+    world.post.fate = fate(1, "north", becomes=lambda reply: reply[:40])
+    if killed:  # who was never heard is known after a restart
+        kill_at(world, "train", 2)
+        with pytest.raises(KilledError):
+            world.run()
+        world.post.sent.clear()
+    history = world.run()
+    assert history[0]["clients"] == 4
+    assert asked_in(world, 2) >= {"a", "d"}
+    assert len(asked_in(world, 3)) == 2 and world.state()["known"].all()
 
 
 # -- what a site may say of itself -----------------------------------------------------------------

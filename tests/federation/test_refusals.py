@@ -15,11 +15,13 @@ from tests.federation.helpers import LIMIT, NEVER, World, fate, settings
 
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, decode, encode
-from fuels.federation.flower import transport
+from fuels.federation.flower import mail, transport
 from fuels.federation.flower.letters import read_report
 from fuels.federation.flower.parties import ServerFolder
 from fuels.federation.flower.post import Answer
 from fuels.federation.refusals import LONGEST, MOST_REASONS, OTHER, Refusals
+from fuels.methods.base import Sent
+from fuels.methods.fuels import Fuels
 
 
 @pytest.fixture
@@ -102,6 +104,66 @@ def test_one_bad_client_of_a_good_upload(tmp_path: Path, lines: list[str]) -> No
     }
 
 
+def test_error_figures_of_a_refused_client_are_not_used(tmp_path: Path) -> None:
+    world = World(tmp_path / "fed", settings(rounds=2))
+
+    def half(reply: bytes) -> bytes:
+        envelope = decode(reply, LIMIT)
+        arrays = {name: array.copy() for name, array in envelope.arrays.items()}
+        arrays["upload/prototype"][0] = 9
+        arrays["val_mse"][0] = arrays["loss/prediction"][0] = 1e5
+        return encode(replace(envelope, arrays=arrays))
+
+    world.post.fate = fate(2, "north", becomes=half)
+    line = world.run()[1]
+    assert line["clients"] == 5
+    assert line["val_mse"] < 100 and line["loss_prediction"] < 100
+
+
+def test_a_late_upload_is_judged_by_what_its_own_round_declared(
+    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries of 3 are beyond the bound of round 2, and within the one that round 3 has here."""
+    original = Fuels.uploads
+
+    def uploads(self: Fuels, number: int) -> dict[str, Sent]:
+        declared = original(self, number)
+        return {name: replace(s, bound=5.0 if number > 2 else 1.0) for name, s in declared.items()}
+
+    def decide(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if (who, kind) != ("north", "train") or number == 1:
+            return 0.0, reply
+        envelope = decode(reply, LIMIT)
+        arrays = envelope.arrays | {"upload/prototype": envelope.arrays["upload/prototype"] + 3}
+        return (12.0 if number == 2 else NEVER), encode(replace(envelope, arrays=arrays))
+
+    monkeypatch.setattr(Fuels, "uploads", uploads)
+    world = World(tmp_path / "fed", settings(rounds=3))
+    world.post.fate = decide
+    assert [line["clients"] for line in world.run()] == [6, 4, 4]
+    assert sum(refused(world, lines)["north"].values()) == 1
+
+
+def test_a_late_upload_made_of_other_arrays_does_not_join_the_round(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    """FedDA's round 1 sends sets and places, its round 2 models."""
+    chosen = replace(settings("fedda", rounds=3, selection=1.0), options={"week": 1})
+    world = World(tmp_path / "fed", chosen)
+    for file in world.root.glob("sites/*/site.toml"):
+        file.write_text(file.read_text().replace("raw_derived = false", "raw_derived = true"))
+
+    def decide(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        late = {1: 12.0, 2: NEVER} if (who, kind) == ("north", "train") else {}
+        return late.get(number, 0.0), reply
+
+    world.post.fate = decide
+    history = world.run()
+    assert [line["clients"] for line in history] == [4, 4, 6]
+    reason = "late: it is of round *, whose arrays are not those of round *"
+    assert refused(world, lines) == {"north": {reason: 1}}
+
+
 def test_a_stale_upload_and_what_is_late_and_unreadable(tmp_path: Path, lines: list[str]) -> None:
     world = World(tmp_path / "fed", settings(rounds=4), quorum=0.3)
 
@@ -134,11 +196,9 @@ def test_a_false_answer_besides_training(tmp_path: Path, lines: list[str], kind:
     world.post.fate = decide
     world.run()
     assert any(f"north: {kind} refused: it claims to come from site 'south'" in s for s in lines)
-    if kind == "evaluate":
-        reason = "it claims to come from site *, which is not its key's name"
-        assert refused(world, lines) == {"north": {reason: 1}}
-    else:  # it has not confirmed its end, so the run is not closed
-        assert not (world.server.runs / "run" / "summary.json").exists()
+    reason = "it claims to come from site *, which is not its key's name"
+    assert refused(world, lines) == {"north": {reason: 1}}
+    assert world.summary()["unconfirmed"] == (["north"] if kind == "finish" else [])
 
 
 @pytest.mark.parametrize(
@@ -194,7 +254,8 @@ def test_a_message_that_breaks_its_reader_is_refused_and_the_round_goes_on(
     tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     world = World(tmp_path / "fed", settings(rounds=3))
-    original, seen = getattr(transport, place), [0]
+    module = mail if place == "decode" else transport
+    original, seen = getattr(module, place), [0]
 
     def stumble(*arguments: Any) -> Any:
         envelope = arguments[0] if place != "decode" else decode(arguments[0], LIMIT)
@@ -203,7 +264,7 @@ def test_a_message_that_breaks_its_reader_is_refused_and_the_round_goes_on(
             raise ZeroDivisionError
         return original(*arguments)
 
-    monkeypatch.setattr(transport, place, stumble)
+    monkeypatch.setattr(module, place, stumble)
     history = world.run()
     assert [line["clients"] for line in history] == [6, 6 if place == "read_report" else 4, 6]
     assert seen == [1]

@@ -19,6 +19,7 @@ from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.errors import FuelsError
 from fuels.federation.codec import decode
 from fuels.federation.flower.parties import Current
+from fuels.federation.loop import Loop
 from fuels.models import load_models
 from fuels.report.folder import RunFolder
 
@@ -195,6 +196,44 @@ def test_below_the_quorum_a_round_is_asked_again_and_nothing_is_trained_twice(
     assert len(answers) == 2 and answers[0] == answers[1]
     assert [line["clients"] for line in history] == [6, 6, 6]
     np.testing.assert_array_equal(world.state()["prototypes"], plain.state()["prototypes"])
+
+
+def test_a_late_upload_of_a_site_that_was_not_asked_is_no_part_of_the_quorum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """North is late in round 2; round 3 asks the others, and south answers at the second time."""
+    world = World(tmp_path / "fed", settings(rounds=3), quorum=0.6)
+    select = Loop.select
+    monkeypatch.setattr(
+        Loop, "select", lambda loop, n: ("b", "c", "e", "f") if n == 3 else select(loop, n)
+    )
+    dropped: list[int] = []
+
+    def decide(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if (who, kind, number) == ("south", "train", 3) and not dropped:
+            dropped.append(number)
+            return NEVER, reply
+        return (10.5 if (who, kind, number) == ("north", "train", 2) else 0.0), reply
+
+    world.post.fate = decide
+    history = world.run()
+    assert [s for s, k, n, _ in world.post.sent if (k, n) == ("train", 3)].count("south") == 2
+    assert [line["clients"] for line in history] == [6, 4, 6]
+
+
+def test_an_excluded_site_is_no_part_of_the_quorum(tmp_path: Path) -> None:
+    world = World(tmp_path / "fed", settings(rounds=3), quorum=1.0)
+    original = world.post.send
+
+    def send(letters: Any, kind: str, number: int, ttl: float) -> list[str]:
+        tickets = original(letters, kind, number, ttl)
+        if (kind, number) == ("train", 2):
+            world.take_out("east")
+        return tickets
+
+    world.post.send = send  # type: ignore[method-assign]
+    assert [line["clients"] for line in world.run()] == [6, 6, 4]
+    assert world.summary()["unconfirmed"] == []
 
 
 def test_without_a_quorum_the_run_stops_and_can_be_resumed(world: World) -> None:

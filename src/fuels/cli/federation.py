@@ -146,6 +146,7 @@ def run_command(
     from fuels.federation.flower import commands, launch
     from fuels.federation.flower.follow import follow
     from fuels.federation.flower.parties import Current, ServerFolder
+    from fuels.federation.flower.serving import undelivered
     from fuels.report.display import progress
 
     server = ServerFolder(folder)
@@ -178,6 +179,9 @@ def run_command(
         typer.echo(f"run {run} goes on; fuels federation stop {folder} ends it", err=True)
         raise
     typer.echo(f"run {run} is finished; results of the server: {server.runs / run}")
+    unconfirmed = Current(server).read().get("unconfirmed", [])
+    if unconfirmed:
+        typer.echo(undelivered(unconfirmed), err=True)
 
 
 @federation_app.command("status")
@@ -189,6 +193,7 @@ def status_command(
     """Where the current run stands and who is connected."""
     from fuels.federation.flower import commands
     from fuels.federation.flower.parties import ServerFolder
+    from fuels.federation.flower.serving import undelivered
     from fuels.federation.flower.state import status
 
     server = ServerFolder(folder)
@@ -203,6 +208,8 @@ def status_command(
     typer.echo(f"run       {found['run'] or 'none yet'} ({found['state'] or 'nothing started'})")
     if found["reason"]:
         typer.echo(f"reason    {found['reason']}")
+    if found["unconfirmed"]:
+        typer.echo(f"models    {undelivered(found['unconfirmed'])}")
     if found["rounds"]:
         typer.echo(f"round     {found['round']} of {found['rounds']}")
     for site, state in found["sites"].items():

@@ -90,6 +90,7 @@ class Loop:
         self.val_mae = np.full(len(self.clients), np.nan)
         self.best_score, self.best_round = float("inf"), 0
         self.judged = 0  # clients the best score is the mean of
+        self.unheard = set(self.clients)  # clients of which no upload was used yet
         self.best_download: Download | None = None  # of the best round, where all share one model
         self.totals = {"numbers_up": 0.0, "numbers_down": 0.0, "uploads": 0}
 
@@ -115,7 +116,7 @@ class Loop:
         """One round."""
         number = self.round + 1
         done = Round(number, self.training.rounds)
-        chosen = self.select(number)
+        chosen = self.with_unheard(number, self.select(number))
         with _timed(done, "aggregate"):
             download = self.method.download(self.server, chosen)
         with _timed(done, "train"):
@@ -123,17 +124,21 @@ class Loop:
         # Whoever joined beside the round is known before anything is reported, judged or saved.
         self.admit(self.transport.clients)
         done.failures = failures
-        uploads = []
+        need_finite([reply.report for reply in replies if reply.report is not None], number)
+        uploads, reports = [], []
         for reply in replies:
             accepted, refused = self._accept(reply, number)
             done.failures += refused
             if accepted is not None:
                 uploads.append(accepted)
-        self._note([reply.report for reply in replies if reply.report is not None], done)
+                if reply.report is not None:
+                    reports.append(reply.report.of(accepted.clients))
+        self._note(reports, done)
         if not uploads:
             reason = "; ".join(f"{f.site}: {f.reason}" for f in done.failures[:3])
             raise FuelsError(f"round {number}: no usable upload from any client ({reason})")
         upload = concatenate(uploads)
+        self.unheard -= set(upload.clients)
         with _timed(done, "aggregate"):
             self.method.aggregate(self.server, upload)
         if self.method.evaluated == "after aggregation":
@@ -155,6 +160,7 @@ class Loop:
         self.position = {client: i for i, client in enumerate(self.clients)}
         self.server = self.method.server(self.clients)
         self.server.load(known)
+        self.unheard |= set(new)
         unjudged = np.full(len(new), np.nan)
         self.val_mse = np.concatenate([self.val_mse, unjudged])
         self.val_mae = np.concatenate([self.val_mae, unjudged])
@@ -164,6 +170,26 @@ class Loop:
 
         A late client trains in the round it joins, so that its prototype is known from then on.
         """
+        present, late = self._there(number)
+        if number == 1 or self.training.selection == 1:
+            return tuple(self.clients[i] for i in present)
+        size = max(1, round(self.training.selection * len(present)))
+        drawn = generator(self.seed, SELECTION, number).choice(present, size, replace=False)
+        _, joining = late_joiners(self.training.late)
+        chosen = set(drawn.tolist()) | (set(late.tolist()) if number == joining else set())
+        return tuple(self.clients[i] for i in sorted(chosen))
+
+    def with_unheard(self, number: int, chosen: tuple[str, ...]) -> tuple[str, ...]:
+        """The chosen clients and those never heard of: a joiner gives its prototype first.
+
+        They came between two rounds, or their upload did not arrive or was refused.
+        """
+        present, _ = self._there(number)
+        first = {self.clients[i] for i in present} & self.unheard
+        return tuple(sorted(first | set(chosen), key=self.position.__getitem__))
+
+    def _there(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Positions of the clients that are there in a round, and of those that come late."""
         share, joining = late_joiners(self.training.late)
         count = len(self.clients)
         # At least one client is there from the start.
@@ -171,20 +197,13 @@ class Loop:
         there = np.ones(count, dtype=np.bool_)
         if number < joining:
             there[late] = False
-        present = np.flatnonzero(there)
-        if number == 1 or self.training.selection == 1:
-            return tuple(self.clients[i] for i in present)
-        size = max(1, round(self.training.selection * len(present)))
-        drawn = generator(self.seed, SELECTION, number).choice(present, size, replace=False)
-        chosen = set(drawn.tolist()) | (set(late.tolist()) if number == joining else set())
-        return tuple(self.clients[i] for i in sorted(chosen))
+        return np.flatnonzero(there), late
 
     def _accept(self, reply: Reply, number: int) -> tuple[Upload | None, list[Failure]]:
         facts, upload, site = self.method.facts, reply.upload, reply.site
         most = reply.most_samples or facts.train_periods * facts.period
-        reasons, whole = refusals(
-            upload, self.method.uploads(number), set(reply.asked), most_samples=most
-        )
+        declared = self.method.uploads(reply.round or number)
+        reasons, whole = refusals(upload, declared, set(reply.asked), most_samples=most)
         if whole:
             return None, [self.refused.add(site, number, "upload", whole)]
         refused = [self.refused.add(site, number, f"client {c}", w) for c, w in reasons.items()]
@@ -199,12 +218,6 @@ class Loop:
             if not np.isnan(report.val_mse).all():
                 self.val_mse[rows], self.val_mae[rows] = report.val_mse, report.val_mae
             for name, values in report.losses.items():
-                bad = np.flatnonzero(~np.isfinite(values))
-                if len(bad):
-                    raise FuelsError(
-                        f"round {done.number}: the {name} loss of client {report.clients[bad[0]]} "
-                        "is not finite; training diverged, try a smaller learning rate"
-                    )
                 losses.setdefault(name, []).append(values)
         done.losses |= {name: float(np.mean(np.concatenate(v))) for name, v in losses.items()}
 
@@ -248,6 +261,7 @@ class Loop:
             "best_score": self.best_score,
             "best_round": self.best_round,
             "judged": self.judged,
+            "unheard": sorted(self.unheard),
             "totals": self.totals,
             "refused": self.refused.counts,
         }
@@ -265,8 +279,21 @@ class Loop:
         self.round = int(facts["round"])
         self.best_score, self.best_round = float(facts["best_score"]), int(facts["best_round"])
         self.judged = int(facts["judged"])
+        self.unheard = set(facts.get("unheard", []))
         self.totals = dict(facts["totals"])
         self.refused.load(facts.get("refused", {}))
+
+
+def need_finite(reports: Sequence[Report], number: int) -> None:
+    """Diverged training is an error where the sites are our own; others' figures are refused."""
+    for report in reports:
+        for name, values in report.losses.items():
+            bad = np.flatnonzero(~np.isfinite(values))
+            if len(bad):
+                raise FuelsError(
+                    f"round {number}: the {name} loss of client {report.clients[bad[0]]} "
+                    "is not finite; training diverged, try a smaller learning rate"
+                )
 
 
 @contextmanager

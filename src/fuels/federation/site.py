@@ -40,6 +40,17 @@ class Report:
     val_mse: NDArray[np.float64]  # [client], NaN without a validation part
     val_mae: NDArray[np.float64]
 
+    def of(self, clients: Sequence[str]) -> Report:
+        """What it says of these clients, in its own order."""
+        wanted = set(clients)
+        rows = [i for i, client in enumerate(self.clients) if client in wanted]
+        return Report(
+            clients=tuple(self.clients[i] for i in rows),
+            losses={name: values[rows] for name, values in self.losses.items()},
+            val_mse=self.val_mse[rows],
+            val_mae=self.val_mae[rows],
+        )
+
 
 class Site:
     """Clients with their data, models and optimiser memory."""

@@ -25,6 +25,7 @@ class Reply:
     report: Report | None  # error figures, where the site gives them
     asked: tuple[str, ...]  # the clients this site was asked for
     most_samples: int | None = None  # that a client may claim; None: what the method knows
+    round: int | None = None  # that it was asked in; None: the present one
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,7 @@ class GridPost:
         self.strangers: set[str] = set()
 
     def connected(self) -> set[str]:
-        """By the keys as server.toml has them now: sites are added and excluded during a run."""
-        try:
-            self.names = {key_of(line): name for name, line in self.folder.config.sites.items()}
-        except FuelsError as error:
-            log.warning("the sites stay as they are: %s", error)
+        self._read_names()
         nodes = self.grid.get_nodes()
         keys = {key_of(public_line(bytes(node.public_key))): node.node_id for node in nodes}
         strangers = set(keys) - set(self.names)
@@ -47,6 +43,17 @@ class GridPost:
         self.strangers = strangers
         self.nodes = {self.names[key]: node for key, node in keys.items() if key in self.names}
         return set(self.nodes)
+
+    def allowed(self) -> set[str]:
+        self._read_names()
+        return set(self.names.values())
+
+    def _read_names(self) -> None:
+        """By the keys as server.toml has them now: sites are added and excluded during a run."""
+        try:
+            self.names = {key_of(line): name for name, line in self.folder.config.sites.items()}
+        except FuelsError as error:
+            log.warning("the sites stay as they are: %s", error)
 
     def send(self, letters: Mapping[str, bytes], kind: str, number: int, ttl: float) -> list[str]:
         types = {"hello": "query", "finish": "query", "train": "train", "evaluate": "evaluate"}

@@ -33,6 +33,10 @@ class Post(Protocol):
         """Names of the sites that can be reached, by the keys they proved to have."""
         ...
 
+    def allowed(self) -> set[str]:
+        """Names of the sites that may take part at present, whether they can be reached or not."""
+        ...
+
     def send(self, letters: Mapping[str, bytes], kind: str, number: int, ttl: float) -> list[str]:
         """Send one letter to each site; returns a ticket per letter, in order."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import sleep
 from typing import IO, Any
 
@@ -25,7 +25,7 @@ from fuels.federation.loop import Loop, Round
 from fuels.federation.refusals import Refusals
 from fuels.messages import Download
 from fuels.methods import complete
-from fuels.report.folder import RunFolder
+from fuels.report.folder import RunFolder, writing
 from fuels.version import __version__
 
 
@@ -78,15 +78,16 @@ def serve(
     current = Current(folder)
     with folder.busy.open("w") as lock:
         _hold(lock, folder)
-        current.write(run=run, state="running", reason="")
+        current.write(run=run, state="running", reason="", unconfirmed=[])
         try:
-            _serve(post, folder, run, settings, _until_stopped(time or Time(), current))
+            time = _until_stopped(time or Time(), current)
+            unconfirmed = _serve(post, folder, run, settings, time)
         except StoppedError:
             raise
         except FuelsError as error:
             current.write(state="failed", reason=str(error))
             raise
-        current.write(state="finished")
+        current.write(state="finished", unconfirmed=unconfirmed)
 
 
 def _until_stopped(time: Time, current: Current) -> Time:
@@ -111,13 +112,14 @@ def _hold(lock: IO[str], folder: ServerFolder) -> None:
     raise FuelsError(f"{folder.path}: another run is in progress")
 
 
-def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings, time: Time) -> None:
+def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings, time: Time) -> list[str]:
+    """Train to the end; returns the sites that did not confirm that they have their models."""
     config = folder.config
     path = folder.runs / run
     store = RunFolder(path) if path.exists() else RunFolder.create(path, settings, Engine())
-    if store.finished:
+    if store.finished and not store.checkpoint.exists():
         log.info("run %s is finished", run)
-        return
+        return []
     restored, refused = store.restore(), Refusals()
     transport = FlowerTransport(post, run, config.rules, settings.training.rounds, time, refused)
     if restored is None:
@@ -131,13 +133,36 @@ def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings, time:
     if restored is not None:
         loop.load(*restored)
     loop.run([store, _Log()], saver=store)
+    # Only those who trained: a site that introduces itself from now on has nothing to write.
+    sites = {site: len(transport.members.of(site)) for site in sorted(transport.members.sites)}
+    waiting = set(sites)
+    if store.finished:  # once before, but for some sites
+        before = json.loads(store.summary.read_text(encoding="utf-8"))
+        waiting &= set(before["unconfirmed"])
+        refused.load(before["refused"])
+        transport.count(before["counters"])
     # Models that are judged after training are the sites' own: they need nothing more for them.
     own = method.evaluated == "after training"
-    done = transport.finish(loop.round, Download() if own else loop.final_download())
+    download = Download() if own else loop.final_download()
+    unconfirmed = sorted(transport.finish(loop.round, waiting & post.allowed(), download))
     save_state(store.server, loop.server.state(), {"clients": list(loop.clients)})
-    # The checkpoint stays until every member has its models: a resumed run asks the rest again.
-    if done >= transport.members.sites:
-        store.finish(_summary(loop, transport, settings))
+    summary = _summary(loop, transport, settings) | {"sites": sites, "unconfirmed": unconfirmed}
+    if not unconfirmed:
+        store.finish(summary)
+        return []
+    # The checkpoint stays until every site has its models: a resumed run asks the rest again.
+    with writing(store.summary) as temporary:
+        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    log.warning("%s", undelivered(unconfirmed))
+    return unconfirmed
+
+
+def undelivered(sites: Sequence[str]) -> str:
+    """What to tell the operator of sites that did not confirm the end of a run."""
+    return (
+        f"{', '.join(sites)} did not confirm having written their models; when they are back,"
+        " fuels federation run --resume asks them again"
+    )
 
 
 def _summary(loop: Loop, transport: FlowerTransport, settings: Settings) -> dict[str, Any]:
@@ -147,8 +172,7 @@ def _summary(loop: Loop, transport: FlowerTransport, settings: Settings) -> dict
         "rounds": loop.round,
         "best_round": loop.best_round,
         "best_val_mse": loop.best_score if loop.best_round else None,
-        "sites": {s: len(transport.members.of(s)) for s in sorted(transport.members.sites)},
-        "counters": transport.counters | {"refused": loop.refused.total},
+        "counters": transport.mail.counters | {"refused": loop.refused.total},
         "refused": loop.refused.counts,
         "totals": loop.totals,
     }

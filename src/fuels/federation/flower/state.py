@@ -31,6 +31,7 @@ def status(folder: ServerFolder) -> dict[str, Any]:
         "run": run,
         "state": state,
         "reason": str(current.get("reason", "")),
+        "unconfirmed": [str(site) for site in current.get("unconfirmed", [])],
         "round": lines[-1]["round"] if lines else 0,
         "rounds": rounds,
         "sites": _sites(folder) if listening else dict.fromkeys(folder.config.sites, "unknown"),

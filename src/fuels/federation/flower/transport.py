@@ -10,20 +10,20 @@ is asked who its clients are, beside the round; new ones train from the next one
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.federation.codec import Envelope, decode, encode
+from fuels.federation.codec import Envelope
 from fuels.federation.flower.declaration import need_equal
-from fuels.federation.flower.letters import read_report, read_upload, request
+from fuels.federation.flower.letters import read_report, read_upload
+from fuels.federation.flower.mail import Arrival, Letter, Mail, failed, reading
 from fuels.federation.flower.members import Members
 from fuels.federation.flower.parties import Rules, log
-from fuels.federation.flower.post import Answer, Post, Time
+from fuels.federation.flower.post import Post, Time
 from fuels.federation.guard import OVERHEAD, Gate, refusals, size_limit
 from fuels.federation.refusals import Refusals
 from fuels.federation.site import Report
@@ -33,25 +33,6 @@ from fuels.methods.base import Method
 
 POLL = 0.5  # seconds between two looks for answers
 MOST_HELLO = 8 * 2**20  # bytes of a site's list of clients
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class _Sent:
-    site: str
-    kind: str
-    number: int
-    asked: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Arrival:
-    """What became of something sent: an envelope or a failure."""
-
-    sent: _Sent
-    envelope: Envelope | None
-    failure: Failure | None
 
 
 class FlowerTransport:
@@ -67,9 +48,10 @@ class FlowerTransport:
         self.gate = Gate(run, rules.staleness)
         self.members, self.refused = Members(), refused
         self.greeted: set[str] = set()  # sites that are there and said who they are
-        self.open: dict[str, _Sent] = {}  # tickets without an answer, of this round and before
-        self.late: dict[str, tuple[_Sent, Envelope]] = {}  # site: newest answer of an earlier round
-        self.counters = {"bytes_up": 0, "bytes_down": 0, "messages": 0}
+        self.mail = Mail(post, run, rules, refused, self._limit)
+        # By site: the newest answer of an earlier round.
+        self.late: dict[str, tuple[Letter, Envelope]] = {}
+        self.silent: set[str] = set()  # sites that did not answer the newest question to train
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -84,7 +66,7 @@ class FlowerTransport:
         failures: dict[str, str] = {}
         while True:
             new = self.post.connected() - asked
-            self._send("hello", 0, dict.fromkeys(new, ()), Download())
+            self.mail.send("hello", 0, dict.fromkeys(new, ()), Download())
             asked |= new
             for arrival in self._arrivals("hello", 0):
                 if arrival.failure is not None:
@@ -95,7 +77,7 @@ class FlowerTransport:
             self.sleep(POLL)
         for site in sorted(missing):
             failures[site] = f"not connected within {self.rules.join:g} s"
-            self._fail(site, 0, failures[site])
+            failed(site, 0, failures[site])
         there = len(self.members.sites)
         if there < self.rules.quorum * len(expected):
             reasons = "; ".join(f"{site}: {reason}" for site, reason in sorted(failures.items()))
@@ -111,17 +93,19 @@ class FlowerTransport:
         """Ask those who came, or came back and may have changed, who their clients are."""
         self.greeted &= connected
         # An answer may take until the round after: only then is the question taken for lost.
-        open_ = {s.site for s in self.open.values() if s.kind == "hello" and s.number >= number - 1}
-        self._send("hello", number, dict.fromkeys(connected - self.greeted - open_, ()), Download())
+        hellos = [sent for sent in self.mail.open.values() if sent.kind == "hello"]
+        asked = {sent.site for sent in hellos if sent.number >= number - 1}
+        new = connected - self.greeted - asked
+        self.mail.send("hello", number, dict.fromkeys(new, ()), Download())
 
-    def _introduce(self, sent: _Sent, envelope: Envelope) -> Failure | None:
+    def _introduce(self, sent: Letter, envelope: Envelope) -> Failure | None:
         """Let a site say who its clients are: when it comes, and when it comes back."""
         site = sent.site
         try:
             reason = self.gate.refusal(envelope, site, "hello", sent.number)
             if reason:
                 raise FuelsError(reason)
-            clients, periods = _reading(lambda: self.members.check(site, envelope, self.rules))
+            clients, periods = reading(lambda: self.members.check(site, envelope, self.rules))
             if self.method is not None:
                 need_equal(self.method, {site: periods})
         except FuelsError as error:
@@ -137,21 +121,24 @@ class FlowerTransport:
     def train(
         self, round_number: int, clients: Sequence[str], download: Download
     ) -> tuple[list[Reply], list[Failure]]:
-        asked = self.members.by_site(tuple(clients))
+        allowed = self.post.allowed()
+        everyone = self.members.by_site(tuple(clients))
+        asked = {site: ids for site, ids in everyone.items() if site in allowed}
         replies: dict[str, Reply] = {}
         failures: list[Failure] = []
         needed = max(1, int(np.ceil(self.rules.quorum * len(asked) - 1e-9)))
         for attempt in range(1, self.rules.attempts + 1):
             waiting = {site: asked[site] for site in asked if site not in replies}
             failures = self._round(round_number, waiting, download, replies)
-            if len(replies) >= needed:
+            there = len(replies.keys() & asked.keys())  # others may have sent what was late
+            if there >= needed:
                 return [replies[site] for site in sorted(replies)], failures
             log.warning(
                 "round %d, attempt %d: %d of %d sites answered, %d are needed",
-                round_number, attempt, len(replies), len(asked), needed,
+                round_number, attempt, there, len(asked), needed,
             )  # fmt: skip
         raise FuelsError(
-            f"round {round_number}: {len(replies)} of {len(asked)} sites answered, {needed} are"
+            f"round {round_number}: {there} of {len(asked)} sites answered, {needed} are"
             f" needed; after {self.rules.attempts} attempts the run stops here and can be resumed"
         )
 
@@ -166,9 +153,9 @@ class FlowerTransport:
         end = self.clock() + self.rules.deadline
         connected = self.post.connected()
         away = sorted(set(asked) - connected)
-        failures = [self._fail(site, number, "not connected") for site in away]
+        failures = [failed(site, number, "not connected") for site in away]
         waiting = {site: ids for site, ids in asked.items() if site in connected}
-        self._send("train", number, waiting, download)
+        self.mail.send("train", number, waiting, download)
         self._greet(connected, number)
         pending = set(waiting)
         while True:
@@ -185,7 +172,8 @@ class FlowerTransport:
                 break
             self.sleep(POLL)
         silent = f"no answer within {self.rules.deadline:g} s"
-        failures += [self._fail(site, number, silent) for site in sorted(pending)]
+        failures += [failed(site, number, silent) for site in sorted(pending)]
+        self.silent = pending | set(away)
         if not pending and not waiting:
             self.sleep(min(self.rules.deadline, 5.0))  # nobody there: do not spin through attempts
         self._use_late(number, replies, failures)
@@ -202,7 +190,7 @@ class FlowerTransport:
 
     def _use(
         self,
-        sent: _Sent,
+        sent: Letter,
         envelope: Envelope,
         number: int,
         replies: dict[str, Reply],
@@ -218,8 +206,9 @@ class FlowerTransport:
             reason = self.gate.refusal(envelope, site, "train", number)
             if reason:
                 raise FuelsError(reason)
-            upload = _reading(lambda: read_upload(envelope))
-            _reading(lambda: self._need_one_good_client(upload, sent, number, most))
+            upload = reading(lambda: read_upload(envelope))
+            self._need_same_arrays(sent.number, number)
+            reading(lambda: self._need_one_good_client(upload, sent, most))
         except FuelsError as error:
             failures.append(self.refused.add(site, number, "upload", str(error)))
             return
@@ -228,10 +217,18 @@ class FlowerTransport:
             failures.append(report)
             report = None
         self.gate.use(envelope)
-        replies[site] = Reply(site, upload, report, sent.asked, most)
+        replies[site] = Reply(site, upload, report, sent.asked, most, sent.number)
 
-    def _need_one_good_client(self, upload: Upload, sent: _Sent, number: int, most: int) -> None:
-        declared = self._method.uploads(number)
+    def _need_same_arrays(self, asked: int, number: int) -> None:
+        """A late upload joins those of the present round only if it is made of the same arrays."""
+        then, now = (self._method.uploads(n) for n in (asked, number))
+        if {name: s.shape for name, s in then.items()} != {n: s.shape for n, s in now.items()}:
+            raise FuelsError(
+                f"late: it is of round {asked}, whose arrays are not those of round {number}"
+            )
+
+    def _need_one_good_client(self, upload: Upload, sent: Letter, most: int) -> None:
+        declared = self._method.uploads(sent.number)  # as its own round has it
         reasons, whole = refusals(upload, declared, set(sent.asked), most_samples=most)
         if whole:
             raise FuelsError(whole)
@@ -239,11 +236,11 @@ class FlowerTransport:
             raise FuelsError("; ".join(f"client {c!r}: {why}" for c, why in reasons.items()))
 
     def _report(
-        self, envelope: Envelope, sent: _Sent, expected: Sequence[str]
+        self, envelope: Envelope, sent: Letter, expected: Sequence[str]
     ) -> Report | Failure | None:
         """The error figures in an answer, None without any, or why they are refused."""
         try:
-            report = _reading(lambda: read_report(envelope))
+            report = reading(lambda: read_report(envelope))
             if report is not None and not set(report.clients) <= set(expected):
                 raise FuelsError("they speak of clients that were not asked")
         except FuelsError as error:
@@ -255,21 +252,23 @@ class FlowerTransport:
     def evaluate(self, round_number: int, download: Download) -> list[Report]:
         if round_number % self.rules.evaluate_every and round_number != self.rounds:
             return []
-        answers = self._ask_all("evaluate", round_number, download)
+        # Whoever did not answer in time has a round's deadline behind it and gets no second one.
+        sites = self.members.sites - self.silent
+        answers = self._ask("evaluate", round_number, sites, download)
         reports = [self._report(envelope, sent, sent.asked) for sent, envelope in answers]
         return [report for report in reports if isinstance(report, Report)]
 
-    def finish(self, round_number: int, download: Download) -> set[str]:
-        """Let every site write its models; returns the sites that confirmed it."""
-        done = {sent.site for sent, _ in self._ask_all("finish", round_number, download)}
-        for site in sorted(self.members.sites - done):
-            log.warning("%s did not confirm the end; resume the run when it is back", site)
-        return done
+    def finish(self, round_number: int, sites: set[str], download: Download) -> set[str]:
+        """Let these sites write their models; returns those that did not confirm it."""
+        answers = self._ask("finish", round_number, sites, download)
+        return sites - {sent.site for sent, _ in answers}
 
-    def _ask_all(self, kind: str, number: int, download: Download) -> list[tuple[_Sent, Envelope]]:
+    def _ask(
+        self, kind: str, number: int, sites: set[str], download: Download
+    ) -> list[tuple[Letter, Envelope]]:
         connected = self.post.connected()
-        asked = {site: self.members.of(site) for site in sorted(self.members.sites & connected)}
-        self._send(kind, number, asked, download)
+        asked = {site: self.members.of(site) for site in sorted(sites & connected)}
+        self.mail.send(kind, number, asked, download)
         pending, found = set(asked), []
         end = self.clock() + self.rules.deadline
         while pending:
@@ -288,7 +287,7 @@ class FlowerTransport:
                 break
             self.sleep(POLL)
         for site in sorted(pending):
-            self._fail(site, number, f"no answer to {kind} within {self.rules.deadline:g} s")
+            failed(site, number, f"no answer to {kind} within {self.rules.deadline:g} s")
         return sorted(found, key=lambda pair: pair[0].site)
 
     # -- letters -------------------------------------------------------------------------------
@@ -298,67 +297,26 @@ class FlowerTransport:
         assert self.method is not None, "a round before the method is known"
         return self.method
 
-    def _fail(self, site: str, number: int, reason: str) -> Failure:
-        """A site that gave nothing; what it gave and was not taken is a refusal."""
-        log.warning("round %d: %s: %s", number, site, reason)
-        return Failure(site, reason)
-
-    def _send(
-        self, kind: str, number: int, asked: Mapping[str, tuple[str, ...]], download: Download
-    ) -> None:
-        if not asked:
-            return
-        letters = {
-            site: encode(request(kind, self.run, number, site, ids, download.take(ids)))
-            for site, ids in asked.items()
-        }
-        # An answer to a round is of no use once it would be stale.
-        ttl = self.rules.deadline * (1 + self.rules.staleness) + 60
-        for (site, ids), ticket in zip(
-            asked.items(), self.post.send(letters, kind, number, ttl), strict=True
-        ):
-            self.open[ticket] = _Sent(site, kind, number, ids)
-            self.counters["messages"] += 1
-            self.counters["bytes_down"] += len(letters[site])
-
-    def _arrivals(self, kind: str, number: int) -> list[_Arrival]:
+    def _arrivals(self, kind: str, number: int) -> list[Arrival]:
         """What came in for the letters of this kind and round; the rest is put where it belongs.
 
         A site that says who it is becomes a member, an upload of an earlier round is kept for the
         end of this one. A failed introduction is given out in the round of its letter.
         """
         arrived = []
-        for answer in self.post.collect(list(self.open)) if self.open else ():
-            sent = self.open.pop(answer.ticket, None)
-            if sent is None:
-                continue
-            arrival = self._read(sent, answer)
+        for arrival in self.mail.collect():
+            sent = arrival.sent
             now = (sent.kind, sent.number) == (kind, number)
             if sent.kind == "hello" and arrival.envelope is not None:
                 failure = self._introduce(sent, arrival.envelope)
-                arrival = _Arrival(sent, None, failure)
+                arrival = Arrival(sent, None, failure)
             if now or (sent.kind == "hello" and sent.number == number):
                 arrived.append(arrival)
             elif sent.kind == "train" and arrival.envelope is not None:
                 self.late[sent.site] = (sent, arrival.envelope)
         return arrived
 
-    def _read(self, sent: _Sent, answer: Answer) -> _Arrival:
-        """An answer, decoded; what cannot be read is refused."""
-        site, number = sent.site, sent.number
-        if answer.content is None and not answer.refused:
-            return _Arrival(sent, None, self._fail(site, number, answer.reason))
-        try:
-            if answer.content is None:
-                raise FuelsError(answer.reason)
-            content = answer.content
-            self.counters["bytes_up"] += len(content)
-            envelope = _reading(lambda: decode(content, self._limit(sent)))
-        except FuelsError as error:
-            return _Arrival(sent, None, self.refused.add(site, number, "message", str(error)))
-        return _Arrival(sent, envelope, None)
-
-    def _limit(self, sent: _Sent) -> int:
+    def _limit(self, sent: Letter) -> int:
         if sent.kind == "hello":
             return MOST_HELLO
         if sent.kind == "train":
@@ -371,7 +329,7 @@ class FlowerTransport:
         facts = {
             "members": self.members.state(),
             "used": self.gate.used,
-            "counters": self.counters,
+            "counters": self.mail.counters,
         }
         return {"facts": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)}
 
@@ -379,15 +337,8 @@ class FlowerTransport:
         facts = json.loads(state["facts"].tobytes())
         self.members.load(facts["members"])
         self.gate.used = facts["used"]
-        self.counters = facts["counters"]
+        self.count(facts["counters"])
 
-
-def _reading(read: Callable[[], T]) -> T:
-    """Whatever a message does to its reader, it is a reason to refuse it and the round goes on."""
-    try:
-        return read()
-    except FuelsError:
-        raise
-    except Exception as error:
-        log.exception("a message made its reader stumble")
-        raise FuelsError(f"it cannot be read ({type(error).__name__})") from None
+    def count(self, before: Mapping[str, int]) -> None:
+        """Go on counting where an earlier process stopped."""
+        self.mail.counters = {name: before[name] for name in self.mail.counters}
