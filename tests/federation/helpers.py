@@ -110,7 +110,7 @@ class MemoryPost:
             self.sent.append((site, kind, number, content))
             try:
                 desk = Desk(SiteFolder(self.root / "sites" / site), self.settings)
-                reply: bytes | str = desk.answer(content)
+                reply: bytes | str = desk.answer(content, made=self.time)
             except FuelsError as error:
                 reply = str(error)
             delay = 0.0

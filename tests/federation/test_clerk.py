@@ -53,7 +53,7 @@ def question(kind: str, name: str = "north", run: str = "run", number: int = 1) 
         for key, section in config.items()
         for inner, value in (section.items() if isinstance(section, dict) else [("", section)])
     }
-    return Question(content, flat, data="", expires=time.time() + 60)
+    return Question(content, flat, data="", made=time.time(), expires=time.time() + 60)
 
 
 def test_a_clerk_answers_as_the_process_itself_would(
@@ -64,7 +64,7 @@ def test_a_clerk_answers_as_the_process_itself_would(
     with pytest.raises(RefusalError, match="for site 'south'"):
         ask(site, question("hello", "south"))
     with pytest.raises(RefusalError, match=r"message is refused: .* not in this format"):
-        ask(site, Question(b"x" * 100, question("hello").run_config, "", time.time() + 60))
+        ask(site, replace(question("hello"), content=b"x" * 100))
     (site.path / "own.csv").write_text("time,client,value\n2024-01-01,a,secret\n")
     elsewhere = replace(question("hello"), data=str(site.path / "own.csv"))
     with pytest.raises(RefusalError, match="the log in its own folder says why") as told:

@@ -13,6 +13,10 @@ from tests.federation.helpers import LIMIT, NEVER, SITES, World, fate, settings
 
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, decode, encode
+from fuels.federation.flower.desk import Desk
+from fuels.federation.flower.parties import SiteFolder
+from fuels.federation.site import Report, Site
+from fuels.messages import Upload
 
 
 def altered(change: Callable[[Envelope], Envelope]) -> Callable[[bytes], bytes]:
@@ -104,6 +108,94 @@ def test_an_upload_without_a_usable_client_does_not_count_towards_the_quorum(
     history = world.run()  # one of its two clients is good
     assert history[2]["clients"] == 5
     assert any("client d refused" in text for text in history[2]["failures"])
+
+
+def spike(row: Any) -> Any:
+    """All of a row that may be, in one entry."""
+    return np.where(np.arange(row.size) == 30, row.size**0.5, 0.0)
+
+
+SETS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "huge": ("augmented", lambda row: row * 1e5, "augmented reaches"),
+    "everywhere at the bound": (
+        "augmented",
+        lambda row: np.where(np.arange(row.size) % 24 < 12, 1, -1) * row.size**0.5,
+        "augmented has a mean size of",
+    ),
+    "a spike": ("augmented", spike, ""),
+    "constant": ("augmented", lambda row: np.ones(row.size), ""),
+    "nowhere": ("place", lambda row: np.array([1e5, 0, 1]), "place reaches"),
+    "far off": ("place", lambda row: np.array([360, -360, 1]), ""),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_no_set_or_place_ends_the_preparation_of_fedda(tmp_path: Path, name: str) -> None:
+    """What no standardised set can be is refused; the rest does not harm the warm-up."""
+    array, change, reason = SETS[name]
+    chosen = replace(settings("fedda", rounds=2, selection=1.0), options={"week": 1})
+    world = World(tmp_path / "fed", chosen)
+    for file in world.root.glob("sites/*/site.toml"):
+        file.write_text(file.read_text().replace("raw_derived = false", "raw_derived = true"))
+
+    def hostile(envelope: Envelope) -> Envelope:
+        rows = [change(row) for row in envelope.arrays[f"upload/{array}"]]
+        changed = {f"upload/{array}": np.stack(rows).astype(np.float32)}
+        return replace(envelope, arrays=envelope.arrays | changed)
+
+    world.post.fate = fate(1, "north", becomes=altered(hostile))
+    history = world.run()
+    assert [line["clients"] for line in history] == [4 if reason else 6, 6]
+    assert all(reason in text for text in history[0]["failures"])
+    assert len(history[0]["failures"]) == bool(reason)
+
+
+def test_one_diverging_client_does_not_silence_its_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = Site.train
+
+    def diverge(site: Site, number: int, clients: Any, download: Any) -> tuple[Upload, Report]:
+        upload, report = train(site, number, clients, download)
+        for client in broken if number == 2 else ():
+            if client in upload.clients:
+                row = upload.clients.index(client)
+                upload.arrays["prototype"][row] = np.nan
+                report.losses["prediction"][row] = np.nan
+        return upload, report
+
+    monkeypatch.setattr(Site, "train", diverge)
+    broken = {"a"}
+    world = World(tmp_path / "fed", settings(rounds=3))
+    history = world.run()
+    assert [line["clients"] for line in history] == [6, 5, 6]
+    assert history[1]["failures"] == ["north: it withholds client a; its own log says why"]
+    assert history[1]["loss_prediction"] < 100  # north's figures of its other client are read
+    broken = {"a", "d"}
+    silent = World(tmp_path / "silent", settings(rounds=3))
+    history = silent.run()
+    assert [line["clients"] for line in history] == [6, 4, 6]
+    (reason,) = history[1]["failures"]
+    assert "nothing is sent: client a: prototype is not finite; client d" in reason
+
+
+def test_an_older_request_that_comes_after_a_newer_one_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path / "fed", settings(rounds=4))
+    world.run()
+    desk = Desk(SiteFolder(world.root / "sites" / "north"), world.settings)
+    request = {
+        number: content
+        for site, kind, number, content in world.post.sent
+        if (site, kind) == ("north", "train")
+    }
+    fourth = desk.answer(request[4], made=0.0)  # the same round: the same answer
+    with pytest.raises(FuelsError, match="of round 3 is older than that of round 4"):
+        desk.answer(request[3], made=-1.0)
+    assert desk.answer(request[4], made=0.0) == fourth
+    again = desk.answer(request[3], made=50.0)  # a server that was restored asks anew
+    assert decode(again, LIMIT).round == 3
+    with pytest.raises(FuelsError, match="of round 4 is older than that of round 3"):
+        desk.answer(request[4], made=49.0)
 
 
 def test_a_site_refuses_what_no_server_should_send(tmp_path: Path) -> None:

@@ -248,9 +248,9 @@ def test_a_method_that_would_send_more_than_it_declares_sends_nothing(
     world = World(tmp_path / "fed", settings(rounds=1))
     original = desk.check_upload
 
-    def more(method: Method, number: int, upload: Upload, asked: tuple[str, ...]) -> None:
-        series = np.zeros((len(upload.clients), 3), np.float32)
-        original(method, number, replace(upload, arrays=upload.arrays | {"series": series}), asked)
+    def more(method: Method, number: int, upload: Upload, asked: tuple[str, ...]) -> Any:
+        arrays = upload.arrays | {"series": np.zeros((len(upload.clients), 3), np.float32)}
+        return original(method, number, replace(upload, arrays=arrays), asked)
 
     monkeypatch.setattr(desk, "check_upload", more)
     with pytest.raises(FuelsError, match="round 1: 0 of 3 sites answered"):

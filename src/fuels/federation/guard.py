@@ -109,6 +109,10 @@ def _out_of_bounds(
             return f"{name} is not finite"
         if largest > bound + SLACK:
             return f"{name} reaches {largest:.3g}, at most {bound:g} is accepted"
+        if sent.rms is not None:
+            rms = float(np.sqrt(np.square(arrays[name], dtype=np.float64).mean()))
+            if rms > sent.rms + SLACK:
+                return f"{name} has a mean size of {rms:.3g}, at most {sent.rms:g} is accepted"
     return ""
 
 

@@ -57,6 +57,7 @@ class Facts:
 class Sent:
     """Declaration of one uploaded array: its shape per client and the bound its entries keep.
 
+    `rms` bounds the root mean square of a client's entries, where that says more than `bound`.
     `raw` marks what is made from the data themselves and not by a model: a site sends it only with
     its owner's consent.
     """
@@ -64,6 +65,7 @@ class Sent:
     shape: tuple[int, ...]
     bound: float | None = None
     raw: bool = False
+    rms: float | None = None
 
 
 class Server(Protocol):

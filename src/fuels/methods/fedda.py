@@ -47,6 +47,7 @@ from fuels.methods.fedavg import FedAvg
 from fuels.training import Group, Optimiser, gradients, leaves
 
 Floats = NDArray[np.float64]
+DEGREES = 360.0  # a place is within
 UNKNOWN = -1  # label of a client without an augmented set: the last cluster
 
 
@@ -105,7 +106,10 @@ class FedDA(FedAvg):
         if round_number > 1:
             return super().uploads(round_number)
         size = self.weeks * self.facts.period
-        return {"augmented": Sent((size,), raw=True), "place": Sent((3,), raw=True)}
+        # A standardised row has a mean square of 1, so no entry beyond the root of its length.
+        # Larger ones would drive the warm-up, and with it everybody's run, out of bounds.
+        sets = Sent((size,), bound=size**0.5, raw=True, rms=1.0)
+        return {"augmented": sets, "place": Sent((3,), bound=DEGREES, raw=True)}
 
     # -- client --------------------------------------------------------------------------------
 

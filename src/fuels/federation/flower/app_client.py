@@ -31,6 +31,7 @@ def handle(message: Message, context: Context) -> Message:
         content=unpack(message.content),
         run_config=dict(context.run_config),
         data=str(context.node_config.get("data", "")),
+        made=message.metadata.created_at,
         expires=message.metadata.created_at + message.metadata.ttl,
     )
     return Message(pack(ask(SiteFolder(Path(where)), question)), reply_to=message)

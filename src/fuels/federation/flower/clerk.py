@@ -32,10 +32,12 @@ class Question:
     content: bytes
     run_config: Mapping[str, Any]
     data: str  # the data source given at the start of the site, if any
-    expires: float  # in seconds since 1970
+    made: float  # in the server's seconds since 1970
+    expires: float
 
     def parts(self) -> tuple[bytes, bytes]:
-        facts = {"run_config": self.run_config, "data": self.data, "expires": self.expires}
+        facts = {"run_config": self.run_config, "data": self.data}
+        facts |= {"made": self.made, "expires": self.expires}
         return json.dumps(facts).encode(), self.content
 
 
@@ -66,7 +68,7 @@ def answer(folder: SiteFolder, question: Question) -> bytes:
 
     try:
         desk = Desk(folder, settings_of(question.run_config), question.data)
-        return desk.answer(question.content, question.expires)
+        return desk.answer(question.content, made=question.made, expires=question.expires)
     except RefusalError as refusal:
         log.error("%s", refusal)
         raise

@@ -45,10 +45,11 @@ class Desk:
         self.folder, self.config = folder, folder.config_for(data)
         self.settings = replace(settings, data=self.config.data)
 
-    def answer(self, request: bytes, expires: float = float("inf")) -> bytes:
+    def answer(self, request: bytes, *, made: float, expires: float = float("inf")) -> bytes:
         """The reply to a request; FuelsError says why there is none.
 
-        `expires`, in seconds since 1970: a request that waited longer than that is not worked on.
+        `made` and `expires`, in the server's seconds since 1970: a request that waited longer is
+        not worked on, nor one to train that was made before another that was trained already.
         """
         try:
             envelope = decode(request, self.config.consent.largest_message_mb * 2**20)
@@ -64,23 +65,28 @@ class Desk:
         with exclusive(run / "lock"):
             if time.time() > expires:
                 raise RefusalError(f"the request of round {envelope.round} came too late")
-            answer = self._handle(envelope, Progress(run / "state.safetensors"))
+            answer = self._handle(envelope, Progress(run / "state.safetensors"), made)
             if self.config.consent.keep_copies:
                 copies = run / "sent"
                 copies.mkdir(exist_ok=True)
                 (copies / f"{envelope.kind}-{envelope.round:05d}.bin").write_bytes(answer)
             return answer
 
-    def _handle(self, envelope: Envelope, progress: Progress) -> bytes:
+    def _handle(self, envelope: Envelope, progress: Progress, made: float) -> bytes:
         if envelope.kind == "train" and progress.round == envelope.round:
             log.info("round %d was trained already: same answer again", envelope.round)
             return progress.answer
+        if envelope.kind == "train" and made < progress.made:
+            raise RefusalError(
+                f"the request of round {envelope.round} is older than that of round"
+                f" {progress.round}, which was trained already"
+            )
         with build(self.settings, self.config.engine) as job:
             check_declaration(job.method, self.config.consent, envelope.round)
             progress.restore(job)
-            return self._work(job, envelope, progress)
+            return self._work(job, envelope, progress, made)
 
-    def _work(self, job: Job, envelope: Envelope, progress: Progress) -> bytes:
+    def _work(self, job: Job, envelope: Envelope, progress: Progress, made: float) -> bytes:
         try:
             asked, download = read_request(envelope)
         except FuelsError as error:
@@ -99,7 +105,7 @@ class Desk:
             facts = {"clients": list(everyone), "train_periods": train_periods(job.dataset)}
             return encode(replace(reply(envelope, None, None), facts=facts))
         if envelope.kind == "train":
-            return self._train(job, envelope, asked, download, progress)
+            return self._train(job, envelope, asked, download, progress, made)
         if envelope.kind == "evaluate":
             return self._evaluate(job, envelope, download, progress)
         from fuels.federation.flower.results import write_results
@@ -114,6 +120,7 @@ class Desk:
         asked: tuple[str, ...],
         download: Download,
         progress: Progress,
+        made: float,
     ) -> bytes:
         if not asked:
             raise RefusalError(f"round {envelope.round}: the server asked for no client")
@@ -123,9 +130,12 @@ class Desk:
                 envelope.round, progress.round,
             )  # fmt: skip
         upload, report = job.site.train(envelope.round, asked, download)
-        check_upload(job.method, envelope.round, upload, asked)
-        answer = encode(reply(envelope, upload, self._allowed(report)))
-        progress.save(job, envelope.round, answer)
+        good, withheld = check_upload(job.method, envelope.round, upload, asked)
+        letter = reply(envelope, good, self._allowed(report.of(good.clients)))
+        if withheld:
+            letter = replace(letter, facts={**letter.facts, "withheld": withheld})
+        answer = encode(letter)
+        progress.save(job, envelope.round, answer, made)
         return answer
 
     def _evaluate(
@@ -133,7 +143,7 @@ class Desk:
     ) -> bytes:
         report = job.site.evaluate(envelope.round, download)
         if job.site.best:  # the best models seen so far are kept here
-            progress.save(job, progress.round, progress.answer)
+            progress.save(job, progress.round, progress.answer, progress.made)
         return encode(reply(envelope, None, self._allowed(report)))
 
     def _allowed(self, report: Report) -> Report | None:
@@ -148,10 +158,12 @@ class Progress:
         self.arrays: dict[str, NDArray[Any]] = {}
         self.facts: dict[str, Any] = {}
         self.round, self.answer = 0, b""
+        self.made = 0.0  # when the server made the request that was trained last
         if path.exists():
             self.arrays, self.facts = load_state(path)
             self.round = int(self.facts["round"])
             self.answer = self.arrays["answer"].tobytes()
+            self.made = float(self.facts.get("made", 0.0))
 
     def restore(self, job: Job) -> None:
         """Bring the job to where the site left off; refuses other data or other settings."""
@@ -162,10 +174,10 @@ class Progress:
                 raise RefusalError(f"the {what} of this site differ from those this run began with")
         job.site.load(unprefixed("site", self.arrays))
 
-    def save(self, job: Job, number: int, answer: bytes) -> None:
+    def save(self, job: Job, number: int, answer: bytes, made: float) -> None:
         arrays = prefixed("site", job.site.state())
         arrays["answer"] = np.frombuffer(answer, dtype=np.uint8)
-        save_state(self.path, arrays, {"round": number, **_identity(job)})
+        save_state(self.path, arrays, {"round": number, "made": made, **_identity(job)})
 
 
 def _identity(job: Job) -> dict[str, str]:
@@ -198,12 +210,22 @@ def check_declaration(method: Method, consent: Consent, number: int) -> None:
         )
 
 
-def check_upload(method: Method, number: int, upload: Upload, asked: tuple[str, ...]) -> None:
-    """The last look before anything leaves: only what the method declares, of the clients asked."""
+def check_upload(
+    method: Method, number: int, upload: Upload, asked: tuple[str, ...]
+) -> tuple[Upload, list[str]]:
+    """The last look before anything leaves: only what the method declares, of the clients asked.
+
+    Returns what may be sent, and the clients of which nothing may, for instance because their
+    training diverged; they do not silence the others.
+    """
     reasons, whole = refusals(upload, method.uploads(number), asked)
-    if whole or reasons:
+    rows = [i for i, client in enumerate(upload.clients) if client not in reasons]
+    if whole or not rows:
         why = whole or "; ".join(f"client {c}: {reason}" for c, reason in reasons.items())
         raise RefusalError(f"nothing is sent: {why}")
+    for client, reason in reasons.items():
+        log.error("round %d: nothing of client %s is sent: %s", number, client, reason)
+    return (upload.take(rows) if reasons else upload), list(reasons)
 
 
 @contextmanager

@@ -81,6 +81,11 @@ def read_upload(envelope: Envelope) -> Upload:
     )
 
 
+def read_withheld(envelope: Envelope) -> tuple[str, ...]:
+    """The clients of which a site sends nothing because it would not be accepted."""
+    return text_list(envelope.facts.get("withheld", []), "the list of clients withheld")
+
+
 def read_report(envelope: Envelope) -> Report | None:
     """The error figures in a site's answer, if it gives any."""
     clients = text_list(envelope.facts.get("clients"), "the list of clients")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope
 from fuels.federation.flower.declaration import need_equal
-from fuels.federation.flower.letters import read_report, read_upload
+from fuels.federation.flower.letters import read_report, read_upload, read_withheld
 from fuels.federation.flower.mail import Arrival, Letter, Mail, failed, reading
 from fuels.federation.flower.members import Members
 from fuels.federation.flower.parties import Rules, log
@@ -207,11 +207,17 @@ class FlowerTransport:
             if reason:
                 raise FuelsError(reason)
             upload = reading(lambda: read_upload(envelope))
+            withheld = set(reading(lambda: read_withheld(envelope)))
             self._need_same_arrays(sent.number, number)
             reading(lambda: self._need_one_good_client(upload, sent, most))
         except FuelsError as error:
             failures.append(self.refused.add(site, number, "upload", str(error)))
             return
+        failures += [
+            failed(site, number, f"it withholds client {client}; its own log says why")
+            for client in sent.asked
+            if client in withheld
+        ]
         report = self._report(envelope, sent, sent.asked)
         if isinstance(report, Failure):
             failures.append(report)
