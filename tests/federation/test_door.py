@@ -53,6 +53,25 @@ def test_the_door_refuses_without_asking_the_superlink() -> None:
     assert ask("POST", "/v1/fleet/push-object", LARGEST // 2**20 + 1) == 413
 
 
+def test_a_request_that_breaks_off_is_not_passed_on() -> None:
+    events = iter([
+        {"type": "http.request", "body": b"half a mess", "more_body": True},
+        {"type": "http.disconnect"},
+    ])  # fmt: skip
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return next(events)
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    scope = {"type": "http", "method": "POST", "raw_path": b"/v1/fleet/push-object", "headers": []}
+    link = Link(empty=0)
+    asyncio.run(Door(link)(scope, receive, send))  # type: ignore[arg-type]
+    assert link.asked == 0 and sent == []
+
+
 class Link:
     """A SuperLink that has nothing for a site, then a message."""
 

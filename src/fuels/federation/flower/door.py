@@ -54,7 +54,10 @@ class Door:
         if scope["method"] != "POST" or not is_open(path):
             await answer(send, 403, b"not open to sites")
             return
-        body = await read(receive)
+        try:
+            body = await read(receive)
+        except GoneError:
+            return
         if body is None:
             await answer(send, 413, b"too large")
             return
@@ -102,11 +105,17 @@ def is_open(path: str) -> bool:
     return path.startswith(PREFIX) and name.replace("-", "").isalpha() and name.isascii()
 
 
+class GoneError(Exception):
+    """A site left in the middle of its request: the part that came is nobody's request."""
+
+
 async def read(receive: Receive) -> bytes | None:
     """The body of a request; None as soon as it is too large."""
     body, more = b"", True
     while more:
         event = await receive()
+        if event.get("type") == "http.disconnect":
+            raise GoneError
         body += event.get("body", b"")
         more = event.get("more_body", False)
         if len(body) > LARGEST:
