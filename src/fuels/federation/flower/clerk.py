@@ -36,8 +36,12 @@ class Question:
     expires: float
 
     def parts(self) -> tuple[bytes, bytes]:
-        facts = {"run_config": self.run_config, "data": self.data}
-        facts |= {"made": self.made, "expires": self.expires}
+        facts = {
+            "run_config": self.run_config,
+            "data": self.data,
+            "made": self.made,
+            "expires": self.expires,
+        }
         return json.dumps(facts).encode(), self.content
 
 
