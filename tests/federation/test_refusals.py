@@ -120,8 +120,9 @@ def test_error_figures_of_a_refused_client_are_not_used(tmp_path: Path) -> None:
     assert line["val_mse"] < 100 and line["loss_prediction"] < 100
 
 
+@pytest.mark.parametrize("bad", [1, 2])
 def test_a_late_upload_is_judged_by_what_its_own_round_declared(
-    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch, bad: int
 ) -> None:
     """Entries of 3 are beyond the bound of round 2, and within the one that round 3 has here."""
     original = Fuels.uploads
@@ -134,13 +135,15 @@ def test_a_late_upload_is_judged_by_what_its_own_round_declared(
         if (who, kind) != ("north", "train") or number == 1:
             return 0.0, reply
         envelope = decode(reply, LIMIT)
-        arrays = envelope.arrays | {"upload/prototype": envelope.arrays["upload/prototype"] + 3}
+        prototype = envelope.arrays["upload/prototype"].copy()
+        prototype[:bad] = 3
+        arrays = envelope.arrays | {"upload/prototype": prototype}
         return (12.0 if number == 2 else NEVER), encode(replace(envelope, arrays=arrays))
 
     monkeypatch.setattr(Fuels, "uploads", uploads)
     world = World(tmp_path / "fed", settings(rounds=3))
     world.post.fate = decide
-    assert [line["clients"] for line in world.run()] == [6, 4, 4]
+    assert [line["clients"] for line in world.run()] == [6, 4, 6 - bad]
     assert sum(refused(world, lines)["north"].values()) == 1
 
 
