@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 from torch import Tensor
 
-import fuels
 from fuels.compiling import compiled
 from fuels.errors import FuelsError
 from fuels.jsd_kernel import pairwise_jsd
@@ -402,17 +401,3 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
         pairwise_jsd(
             np.ones((2, 2, 2), dtype=np.float32), np.array([2]), np.zeros((2, 2), dtype=np.float32)
         )
-
-
-def test_setting_up_compiles_every_kernel() -> None:
-    """What `python -m fuels.compiling` leaves out would make the first run wait."""
-    package = Path(fuels.__file__).parent
-    holding = {
-        "fuels." + ".".join(file.relative_to(package).with_suffix("").parts)
-        for file in package.rglob("*.py")
-        if "\n@compiled(" in file.read_text() and file.parent.name != "bench"
-    }
-    assert holding
-    script = "import sys, fuels.compiling as c; c.compile_all(); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert holding <= set(done.stdout.split())
