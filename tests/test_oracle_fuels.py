@@ -36,7 +36,7 @@ def first_filters(job: Job) -> list[torch.Tensor]:
     return [torch.from_numpy(d.astype(np.float32)).view(PERIOD, PERIOD) for d in draws]
 
 
-def compare(panel: Panel, rounds: int = 2, **changes: Any) -> None:
+def assert_equals_oracle(panel: Panel, rounds: int = 2, **changes: Any) -> None:
     """Models, filters and prototypes of a run equal the textbook's."""
     job = trained("fuels", panel, rounds, **changes)
     fed = federation(job, panel)
@@ -66,19 +66,19 @@ def compare(panel: Panel, rounds: int = 2, **changes: Any) -> None:
     ids=lambda options: ",".join(options) or "defaults",
 )
 def test_variants(options: dict[str, Any]) -> None:
-    compare(small_panel(), options=options)
+    assert_equals_oracle(small_panel(), options=options)
 
 
 def test_concatenation_prototype() -> None:
-    compare(small_panel(holes=False), options={"periodic": False})
+    assert_equals_oracle(small_panel(holes=False), options={"periodic": False})
 
 
 def test_a_share_of_the_clients_and_reused_divergences() -> None:
-    compare(small_panel(), rounds=3, training={"selection": 0.67})
+    assert_equals_oracle(small_panel(), rounds=3, training={"selection": 0.67})
 
 
 def test_two_local_epochs() -> None:
-    compare(small_panel(), training={"local_epochs": 2})
+    assert_equals_oracle(small_panel(), training={"local_epochs": 2})
 
 
 def test_the_filter_moves_only_where_it_is_positive() -> None:

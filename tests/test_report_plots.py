@@ -124,7 +124,9 @@ def test_pictures_of_equal_runs_are_equal_in_every_thread(tmp_path: Path) -> Non
 def test_errors_of_zero_can_be_drawn() -> None:
     run = outcome(dataset(), {"FUELS": [0.0] * 3, "ridge": [0.0, 0.1, 3.0]})
     for draw in (plots.draw_cdf, plots.draw_hours):
-        draw(run).canvas.draw()
+        figure = draw(run)
+        figure.canvas.draw()
+        assert all(np.isfinite(axis.dataLim.get_points()).all() for axis in figure.axes)
 
 
 def test_pictures_name_their_data() -> None:
