@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
+from numbers import Integral
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
@@ -45,6 +50,7 @@ def forecast(models: PersonalModels, panel: Panel, horizon: int = 1) -> Forecast
     end too.
     """
     check_horizon(horizon)
+    panel = fitting(models, panel)
     known = matching(models, panel)
     models = models.take(known)
     # Windows need the last `reach` steps; gap filling may look further back for the same phase.
@@ -90,17 +96,38 @@ def in_unit(
 
 
 def check_horizon(horizon: int) -> None:
-    if not isinstance(horizon, int) or horizon < 1:
-        raise FuelsError(f"horizon must be a whole number of steps, at least 1; it is {horizon}")
+    if isinstance(horizon, bool) or not isinstance(horizon, Integral) or horizon < 1:
+        raise FuelsError(f"horizon must be a whole number of steps, at least 1; it is {horizon!r}")
 
 
-def matching(models: PersonalModels, panel: Panel) -> list[str]:
-    """The clients of a panel that have a model; refuses a panel that does not fit the models."""
+def fitting(models: PersonalModels, panel: Panel) -> Panel:
+    """The panel in the time zone of the models; refuses one that is not on their clock."""
     if panel.step_seconds != models.step_seconds:
         raise FuelsError(
             f"{panel.name}: the step is {panel.step_seconds} s, the models were trained on"
             f" {models.step_seconds} s; resample the data"
         )
+    if (panel.timezone is None) != (models.timezone is None):
+        theirs, ours = (
+            f"in {zone}" if zone else "without a time zone"
+            for zone in (models.timezone, panel.timezone)
+        )
+        raise FuelsError(
+            f"{panel.name}: its times are {ours}, those of the training were {theirs}; write them"
+            " the same way, or name the zone with --timezone"
+        )
+    panel = replace(panel, timezone=models.timezone)  # the same moments, in UTC
+    if panel.clock_seconds != models.clock_seconds:
+        raise FuelsError(
+            f"{panel.name}: its times do not lie on the clock of the training: they are"
+            f" {panel.clock_seconds} s after whole steps of {panel.step_seconds} s, those were"
+            f" {models.clock_seconds} s"
+        )
+    return panel
+
+
+def matching(models: PersonalModels, panel: Panel) -> list[str]:
+    """The clients of a panel that have a model; one at least."""
     there = set(panel.ids)
     known = [client for client in models.ids if client in there]
     if not known:
@@ -111,7 +138,6 @@ def matching(models: PersonalModels, panel: Panel) -> list[str]:
     return known
 
 
-@torch.no_grad()
 def ahead(
     models: PersonalModels,
     history: History,
@@ -124,33 +150,48 @@ def ahead(
     """Forecasts made before each of the steps first..last-1, [client, step, horizon].
 
     Entry [.., k, h] is of step first + k + h and knows the values before step first + k alone.
+    """
+    steps = one_after_another(models, history, first, last, direct=direct)
+    return np.stack(list(islice(steps, horizon)), axis=2)
+
+
+def one_after_another(
+    models: PersonalModels, history: History, first: int, last: int, *, direct: bool = True
+) -> Iterator[Floats]:
+    """The same for one step ahead, then for two, and so on without end: [client, step] each.
+
     Unknown values are NaN, and so is a forecast that would need one. Without `direct` the first
     head alone speaks, and its forecasts feed on each other.
     """
-    pieces = [
-        _ahead(models, history, low, min(low + CHUNK, last), horizon, direct)
-        for low in range(first, last, CHUNK)
-    ]
-    return np.concatenate(pieces, axis=1)
-
-
-def _ahead(
-    models: PersonalModels, history: History, first: int, last: int, horizon: int, direct: bool
-) -> Floats:
-    sample, network = models.sample, models.network
-    said: list[Floats] = []  # [client, step] for each step ahead
-    while len(said) < horizon:
-        done = len(said)
+    sample = models.sample
+    said: deque[Floats] = deque(maxlen=max(sample.lags))  # the newest forecasts, the last one last
+    heads = sample.horizon if direct else 1
+    done = 0
+    while True:
         lags = [
-            said[done - lag] if lag <= done else history.lagged(first + done, last + done, lag)
+            said[-lag] if lag <= done else history.lagged(first + done, last + done, lag)
             for lag in sample.lags
         ]
         x = torch.from_numpy(np.stack(lags, axis=2).astype(np.float32))
         times = history.times(first + done, last + done + sample.horizon - 1)
         clock = torch.from_numpy(sample.clock(models.calendar, times, first + done))
-        if direct and done == 0:  # every head speaks from what is known
-            heads = network.predict_all(models.parts, x, clock).numpy()
+        speaks = heads if done == 0 else 1  # every head speaks from what is known
+        for spoken in _speak(models, x, clock, speaks):
+            said.append(spoken)
+            done += 1
+            yield spoken
+
+
+@torch.no_grad()
+def _speak(models: PersonalModels, x: Tensor, clock: Tensor, heads: int) -> list[Floats]:
+    """What the first or all heads say, [client, row] each."""
+    network, parts = models.network, models.parts
+    pieces = []
+    for low in range(0, x.shape[1], CHUNK):
+        rows = slice(low, low + CHUNK)
+        if heads == 1:
+            pieces.append(network.predict(parts, x[:, rows], clock[rows]).unsqueeze(2))
         else:
-            heads = network.predict(models.parts, x, clock).numpy()[:, :, None]
-        said += [heads[:, :, h].astype(np.float64) for h in range(heads.shape[2])]
-    return np.stack(said[:horizon], axis=2)
+            pieces.append(network.predict_all(parts, x[:, rows], clock[rows]))
+    said = torch.cat(pieces, dim=1).double().numpy()
+    return [said[:, :, h] for h in range(heads)]

@@ -6,6 +6,7 @@ back is of the kind that went in.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -16,7 +17,17 @@ import numpy as np
 import polars as pl
 
 from fuels.build import build
-from fuels.config import DEFAULT_PRESET, PRESETS, Engine, Settings, check, merge, nearest
+from fuels.config import (
+    DEFAULT_PRESET,
+    PRESETS,
+    Engine,
+    Settings,
+    check,
+    merge,
+    merge_engine,
+    nearest,
+)
+from fuels.data.joining import joined
 from fuels.data.panel import Panel
 from fuels.data.sample import sample_of
 from fuels.data.synthetic import synthesise
@@ -24,16 +35,19 @@ from fuels.data.tables import panel_from_frame
 from fuels.data.windows import LEAST
 from fuels.errors import FuelsError
 from fuels.experts.history import Floats, History
-from fuels.forecast import ahead, forecast
+from fuels.experts.intervals import checked_levels
+from fuels.finished import LEARNED, MIXTURE, MODELS
+from fuels.forecast import ahead, fitting, forecast
 from fuels.forecast_table import forecast_table, in_zone
 from fuels.methods import find_method
 from fuels.methods.base import MODEL
 from fuels.mixing import Mixing, begin, forecast_mixed, history_for
 from fuels.models import PersonalModels, load_models, personal_models, save_models
+from fuels.runtime import set_up
 from fuels.scores import errors
 
-# The files of `save`.
-SAVED = {"models.safetensors", "mixture.safetensors", "recent.parquet", "config.toml"}
+RECENT = "recent.parquet"
+SAVED = {MODELS, MIXTURE, RECENT, "config.toml"}  # the files of `save`
 
 
 def example_frame(activity: str = "net", clients: int = 8, days: int = 28) -> pl.DataFrame:
@@ -61,7 +75,8 @@ class Forecaster:
     and intervals) or paper (every setting of the paper).
     method: any of `fuels run --method`. period: steps in a period. rounds, patience: training stops
     after `rounds`, or earlier when the validation error has not improved for `patience` rounds; the
-    validation part is the last fifth of the periods, or `validation` of them. Further settings by
+    validation part is the last fifth of the periods, or `validation` of them. `left_out` names the
+    clients that could not take part, with the reason. Further settings by
     their name in config.toml: `settings={"model": {"hidden": 64}, "options": {"tau": 0.05}}`.
     """
 
@@ -78,9 +93,9 @@ class Forecaster:
         threads: int = 0,
         settings: dict[str, Any] | None = None,
     ) -> None:
-        find_method(method)
-        if preset not in PRESETS:
-            raise FuelsError(f"preset {preset} is unknown{nearest(preset, PRESETS)}")
+        find_method(str(method))
+        if not isinstance(preset, str) or preset not in PRESETS:
+            raise FuelsError(f"preset {preset} is unknown{nearest(str(preset), PRESETS)}")
         start = merge(Settings(), {"preset": preset, **PRESETS[preset]}, f"preset {preset}")
         if not isinstance(settings, dict | None):
             raise FuelsError(f"settings must be a dict of sections, not {settings!r}")
@@ -95,7 +110,7 @@ class Forecaster:
         self.settings = merge(merge(start, changes, "Forecaster"), settings or {}, "settings")
         check(self.settings)
         self.validation = validation
-        self.engine = Engine(threads=threads)
+        self.engine = merge_engine(Engine(), {"threads": threads}, "Forecaster")
         self.models: PersonalModels | None = None
         self.left_out: dict[str, str] = {}
         self._panel: Panel | None = None
@@ -112,7 +127,7 @@ class Forecaster:
 
     def fit(self, frame: Any) -> Forecaster:
         """Train on a long table; the newest periods choose the model that is kept."""
-        panel, windows = self._read(frame), self.settings.windows
+        panel, windows = panel_from_frame(frame), self.settings.windows
         periods = -(-(panel.length + int(panel.phases(windows.period)[0])) // windows.period)
         usual = min(max(1, periods // 5), periods - 1)
         validation = usual if self.validation is None else self.validation
@@ -137,6 +152,10 @@ class Forecaster:
                 method=settings.method,
             )
         self.left_out = job.dataset.left_out
+        if self.left_out:
+            named = [f"{client} ({why})" for client, why in self.left_out.items()]
+            warnings.warn(f"left out: {'; '.join(named[:5])}", stacklevel=2)
+        self._pandas = _is_pandas(frame)
         self._panel = panel
         self._mixing = None
         if settings.mixture.on:
@@ -156,16 +175,17 @@ class Forecaster:
         `level`, such as [80, 95], adds the bounds of intervals: FUELS-lo-80, FUELS-hi-80 and so on.
         """
         models, name = self._fitted(), find_method(self.settings.method).title
-        panel = self._history() if frame is None else self._continued(self._read(frame))
+        panel = self._history() if frame is None else self._continued(self._newer(frame))
         mixing = self._mixed(level)
         made = forecast_mixed(mixing, panel, h) if mixing else forecast(models, panel, h)
-        wanted = [float(each) for each in level or ()]
+        wanted = () if level is None else checked_levels(level)
         columns = {"client": "unique_id", "time": "ds", "forecast": name}
         for each in wanted:
             columns |= {f"lower-{each:g}": f"{name}-lo-{each:g}"}
             columns |= {f"upper-{each:g}": f"{name}-hi-{each:g}"}
         table = forecast_table(made)
-        return self._give(table.select(pl.col(old).alias(new) for old, new in columns.items()))
+        chosen = table.select(pl.col(old).alias(new) for old, new in columns.items())
+        return self._give(chosen, frame)
 
     def evaluate(self, frame: Any) -> Any:
         """One-step errors on a table that continues the data of `fit`, one row per client.
@@ -174,8 +194,13 @@ class Forecaster:
         in the data's own unit; `values` says how many values were compared.
         """
         models = self._fitted()
-        new = self._read(frame)
+        new = self._newer(frame)
         whole = self._continued(new)
+        if self._mixing is None and self._panel is not None and new.start <= self._panel.times[-1]:
+            warnings.warn(
+                "the frame holds times that fit has seen: their errors say little of what comes",
+                stacklevel=2,
+            )
         there = set(new.ids)
         known = [client for client in models.ids if client in there]
         if not known:
@@ -201,7 +226,7 @@ class Forecaster:
                 "values": target.sum(axis=1),
             }
         )
-        return self._give(table.filter(pl.col("unique_id").is_in(known)))
+        return self._give(table.filter(pl.col("unique_id").is_in(known)), frame)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the models and how they were made to a folder.
@@ -215,10 +240,11 @@ class Forecaster:
         try:
             _refuse_used(folder, overwrite)
             folder.mkdir(parents=True, exist_ok=True)
-            save_models(folder / "models.safetensors", models)
+            (folder / LEARNED).unlink(missing_ok=True)
+            save_models(folder / MODELS, models)
             if self._mixing is not None:
-                self._mixing.save(folder / "mixture.safetensors")
-            recent = folder / "recent.parquet"
+                self._mixing.save(folder / MIXTURE)
+            recent = folder / RECENT
             write_panel(self._history(), recent, overwrite=True)
             # `fuels forecast FOLDER` then goes on from the data of `fit`.
             data = replace(self.settings.data, source=str(recent.resolve()))
@@ -228,7 +254,10 @@ class Forecaster:
 
     @classmethod
     def load(cls, path: str | Path) -> Forecaster:
-        """A forecaster as `save` wrote it, or one from a run folder's models."""
+        """A forecaster as `save` wrote it, or one from a run folder's models.
+
+        It answers with polars frames, and with pandas frames where it is given one.
+        """
         from fuels.config import read_config
         from fuels.data.readers import read_panel
 
@@ -236,19 +265,24 @@ class Forecaster:
         settings, engine = read_config(folder / "config.toml")
         loaded = cls(settings.method, preset="paper")
         loaded.settings, loaded.engine = settings, engine
-        loaded.models = load_models(folder / "models.safetensors")
-        mixture = folder / "mixture.safetensors"
+        set_up(engine)
+        loaded.models = load_models(folder / MODELS)
+        mixture = folder / MIXTURE
         if mixture.is_file():
             loaded._mixing = Mixing.load(mixture, loaded.models)
-        recent = folder / "recent.parquet"
+        recent = folder / RECENT
         loaded._panel = read_panel(recent) if recent.exists() else None
         return loaded
 
     # -- inside --------------------------------------------------------------------------------
 
+    def _newer(self, frame: Any) -> Panel:
+        """The panel of a frame that fits the models."""
+        return fitting(self._fitted(), panel_from_frame(frame))
+
     def _continued(self, new: Panel) -> Panel:
         """The data of `fit`, where they are at hand, with new ones after them."""
-        return new if self._panel is None else _join(self._history(), new)
+        return new if self._panel is None else joined(self._history(), new)
 
     def _mixed(self, level: Sequence[float] | None) -> Mixing | None:
         """A mixture that has learned nothing since `fit`, with intervals of the levels asked for.
@@ -257,18 +291,18 @@ class Forecaster:
         calls before them.
         """
         if self._mixing is None:
-            if level:
+            if level is not None:
                 raise FuelsError(
                     "intervals come with the mixture of experts: Forecaster(preset='best')"
                 )
             return None
-        levels = tuple(float(each) for each in level or self._mixing.levels)
+        levels = self._mixing.levels if level is None else checked_levels(level)
         if self._panel is None:  # without the data of `fit` experts cannot be fitted anew
             if set(levels) - set(self._mixing.levels):
                 known = ", ".join(f"{each:g}" for each in self._mixing.levels)
                 raise FuelsError(f"this forecaster was loaded with intervals of {known} % alone")
             return deepcopy(self._mixing)
-        return replace(self._mixing, levels=levels, online={}, seen={})
+        return replace(self._mixing.anew(), levels=levels)
 
     def _said(self, history: History, first: int, last: int) -> Floats:
         """One-step forecasts of steps first..last-1."""
@@ -295,16 +329,17 @@ class Forecaster:
             raise FuelsError("this forecaster holds no data: give the newest values as frame")
         return self._panel
 
-    def _read(self, frame: Any) -> Panel:
-        self._pandas = not isinstance(frame, pl.DataFrame)
-        return panel_from_frame(frame)
-
-    def _give(self, table: pl.DataFrame) -> Any:
-        if not self._pandas:
+    def _give(self, table: pl.DataFrame, frame: Any) -> Any:
+        """A table of the kind of `frame` or, without one, of the frame of `fit`."""
+        if not (self._pandas if frame is None else _is_pandas(frame)):
             return table
         import pandas as pd
 
         return pd.DataFrame({name: table[name].to_list() for name in table.columns})
+
+
+def _is_pandas(frame: Any) -> bool:
+    return type(frame).__module__.split(".")[0] == "pandas"
 
 
 def _refuse_used(folder: Path, overwrite: bool) -> None:
@@ -313,30 +348,7 @@ def _refuse_used(folder: Path, overwrite: bool) -> None:
     found = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
     if found and not overwrite:
         raise FuelsError(f"{folder} is not empty; choose another folder or give overwrite=True")
-    if strange := sorted(found - SAVED):
+    if strange := sorted(found - SAVED - {LEARNED}):
         raise FuelsError(
             f"{folder} holds {strange[0]}, which save did not write; choose another folder"
         )
-
-
-def _join(old: Panel, new: Panel) -> Panel:
-    """One panel of two that follow or overlap, up to the end of the new one.
-
-    Where both know a value the newer panel counts.
-    """
-    if old.step != new.step or old.timezone != new.timezone:
-        raise FuelsError("the new data have another step or time zone than those of fit")
-    if (new.start - old.start) % old.step != np.timedelta64(0, "s"):
-        raise FuelsError("the times of the new data do not lie on the clock of those of fit")
-    start = min(old.start, new.start)
-    length = int((new.times[-1] - start) // old.step) + 1
-    values = np.full((length, len(new.ids)), np.nan)
-    at = int((old.start - start) // old.step)
-    column = {client: i for i, client in enumerate(old.ids)}
-    for i, client in enumerate(new.ids):
-        if client in column:
-            values[at : at + old.length, i] = old.values[: length - at, column[client]]
-    at = int((new.start - start) // old.step)
-    block = values[at : at + new.length]
-    np.copyto(block, new.values, where=~np.isnan(new.values))
-    return replace(new, values=values, start=start)

@@ -13,7 +13,7 @@ from fuels.build import Job
 from fuels.data.windows import Dataset
 from fuels.experts.history import Floats, History, history_of
 from fuels.experts.online import Past
-from fuels.forecast import ahead
+from fuels.forecast import one_after_another
 from fuels.mixing import Mixing, begin
 from fuels.models import PersonalModels
 from fuels.references import references
@@ -43,7 +43,8 @@ def judge_models(job: Job, models: PersonalModels) -> Judged:
     if chosen.on:
         name = f"{title} model"
         mixing = begin(models, history, dataset.split.train, title=name, levels=chosen.levels)
-        pasts = {h: mixing.run(history, last, horizon=h) for h in horizons}
+        each = mixing.each(history, len(horizons), last)
+        pasts = {h: mixing.run(history, last, h, own) for h, own in each}
     if not dataset.target[:, first:last].any():
         return Judged({}, {}, mixing=mixing)
     forecasts: Forecasts = {title: job.site.forecast(models.parts, "test")}
@@ -119,12 +120,15 @@ def steps_ahead(
     truth = truth_of(dataset)
     mse: dict[str, list[float]] = {}
     coverage: list[tuple[float, ...]] = []
-    for h in range(1, dataset.sample.horizon + 1):
-        begun = slice(first - h + 1, last - h + 1)  # a forecast of step k is made h steps before
+    horizon = dataset.sample.horizon
+    chains = {
+        name: one_after_another(models, history, first - horizon + 1, last, direct=direct)
+        for name, direct in (("own head", True), ("recursive", False))
+    }
+    for h in range(1, horizon + 1):
         said = {"mixture": parts[h].mixed.combined} if parts else {}
-        for name, direct in (("own head", True), ("recursive", False)):
-            made = ahead(models, history, begun.start, begun.stop, h, direct=direct)
-            said[name] = made[:, :, h - 1]
+        for name, chain in chains.items():  # a forecast of step k is made h steps before
+            said[name] = next(chain)[:, horizon - h :][:, : last - first]
         said["last value"] = history.lagged(first, last, h)
         said["one period ago"] = history.lagged(
             first, last, -(-h // dataset.period) * dataset.period

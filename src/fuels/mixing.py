@@ -14,8 +14,10 @@ next, provided they reach back as far as the windows; steps it never saw are pas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +31,21 @@ from fuels.experts.intervals import Bands
 from fuels.experts.online import Online, Past, fresh, start
 from fuels.experts.pool import Pool
 from fuels.federation.checkpoint import load_state, prefixed, save_state, unprefixed
-from fuels.forecast import Forecast, ahead, check_horizon, in_unit, matching
+from fuels.forecast import (
+    Forecast,
+    ahead,
+    check_horizon,
+    fitting,
+    in_unit,
+    matching,
+    one_after_another,
+)
 from fuels.models import PersonalModels
 
-FORMAT = 1
+FORMAT = 2
 LEVELS = (80.0, 95.0)
+
+Own = Callable[[int, int], Floats]  # the model's forecasts of steps first..last-1, [client, step]
 
 
 @dataclass
@@ -42,7 +54,8 @@ class Mixing:
 
     models: PersonalModels
     title: str  # of the model among the experts
-    trained: np.datetime64  # local standard time of the first step after the training part
+    since: np.datetime64  # local standard time of the first step of the training part
+    trained: np.datetime64  # and of the first one after it
     levels: tuple[float, ...] = LEVELS
     online: dict[int, Online] = field(default_factory=dict)  # by horizon
     seen: dict[int, np.datetime64] = field(default_factory=dict)  # time of the first step not seen
@@ -55,8 +68,17 @@ class Mixing:
     def pool(self) -> Pool:
         return Pool(calendar=self.models.calendar)
 
-    def run(self, history: History, last: int | None = None, horizon: int = 1) -> Past | None:
-        """Forecast and learn the steps not seen yet, up to `last`; None where there are none."""
+    def run(
+        self,
+        history: History,
+        last: int | None = None,
+        horizon: int = 1,
+        own: Own | None = None,
+    ) -> Past | None:
+        """Forecast and learn the steps not seen yet, up to `last`; None where there are none.
+
+        `own` tells the model's forecasts where they are known already.
+        """
         online = self._online(history, horizon)
         last = history.length if last is None else last
         first = self._step(history, self.seen[horizon])
@@ -65,22 +87,46 @@ class Mixing:
             first = 0
         if first >= last:
             return None
-        own = self._own(history, first, last, horizon)
-        past = online.run(history, first, last, {self.title: own})
+        own = own or self._own(history, horizon)
+        past = online.run(history, first, last, {self.title: own(first, last)})
         self.seen[horizon] = history.times(last, last + 1)[0]
         return past
 
-    def next(self, history: History, horizon: int = 1) -> tuple[Floats, Floats, Bands]:
+    def next(
+        self, history: History, horizon: int = 1, own: Own | None = None
+    ) -> tuple[Floats, Floats, Bands]:
         """The value `horizon` steps after the history's last one: [client], weights, intervals."""
         if self.untrained(history):
             raise FuelsError(
                 f"the data end at {history.times(history.length, history.length + 1)[0]}, before"
                 f" the end of the training at {self.trained}: the experts have seen what is to come"
             )
-        self.run(history, horizon=horizon)
+        own = own or self._own(history, horizon)
+        self.run(history, horizon=horizon, own=own)
         target = history.length + horizon - 1
-        own = self._own(history, target, target + 1, horizon)
-        return self.online[horizon].next(history, {self.title: own})
+        return self.online[horizon].next(history, {self.title: own(target, target + 1)})
+
+    def each(self, history: History, horizon: int, last: int) -> Iterator[tuple[int, Own]]:
+        """The model's forecasts of steps before `last` and beyond, 1 to `horizon` steps ahead.
+
+        They are one chain: each horizon goes on from the one before.
+        """
+        ahead = range(1, horizon + 1)
+        seen = (self._step(history, self.seen.get(h, self.trained)) for h in ahead)
+        start = min(max(first, 0) - (h - 1) for h, first in zip(ahead, seen, strict=True))
+        start = min(start, last - 1)
+        chain = one_after_another(self.models, history, start, last)
+        for h, said in zip(ahead, chain, strict=False):
+            yield h, partial(_part, said, start + h - 1)
+
+    def knows_beyond(self, history: History, horizon: int) -> bool:
+        """Whether a mixture up to this horizon has learned from steps after those of a history."""
+        seen = (time for h, time in self.seen.items() if h <= horizon)
+        return any(self._step(history, time) > history.length for time in seen)
+
+    def anew(self) -> Mixing:
+        """The same before it had learned anything."""
+        return replace(self, online={}, seen={})
 
     def untrained(self, history: History) -> bool:
         """Whether a history ends before the training did."""
@@ -98,6 +144,7 @@ class Mixing:
             "format": FORMAT,
             "ids": list(self.models.ids),
             "title": self.title,
+            "since": str(self.since),
             "trained": str(self.trained),
             "levels": list(self.levels),
             "seen": {str(horizon): str(time) for horizon, time in self.seen.items()},
@@ -109,8 +156,8 @@ class Mixing:
         arrays, facts = load_state(path)
         if facts.get("format") != FORMAT or tuple(facts["ids"]) != models.ids:
             raise FuelsError(f"{path}: not the mixture of these models")
-        trained = np.datetime64(facts["trained"])
-        mixing = cls(models, facts["title"], trained, tuple(facts["levels"]))
+        since, trained = (np.datetime64(facts[name]) for name in ("since", "trained"))
+        mixing = cls(models, facts["title"], since, trained, tuple(facts["levels"]))
         clients = len(models.ids)
         for text, time in facts["seen"].items():
             horizon = int(text)
@@ -126,10 +173,11 @@ class Mixing:
         """The mixture of a horizon, which learns from the training part when first asked for."""
         if horizon not in self.online:
             end = self._step(history, self.trained)
-            if not 0 < end <= history.length:
+            if history.start > self.since or end > history.length:
                 raise FuelsError(
-                    f"experts {horizon} steps ahead have yet to be fitted, which needs data from"
-                    f" before {self.trained}, as the training had"
+                    f"experts for {horizon} steps ahead have yet to be fitted, which needs the data"
+                    f" of the training, from {self.since} to {self.trained}: give a file that holds"
+                    f" them too, or train with --horizon {horizon}"
                 )
             self.online[horizon] = start(
                 self.pool, history, end, horizon=horizon, levels=self.levels, guests=[self.title]
@@ -137,13 +185,23 @@ class Mixing:
             self.seen[horizon] = self.trained
         return self.online[horizon]
 
-    def _own(self, history: History, first: int, last: int, horizon: int) -> Floats:
-        """The model's forecasts of steps first..last-1, each made `horizon` steps before."""
+    def _own(self, history: History, horizon: int) -> Own:
+        """The model's forecasts, each made `horizon` steps before."""
         before = horizon - 1
-        return ahead(self.models, history, first - before, last - before, horizon)[:, :, before]
+
+        def said(first: int, last: int) -> Floats:
+            made = ahead(self.models, history, first - before, last - before, horizon)
+            return made[:, :, before]
+
+        return said
 
     def _step(self, history: History, time: np.datetime64) -> int:
         return int((time - history.start) // history.step)
+
+
+def _part(said: Floats, start: int, first: int, last: int) -> Floats:
+    """Steps first..last-1 of forecasts that begin with step `start`."""
+    return said[:, first - start : last - start]
 
 
 def begin(
@@ -156,20 +214,46 @@ def begin(
 ) -> Mixing:
     """A mixture whose experts learn from the steps of a history before `end`."""
     trained = history.times(end, end + 1)[0]
-    return Mixing(models, title, trained, tuple(float(level) for level in levels))
+    return Mixing(models, title, history.start, trained, tuple(float(level) for level in levels))
 
 
-def forecast_mixed(mixing: Mixing, panel: Panel, horizon: int = 1) -> Forecast:
-    """The `horizon` values after the end of the panel with their intervals; learns on the way."""
+def forecast_mixed(
+    mixing: Mixing,
+    panel: Panel,
+    horizon: int = 1,
+    done: Callable[[int], None] = lambda steps: None,
+) -> Forecast:
+    """The `horizon` values after the end of the panel with their intervals; learns on the way.
+
+    `done` is told after each step ahead how many are made.
+    """
     check_horizon(horizon)
+    panel = fitting(mixing.models, panel)
     known = matching(mixing.models, panel)
     history = history_for(mixing.models, panel)
-    made = [mixing.next(history, h) for h in range(1, horizon + 1)]
+    made = []
+    for h, own in mixing.each(history, horizon, history.length + 1):
+        made.append(mixing.next(history, h, own))
+        done(len(made))
+    warn_of_silence(mixing.models, history, known)
     rows = [i for i, client in enumerate(mixing.models.ids) if client in set(known)]
     values = np.stack([value[rows] for value, _, _ in made], axis=1)
     lower = np.concatenate([bands.lower[:, rows] for _, _, bands in made], axis=2)
     upper = np.concatenate([bands.upper[:, rows] for _, _, bands in made], axis=2)
     return in_unit(mixing.models.take(known), panel, values, mixing.levels, (lower, upper))
+
+
+def warn_of_silence(models: PersonalModels, history: History, known: Sequence[str]) -> None:
+    """One warning with the clients of whose last period no value is known."""
+    last = history.observed[:, -models.period :]
+    silent = [c for c, row in zip(models.ids, last, strict=True) if np.isnan(row).all()]
+    named = [client for client in silent if client in set(known)]
+    if named:
+        warnings.warn(
+            f"nothing is known of the last {models.period} steps of {len(named)} clients, whose"
+            f" forecasts rest on what was before: {', '.join(named[:5])}",
+            stacklevel=3,
+        )
 
 
 def history_for(models: PersonalModels, panel: Panel) -> History:

@@ -22,7 +22,7 @@ from fuels.errors import FuelsError
 from fuels.federation.checkpoint import load_state, prefixed, save_state, unprefixed
 from fuels.model.network import Network, Parts, build_network
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class PersonalModels:
     hidden: int
     method: str
     step_seconds: int
+    clock_seconds: int  # where the steps lie on the clock: Panel.clock_seconds
     timezone: str | None
     unit: str
 
@@ -95,6 +96,7 @@ def personal_models(
         hidden=hidden,
         method=method,
         step_seconds=panel.step_seconds,
+        clock_seconds=panel.clock_seconds,
         timezone=panel.timezone,
         unit=panel.unit,
     )
@@ -113,6 +115,7 @@ def save_models(path: Path, models: PersonalModels) -> None:
         "hidden": models.hidden,
         "method": models.method,
         "step_seconds": models.step_seconds,
+        "clock_seconds": models.clock_seconds,
         "timezone": models.timezone,
         "unit": models.unit,
     }
@@ -136,6 +139,7 @@ def load_models(path: Path) -> PersonalModels:
         hidden=facts["hidden"],
         method=facts["method"],
         step_seconds=facts["step_seconds"],
+        clock_seconds=facts["clock_seconds"],
         timezone=facts["timezone"],
         unit=facts["unit"],
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,8 +15,7 @@ from fuels.cli import options as opt
 from fuels.cli.settings import refuse_idle
 from fuels.errors import FuelsError
 
-if TYPE_CHECKING:
-    from fuels.mixing import Mixing
+PATIENCE = 10.0  # seconds between lines where there is no terminal to draw on
 
 
 def forecast_command(
@@ -61,37 +62,36 @@ def forecast_command(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the output file if it exists.")
     ] = False,
+    forget: Annotated[
+        bool,
+        typer.Option(
+            "--forget", help="Forget what the data of earlier forecasts have taught the mixture."
+        ),
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Forecast the next value, or several, for every client that has a model.
 
     The forecasts are printed as CSV, or written with --out: client, time, forecast, and intervals
-    where the run has a mixture of experts. The mixture learns from the values that have come since
-    it was last asked. Models and the newest data are all that is needed: no server, no other site.
+    where the run has a mixture of experts. New data follow those of the run, which are read too
+    where they still are. The mixture learns from the values that have come since it was last asked
+    and keeps that in the run's learned.safetensors. No server and no other site is needed.
 
     Example: fuels forecast first --data today.csv --horizon 24 --out next.csv
     """
     from dataclasses import replace
 
     from fuels.build import load_panel
-    from fuels.config import Data, Settings, read_config
-    from fuels.forecast import forecast
+    from fuels.config import Data, Engine
+    from fuels.finished import FinishedRun
     from fuels.forecast_table import forecast_table, write_table
-    from fuels.mixing import Mixing, forecast_mixed
-    from fuels.models import load_models
+    from fuels.runtime import set_up
 
+    set_up(Engine())
     if out is not None:
         _check_target(out, overwrite)
-    if not run.exists():
-        raise FuelsError(f"{run}: there is no such run")
-    if run.is_dir() and not (run / "models.safetensors").is_file():
-        if (run / "config.toml").is_file():
-            again = f"continue it: fuels run --resume {run}"
-            raise FuelsError(f"{run}: this run is not finished; {again}")
-        raise FuelsError(f"{run}: no finished run is here, models.safetensors is missing")
-    models = load_models(run / "models.safetensors" if run.is_dir() else run)
-    config = (run if run.is_dir() else run.parent) / "config.toml"
-    settings = read_config(config)[0] if config.is_file() else Settings()
+    finished = FinishedRun.load(run, forget=forget)
+    settings, models = finished.settings, finished.models
     given: dict[str, Any] = {
         "source": None if data is None else str(data),
         "ids": opt.parse_ids(ids),
@@ -112,13 +112,10 @@ def forecast_command(
         changes = {**fresh, **changes}
     refuse_idle(Data(**{"source": settings.data.source, **changes}))
     panel = load_panel(replace(settings, data=replace(settings.data, **changes)))
-    state = (run if run.is_dir() else run.parent) / "mixture.safetensors"
-    if state.is_file():
-        mixing = Mixing.load(state, models)
-        result = forecast_mixed(mixing, panel, horizon)
-        keep(mixing, state)
-    else:
-        result = forecast(models, panel, horizon)
+    with counting(horizon) as done:
+        result, notes = finished.forecast(panel, horizon, new=data is not None, done=done)
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
     strangers, silent = result.unknown, set(models.ids) - set(result.ids)
     if data is not None and strangers:
         typer.echo(f"note: no model for {listed(strangers)} of the data", err=True)
@@ -136,15 +133,25 @@ def forecast_command(
         typer.echo(table.write_csv(), nl=False)
 
 
-def keep(mixing: Mixing, state: Path) -> None:
-    """Write down what the mixture has learned; a forecast is worth printing even if that fails."""
-    try:
-        mixing.save(state)
-    except FuelsError:
-        typer.echo(
-            f"note: {state} cannot be written; the next forecast will learn these steps again",
-            err=True,
-        )
+@contextmanager
+def counting(horizon: int) -> Iterator[Callable[[int], None]]:
+    """Tells on the error output how many steps ahead are made: a long way takes a while."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("steps ahead", total=horizon)
+        told = time.monotonic()
+
+        def done(steps: int) -> None:
+            nonlocal told
+            bar.update(task, completed=steps)
+            if not console.is_terminal and time.monotonic() - told > PATIENCE:
+                told = time.monotonic()
+                typer.echo(f"{steps} of {horizon} steps ahead", err=True)
+
+        yield done
 
 
 def _check_target(out: Path, overwrite: bool) -> None:

@@ -91,6 +91,13 @@ class Panel:
         since_epoch = (local - np.datetime64(0, "s")) // self.step
         return (int(since_epoch) + np.arange(self.length, dtype=np.int64)) % period
 
+    @property
+    def clock_seconds(self) -> int:
+        """How far its steps lie after whole steps since midnight, local standard time: 1800 s for
+        hourly values taken at half past."""
+        local = self.start + self.standard_offset
+        return int((local - np.datetime64(0, "s")) / np.timedelta64(1, "s")) % self.step_seconds
+
     # -- parts of a panel ----------------------------------------------------------------------
 
     def take(self, columns: Sequence[int] | NDArray[np.int64]) -> Panel:

@@ -272,7 +272,10 @@ def _as_polars(frame: Any, name: str) -> pl.DataFrame:
     # A pandas frame is known by its module, so that pandas is never imported for others.
     if type(frame).__module__.split(".")[0] != "pandas" or not hasattr(frame, "columns"):
         raise FuelsError(f"{name}: a pandas or polars frame is needed, not {type(frame).__name__}")
-    return pl.DataFrame([_pandas_column(str(n), frame.iloc[:, i]) for i, n in enumerate(frame)])
+    names = [str(column) for column in frame.columns]
+    if twice := sorted({column for column in names if names.count(column) > 1}):
+        raise FuelsError(f"{name}: there are two columns {twice[0]}")
+    return pl.DataFrame([_pandas_column(n, frame.iloc[:, i]) for i, n in enumerate(names)])
 
 
 def _pandas_column(name: str, column: Any) -> pl.Series:
@@ -284,4 +287,10 @@ def _pandas_column(name: str, column: Any) -> pl.Series:
     if array.dtype != object:
         return pl.Series(name, array)
     missing = column.isna().to_numpy()
-    return pl.Series(name, [None if m else x for x, m in zip(array, missing, strict=True)])
+    values = [None if m else x for x, m in zip(array, missing, strict=True)]
+    try:
+        return pl.Series(name, values)
+    except (TypeError, pl.exceptions.PolarsError):
+        raise FuelsError(
+            f"column {name} holds values of several kinds, such as text and numbers"
+        ) from None

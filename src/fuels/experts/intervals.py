@@ -56,17 +56,28 @@ class Bands:
         return result
 
 
+def checked_levels(levels: Any) -> tuple[float, ...]:
+    """Levels as numbers; refuses what is no percentage."""
+    try:
+        found = tuple(float(level) for level in levels)
+    except (TypeError, ValueError):
+        found = ()
+    if not found or any(not 0 < level < 100 for level in found):
+        raise FuelsError(
+            f"levels are percentages between 0 and 100, such as [80, 95], not {levels!r}"
+        )
+    return found
+
+
 class Intervals:
     """Intervals of every client for some levels in percent, such as 80 and 95."""
 
     def __init__(
         self, clients: int, period: int, levels: Sequence[float] = (80, 95), delay: int = 1
     ) -> None:
-        if not levels or any(not 0 < level < 100 for level in levels):
-            raise FuelsError(f"levels are percentages between 0 and 100, not {list(levels)}")
         if clients < 1 or period < 1 or delay < 1:
             raise FuelsError("intervals need clients, a period and a delay of at least 1 step")
-        self.levels, self.period, self.delay = tuple(levels), period, delay
+        self.levels, self.period, self.delay = checked_levels(levels), period, delay
         count, slots = len(self.levels), min(period, MOST_SLOTS)
         self.state: State = {
             "correction": np.zeros((clients, count)),
@@ -171,6 +182,11 @@ def _issue(point: float, slot: int, c: int, misses: Floats, parts: Parts, entry:
     for level in range(len(misses)):
         rank = min(int(np.ceil((1.0 - misses[level]) * (count + 1))), count)
         entry[4 + level] = ordered[rank - 1] * np.exp(correction[c, level]) * entry[1]
+    # Levels are corrected one by one, but what lies in a narrow interval lies in a wide one.
+    for wide in range(len(misses)):
+        for narrow in range(len(misses)):
+            if misses[narrow] > misses[wide]:
+                entry[4 + wide] = max(entry[4 + wide], entry[4 + narrow])
 
 
 @njit(cache=True, nogil=True)

@@ -1,0 +1,38 @@
+"""Old and new data of the same clients as one panel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fuels.data.panel import Panel
+from fuels.errors import FuelsError
+
+
+def joined(old: Panel, new: Panel) -> Panel:
+    """One panel of two that follow or overlap, up to the end of the new one, with its clients.
+
+    Where both know a value the newer panel counts.
+    """
+    if old.step != new.step or old.timezone != new.timezone:
+        raise FuelsError(
+            f"{new.name}: the new data have another step or time zone than {old.name} before them"
+        )
+    if (new.start - old.start) % old.step != np.timedelta64(0, "s"):
+        raise FuelsError(
+            f"{new.name}: the times of the new data do not lie on the clock of {old.name}"
+        )
+    start = min(old.start, new.start)
+    length = int((new.times[-1] - start) // old.step) + 1
+    values = np.full((length, len(new.ids)), np.nan)
+    at = int((old.start - start) // old.step)
+    known = min(old.length, max(length - at, 0))  # old data may lie after the end of the new
+    column = {client: i for i, client in enumerate(old.ids)}
+    for i, client in enumerate(new.ids):
+        if client in column:
+            values[at : at + known, i] = old.values[:known, column[client]]
+    at = int((new.start - start) // old.step)
+    block = values[at : at + new.length]
+    np.copyto(block, new.values, where=~np.isnan(new.values))
+    return replace(new, values=values, start=start)

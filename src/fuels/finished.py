@@ -1,0 +1,113 @@
+"""A finished run asked for forecasts: its models, its mixture, and what it has learned since.
+
+The files of a run stay as it left them. What its mixture learns from the data of later forecasts
+lies beside them in learned.safetensors, and is forgotten when that file is deleted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fuels.build import load_panel
+from fuels.config import Settings, read_config
+from fuels.data.joining import joined
+from fuels.data.panel import Panel
+from fuels.errors import FuelsError
+from fuels.forecast import Forecast, fitting, forecast, matching
+from fuels.mixing import Mixing, forecast_mixed, history_for
+from fuels.models import PersonalModels, load_models
+
+MODELS, MIXTURE, LEARNED = "models.safetensors", "mixture.safetensors", "learned.safetensors"
+ENDS = ("summary.json", "recent.parquet")  # what a run, or Forecaster.save, leaves last
+
+
+@dataclass
+class FinishedRun:
+    """Models and mixture of a run folder, or of a folder of Forecaster.save."""
+
+    folder: Path
+    settings: Settings
+    models: PersonalModels
+    mixing: Mixing | None
+
+    @classmethod
+    def load(cls, path: Path, *, forget: bool = False) -> FinishedRun:
+        """From the folder or its models; `forget` passes over what later forecasts have taught."""
+        if not path.exists():
+            raise FuelsError(f"{path}: there is no such run")
+        folder = path if path.is_dir() else path.parent
+        found = path / MODELS if path.is_dir() else path
+        config = folder / "config.toml"
+        if path.is_dir() and not (found.is_file() and any((folder / f).is_file() for f in ENDS)):
+            if config.is_file():
+                again = f"continue it: fuels run --resume {path}"
+                raise FuelsError(f"{path}: this run is not finished; {again}")
+            raise FuelsError(f"{path}: no finished run is here, {MODELS} is missing")
+        models = load_models(found)
+        settings = read_config(config)[0] if config.is_file() else Settings()
+        mixture, learned = folder / MIXTURE, folder / LEARNED
+        if settings.mixture.on and not mixture.is_file():
+            raise FuelsError(
+                f"{mixture} is missing: this run's forecasts are a mixture of experts, and its"
+                " models alone would say something else"
+            )
+        state = learned if learned.is_file() and not forget else mixture
+        mixing = Mixing.load(state, models) if settings.mixture.on else None
+        return cls(folder, settings, models, mixing)
+
+    def own_data(self) -> Panel:
+        """The data the run was made from."""
+        return load_panel(self.settings)
+
+    def forecast(
+        self,
+        panel: Panel,
+        horizon: int,
+        *,
+        new: bool,
+        done: Callable[[int], None],
+    ) -> tuple[Forecast, list[str]]:
+        """The next values, and what there is to tell. `new` data have the run's own before them."""
+        notes: list[str] = []
+        if new:
+            panel = fitting(self.models, panel)
+            matching(self.models, panel)
+            try:
+                panel = joined(fitting(self.models, self.own_data()), panel)
+            except FuelsError as error:
+                notes.append(f"the forecasts rest on the new data alone: {error}")
+        if self.mixing is None:
+            return forecast(self.models, panel, horizon), notes
+        mixing = self._mixing_for(panel, horizon, notes)
+        result = forecast_mixed(mixing, panel, horizon, done)
+        if mixing is self.mixing:
+            self._keep(notes)
+        return result, notes
+
+    def _mixing_for(self, panel: Panel, horizon: int, notes: list[str]) -> Mixing:
+        """The mixture, or one that starts over where it has learned from what is yet to come."""
+        assert self.mixing is not None
+        if not self.mixing.knows_beyond(history_for(self.models, panel), horizon):
+            return self.mixing
+        notes.append(
+            f"the data end before what this run has learned from, at {panel.times[-1]}: its experts"
+            " are weighed anew for this forecast, and nothing of it is kept"
+        )
+        return self.mixing.anew()
+
+    def _keep(self, notes: list[str]) -> None:
+        """Write down what the mixture has learned; a forecast is worth having even if it fails."""
+        assert self.mixing is not None
+        learned = self.folder / LEARNED
+        own = learned.with_name(f"{learned.stem}-{os.getpid()}{learned.suffix}")  # others may write
+        try:
+            self.mixing.save(own)
+            own.replace(learned)
+        except (FuelsError, OSError):
+            own.unlink(missing_ok=True)
+            notes.append(
+                f"{learned} cannot be written; the next forecast will learn these steps again"
+            )

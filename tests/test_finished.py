@@ -1,0 +1,151 @@
+"""A finished run asked for forecasts: which data count, what is learned, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from conftest import Fuels, make_panel
+from fuels.config import PRESETS, Engine, Settings, merge
+from fuels.data.joining import joined
+from fuels.data.panel import Panel
+from fuels.data.writers import write_panel
+from fuels.errors import FuelsError
+from fuels.finished import FinishedRun
+from fuels.report.folder import RunFolder
+from fuels.run import run
+
+DAYS, TRAIN = 20, 14
+NEW = 72  # newest steps in a file of their own
+
+
+@pytest.fixture(scope="module")
+def panel() -> Panel:
+    return make_panel(clients=4, days=DAYS)
+
+
+@pytest.fixture(scope="module")
+def made(panel: Panel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of preset best on all data but the newest, which new.csv holds."""
+    folder = tmp_path_factory.mktemp("finished")
+    write_panel(part(panel, 0, panel.length - NEW), folder / "old.csv")
+    write_panel(part(panel, panel.length - NEW, panel.length), folder / "new.csv")
+    write_panel(panel, folder / "all.csv")
+    settings = merge(Settings(), {"preset": "best", **PRESETS["best"]}, "preset")
+    changes = {
+        "data": {"source": str(folder / "old.csv")},
+        "windows": {"split": f"{TRAIN}/1/2"},
+        "model": {"hidden": 6},
+        "training": {"rounds": 2},
+    }
+    settings = merge(settings, changes, "test")
+    run(settings, Engine(threads=1), RunFolder(folder / "run"))
+    return folder
+
+
+def part(panel: Panel, first: int, last: int) -> Panel:
+    return replace(panel, values=panel.values[first:last], start=panel.times[first])
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may change."""
+    shutil.copytree(made / "run", tmp_path / "run")
+    for name in ("new.csv", "all.csv"):
+        shutil.copy(made / name, tmp_path / name)
+    return tmp_path
+
+
+def forecasts(fuels: Fuels, *words: str) -> tuple[dict[str, float], str]:
+    """The first forecast of every client by command, and what was said beside."""
+    code, out, err = fuels("forecast", "run", *words)
+    assert code == 0, err
+    table = pl.read_csv(out.encode())
+    first = table.filter(pl.col("time") == table["time"].min())
+    return dict(zip(first["client"], first["forecast"], strict=True)), err
+
+
+def test_the_newest_values_alone_are_enough(fuels: Fuels, folder: Path) -> None:
+    """The run's own data stand before them: a longer file says nothing else."""
+    short, _ = forecasts(fuels, "--data", "new.csv", "--horizon", "3")
+    (folder / "run" / "learned.safetensors").unlink()
+    whole, _ = forecasts(fuels, "--data", "all.csv", "--horizon", "3")
+    assert len(short) == 4 and short == pytest.approx(whole, rel=1e-6)
+
+
+def test_a_run_stays_as_it_was(fuels: Fuels, folder: Path) -> None:
+    before = {file.name: file.read_bytes() for file in (folder / "run").iterdir() if file.is_file()}
+    first, _ = forecasts(fuels)
+    forecasts(fuels, "--data", "new.csv")
+    after = {file.name: file.read_bytes() for file in (folder / "run").iterdir() if file.is_file()}
+    assert set(after) - set(before) == {"learned.safetensors"}
+    assert all(after[name] == content for name, content in before.items())
+    again, told = forecasts(fuels)  # older data than it has learned from
+    assert again == pytest.approx(first, rel=1e-4) and "weighed anew" in told
+
+
+def test_what_was_learned_can_be_forgotten(fuels: Fuels, folder: Path, panel: Panel) -> None:
+    wanted, _ = forecasts(fuels, "--data", "new.csv")
+    (folder / "run" / "learned.safetensors").unlink()
+    wild = part(panel, panel.length - NEW, panel.length)
+    wild.values[...] = np.random.default_rng(0).normal(50, 500, wild.values.shape)
+    write_panel(wild, folder / "wild.csv")
+    forecasts(fuels, "--data", "wild.csv")
+    spoilt, _ = forecasts(fuels, "--data", "new.csv")
+    mended, _ = forecasts(fuels, "--data", "new.csv", "--forget")
+    assert mended == pytest.approx(wanted, rel=1e-6)
+    assert spoilt != pytest.approx(wanted, rel=1e-6)
+
+
+def test_without_the_data_of_the_run_the_new_ones_stand_alone(fuels: Fuels, folder: Path) -> None:
+    config = folder / "run" / "config.toml"
+    config.write_text(config.read_text().replace("old.csv", "gone.csv"))
+    _, told = forecasts(fuels, "--data", "new.csv")
+    assert "rest on the new data alone" in told and "gone.csv" in told
+    code, _, err = fuels("forecast", "run", "--data", "new.csv", "--horizon", "2")
+    assert code == 1 and "--horizon 2" in err and "have yet to be fitted" in err
+    assert fuels("forecast", "run", "--data", "all.csv", "--horizon", "2")[0] == 0
+
+
+def test_a_run_without_its_mixture_or_its_end_is_refused(fuels: Fuels, folder: Path) -> None:
+    (folder / "run" / "mixture.safetensors").rename(folder / "kept")
+    code, _, err = fuels("forecast", "run")
+    assert code == 1 and "mixture.safetensors is missing" in err
+    (folder / "kept").rename(folder / "run" / "mixture.safetensors")
+    (folder / "run" / "summary.json").unlink()
+    code, _, err = fuels("forecast", "run")
+    assert code == 1 and "not finished" in err and "--resume" in err
+
+
+def test_times_in_another_zone_are_the_same_moments(made: Path, panel: Panel) -> None:
+    finished = FinishedRun.load(made / "run")
+    zoned = replace(panel, timezone="Asia/Tokyo")
+    with pytest.raises(FuelsError, match="in Asia/Tokyo, those of the training were without a"):
+        finished.forecast(zoned, 1, new=True, done=lambda steps: None)
+    models = replace(finished.models, timezone="Asia/Tokyo")
+    east = replace(finished, models=models, mixing=None)
+    there, _ = east.forecast(zoned, 1, new=False, done=lambda steps: None)
+    utc, _ = east.forecast(replace(panel, timezone="UTC"), 1, new=False, done=lambda steps: None)
+    np.testing.assert_array_equal(there.values, utc.values)
+    assert utc.timezone == "Asia/Tokyo"
+
+
+def test_joined_by_hand() -> None:
+    def panel_at(day: int, values: list[list[float]], ids: tuple[str, ...]) -> Panel:
+        start = np.datetime64("2024-01-01T00", "s") + np.timedelta64(day, "D")
+        return Panel(np.array(values), ids, start, np.timedelta64(86400, "s"))
+
+    old = panel_at(0, [[1, 10], [2, 20], [3, 30]], ("a", "b"))
+    new = panel_at(2, [[np.nan, 0], [5, 0]], ("a", "c"))
+    both = joined(old, new)
+    assert both.ids == ("a", "c") and both.start == old.start
+    np.testing.assert_array_equal(both.values, [[1, np.nan], [2, np.nan], [3, 0], [5, 0]])
+    early = joined(old, panel_at(-4, [[7], [8]], ("a",)))  # ends before the old ones begin
+    np.testing.assert_array_equal(early.values, [[7], [8]])
+    with pytest.raises(FuelsError, match="clock"):
+        joined(old, replace(new, start=new.start + np.timedelta64(1800, "s")))
