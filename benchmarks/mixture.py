@@ -1,11 +1,14 @@
 """Every expert, ways to mix them, and the chosen mixture with its intervals: docs/forecasts.md.
 
-    python benchmarks/mixture.py --data-folder DIR [--guest fuels=FORECASTS.npy] [--choice]
+    python benchmarks/mixture.py --data-folder DIR [--guest NAME=RUN] [--choice]
 
 DIR holds milan_net_441cells_hourly.npz and metr_la_first10_full_5min.npz; the synthetic federation
 needs no file. --choice prints the days on which the mixture was chosen (all before the test
-windows), otherwise the test windows are printed. A guest is an array [client, step] of Milan's 22
-test days, on the normalised scale, of the 100 clients drawn with seed 0 and split 40/0/22.
+windows), otherwise the test windows are printed. A guest is one more expert for Milan: the models
+of a finished run on the same 100 clients and 22 test days, from its forecasts.parquet:
+
+    fuels run --preset paper --data DIR/milan_net_441cells_hourly.npz --clients 100 --rounds 40 \\
+        --split 40/0/22 --out RUN
 """
 
 from __future__ import annotations
@@ -16,15 +19,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+import polars as pl
 
 from fuels.build import load_dataset
 from fuels.config import Settings, merge
 from fuels.data.windows import Dataset
+from fuels.errors import FuelsError
 from fuels.experts.history import Floats, History, fill_from_earlier, history_of
 from fuels.experts.mixture import LEARNER_NAMES
 from fuels.experts.online import start
 from fuels.experts.pool import Pool
+from fuels.report.folder import RunFolder
 
 HOLIDAY_PERIODS = 5  # made holidays at the end of a choice window: Sundays again and again
 
@@ -144,11 +149,32 @@ def awake(experts: dict[str, Floats]) -> dict[str, Floats]:
     return {name: np.where(np.isnan(f), mean, f) for name, f in experts.items()}
 
 
-def measure(
-    case: Case, guests: dict[str, NDArray[np.float32]]
-) -> Iterator[tuple[str, dict[str, float]]]:
+def forecasts_of(run: Path, dataset: Dataset) -> Floats:
+    """What the models of a run said of the test part, normalised, [client, step]."""
+    folder = RunFolder(run)
+    if not folder.finished:
+        raise FuelsError(f"{run}: no finished run is here")
+    if folder.mixture.exists():
+        raise FuelsError(f"{run}: its forecasts are a mixture already; take one of --preset paper")
+    first, last = dataset.split.part("test")
+    times = pl.Series(np.tile(dataset.times("test").astype("datetime64[ms]"), len(dataset.ids)))
+    table = pl.read_parquet(folder.forecasts)
+    moments = table["time"].dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+    same = table["client"].to_list() == np.repeat(dataset.ids, last - first).tolist()
+    if not same or not moments.equals(times):
+        raise FuelsError(
+            f"{run}: it is not about the {len(dataset.ids)} clients and {last - first} test steps"
+            " of this case"
+        )
+    said = table["forecast"].to_numpy().reshape(len(dataset.ids), -1)
+    result: Floats = (said - dataset.mean[:, None]) / dataset.std[:, None]
+    return result
+
+
+def measure(case: Case, runs: dict[str, Path]) -> Iterator[tuple[str, dict[str, float]]]:
     """Title and figures of every window of a case."""
     dataset, history = load(case)
+    guests = {name: forecasts_of(run, dataset) for name, run in runs.items()}
     p, end = history.period, case.fit * history.period
     last = min(max(b for _, b in case.windows.values()) * p, history.length)
     online = start(Pool(), history, end, guests=list(guests))
@@ -188,16 +214,27 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-folder", type=Path, required=True)
-    parser.add_argument("--guest", default="", help="NAME=FILE.npy, Milan's 22 test days")
+    parser.add_argument("--guest", default="", help="NAME=RUN, a run folder; for Milan")
     parser.add_argument("--choice", action="store_true", help="the windows of the choice")
     options = parser.parse_args()
+    name, equals, run = options.guest.partition("=")
+    if options.guest and not (name and equals and run):
+        parser.error("--guest takes NAME=RUN")
+    if options.guest and options.choice:
+        parser.error("--guest is for the test windows; leave out --choice")
+    try:
+        show(options.data_folder, options.choice, {name: Path(run)} if options.guest else {})
+    except FuelsError as error:
+        raise SystemExit(f"mixture.py: {error}") from None
+
+
+def show(folder: Path, choice: bool, guests: dict[str, Path]) -> None:
     columns: dict[str, dict[str, float]] = {}
-    for case in cases(options.data_folder, options.choice):
+    for case in cases(folder, choice):
         columns |= dict(measure(case, {}))
-        if options.guest and case.name == "Milan" and not options.choice:
-            name, _, file = options.guest.partition("=")
-            for title, figures in measure(case, {name: np.load(file)}):
-                columns[f"{title}, with {name}"] = figures
+        if guests and case.name == "Milan":
+            for title, figures in measure(case, guests):
+                columns[f"{title}, with {' and '.join(guests)}"] = figures
     rows = list(dict.fromkeys(row for figures in columns.values() for row in figures))
     print("| | " + " | ".join(columns) + " |")
     print("|---" * (len(columns) + 1) + "|")

@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from fuels.build import load_dataset
-from fuels.config import read_config
+from fuels.errors import FuelsError
 from fuels.experts.history import history_of
 from fuels.judge import test_part, truth_of
 from fuels.mixing import begin
 from fuels.models import load_models
+from fuels.report.folder import RunFolder
 
 
 def main() -> None:
@@ -28,15 +29,26 @@ def main() -> None:
     parser.add_argument("--periods", type=int, default=11)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    settings, _ = read_config(options.run / "config.toml")
+    try:
+        show(options.run, options.periods)
+    except FuelsError as error:
+        raise SystemExit(f"windows.py: {error}") from None
+
+
+def show(run: Path, periods: int) -> None:
+    folder, settings, _ = RunFolder.reopen(run)
+    if not folder.finished:
+        raise FuelsError(f"{run}: this run is not finished; end it with fuels run --resume {run}")
+    if periods < 1:
+        raise FuelsError(f"--periods must be at least 1, it is {periods}")
     dataset = load_dataset(settings)
-    models = load_models(options.run / "models.safetensors")
+    models = load_models(folder.models)
     history = history_of(dataset)
     mixing = begin(models, history, dataset.split.train, title="personal model")
     past = mixing.run(history, dataset.split.test)
     assert past is not None  # a test part was trained for
     part, truth = test_part(dataset, past), truth_of(dataset)
-    width = options.periods * dataset.period
+    width = periods * dataset.period
     cuts = [slice(first, first + width) for first in range(0, truth.shape[1], width)]
     days = [str(dataset.times("test")[cut.start])[:10] for cut in cuts]
     print("| MSE | " + " | ".join(f"from {day}" for day in days) + " |")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from fuels.data.calendar import Calendar
 from fuels.data.panel import Panel
 from fuels.data.sample import Sample
 from fuels.data.windows import Dataset, Split
-from fuels.report.outcome import Outcome
+from fuels.experts.intervals import Bands
+from fuels.report.outcome import MixtureOutcome, Outcome
 from fuels.scores import score
 
 
@@ -81,6 +83,22 @@ def outcome(data: Dataset, errors: dict[str, list[float]], **changes: Any) -> Ou
         "summary": {},
     }
     return Outcome(**{**given, **changes})
+
+
+def mixed(run: Outcome) -> Outcome:
+    """The outcome with a mixture of two experts that are always trusted alike."""
+    clients, steps = run.forecasts["FUELS"].shape
+    wide = np.ones((2, clients, steps))
+    names = ("FUELS model", "drift")
+    mixture = MixtureOutcome(
+        model=names[0],
+        names=names,
+        weights=np.full((steps, clients, 2), 0.5),
+        bands=Bands((80.0, 95.0), -wide, wide),
+        coverage=np.array([0.8, 0.95]),
+        scores=dict.fromkeys(names, run.scores["FUELS"]),
+    )
+    return replace(run, mixture=mixture)
 
 
 ERRORS = {"FUELS": [0.1, 0.2, 0.3], "last value": [0.3, 0.3, 0.3], "ridge": [0.2, 0.1, 0.4]}

@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 
 from conftest import Fuels, make_panel
+from fuels.cli.experiment import NAMES
 from fuels.cli.options import METHODS, in_options
 from fuels.config import Data, Engine, Settings, to_dict
 from fuels.data.writers import write_panel
@@ -95,7 +96,7 @@ def test_notes_stand_once_and_only_above_a_run_that_begins(fuels: Fuels, csv: st
 def test_help_reads_as_prose(fuels: Fuels, monkeypatch: pytest.MonkeyPatch, width: str) -> None:
     """Paragraphs fill the width: a line ends early only where the next word would not fit."""
     monkeypatch.setenv("COLUMNS", width)
-    monkeypatch.setenv("TERMINAL_WIDTH", width)
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", int(width))
     for command in ("run", "forecast", "compare", "experiment", "bench", "data convert"):
         code, out, _ = fuels(*command.split(), "--help")
         assert code == 0
@@ -149,6 +150,8 @@ def test_every_option_that_renames_names_a_setting() -> None:
         ("data convert --activity ", "net sms call all"),
         ("data convert --layout ", "long wide"),
         ("data synth --activity s", "sms"),
+        ("experiment c", "communication complexity cold-start"),
+        ("experiment l", "list"),
     ],
 )
 def test_the_shell_completes_values(
@@ -167,8 +170,43 @@ def test_the_shell_completes_values(
     assert capsys.readouterr().out.split() == found.split()
 
 
-def test_the_methods_are_those_there_are() -> None:
+def test_the_methods_and_experiments_are_those_there_are() -> None:
+    from fuels.experiments import EXPERIMENTS
+
     assert tuple(KNOWN) == METHODS
+    assert tuple(EXPERIMENTS) == NAMES
+
+
+def test_help_says_what_a_path_is_and_how_long_a_first_run_takes(fuels: Fuels) -> None:
+    for command in ("describe", "convert"):
+        code, out, _ = fuels("data", command, "--help")
+        arguments = out[out.index("Arguments") : out.index("Options")]
+        assert code == 0 and "A CSV, Parquet" in arguments
+    for words in (["--help"], ["run", "--help"]):
+        text = " ".join(fuels(*words)[1].split())
+        assert "synthetic federation in a minute or two." in text
+
+
+def test_text_for_programs_is_not_wrapped(fuels: Fuels, csv: str) -> None:
+    """Each note is one line, whatever rich takes for the width of a pipe."""
+    _, _, err = fuels("run", "--data", csv, "--scale", "quick", "--clients", "all", *SMALL)
+    notes = [line for line in err.splitlines() if line.startswith("--scale quick")]
+    assert len(notes) == 1 and notes[0].endswith("(100 clients, 200 rounds)")
+    code, out, _ = fuels("data", "describe", csv, "--missing", "99999")
+    lines = out.splitlines()
+    assert code == 0 and all(line == line.rstrip() for line in lines)
+    labels = [line[:18].strip() for line in lines[: lines.index("")]]
+    assert all(labels)  # a line without a label would be the rest of another
+
+
+def test_a_run_says_what_it_does_after_the_rounds(fuels: Fuels, csv: str) -> None:
+    _, _, err = fuels("run", "--data", csv, "--preset", "paper", *SMALL)
+    assert err.splitlines()[-1] == "comparing with the references"
+    _, _, err = fuels("run", "--data", csv, *SMALL, "--plots")
+    assert err.splitlines()[-2:] == [
+        "weighing the experts, comparing with the references",
+        "drawing the pictures",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -209,6 +247,7 @@ def test_text_that_is_not_utf8_says_so(fuels: Fuels, tmp_path: Path) -> None:
 
 def test_forecasts_say_what_is_missing(fuels: Fuels, csv: str, tmp_path: Path) -> None:
     assert fuels("run", "--data", csv, "--out", "r", *SMALL)[0] == 0
+    assert fuels("run", "--data", csv, "--preset", "paper", "--out", "p", *SMALL)[0] == 0
     (tmp_path / "empty").mkdir()
     code, _, err = fuels("forecast", "empty")
     assert code == 1 and "empty: no finished run is here, models.safetensors is missing" in err
@@ -216,10 +255,13 @@ def test_forecasts_say_what_is_missing(fuels: Fuels, csv: str, tmp_path: Path) -
     assert code == 1 and "there is no folder nowhere" in err
     code, _, err = fuels("run", "--set", "data.source=")
     assert code == 1 and "data.source is empty" in err
-    silent = pl.read_csv(csv).with_columns(y=pl.lit(None, pl.Float64))
+    later = pl.col("ds").str.to_datetime().dt.offset_by("60d")  # the run's own data do not help
+    silent = pl.read_csv(csv).with_columns(later, y=pl.lit(None, pl.Float64))
     silent.write_csv("silent.csv")
-    code, out, err = fuels("forecast", "r", "--data", "silent.csv")
+    code, out, err = fuels("forecast", "p", "--data", "silent.csv")
     assert code == 1 and not out and "no client has the newest values" in err
+    code, out, err = fuels("forecast", "r", "--data", "silent.csv")  # some experts need no window
+    assert code == 0 and out and "nothing is known of the last 24 steps of 4 clients" in err
 
 
 def test_a_wide_table_of_clients_with_odd_names_is_no_headless_one(

@@ -365,3 +365,15 @@ def test_the_order_of_rows_and_clients_does_not_matter(tmp_path, panel, data):
     order = data.draw(st.permutations(range(table.height)))
     shuffled = panel_from_frame(table[list(order)])
     assert same(shuffled, panel_from_frame(table))
+
+
+def test_values_marked_as_missing_are_counted_after_the_cut(tmp_path):
+    hours = "".join(
+        f"2024-01-0{day}T{hour:02}:00,{hour % 12}\n" for day in (1, 2, 3) for hour in range(24)
+    )
+    (tmp_path / "p.csv").write_text("time,a\n" + hours)
+    whole = read_panel(tmp_path / "p.csv", missing="0")
+    assert whole.notes == ("6 values equal to 0 were marked as missing",)
+    part = read_panel(tmp_path / "p.csv", missing="0", start="2024-01-02", end="2024-01-02T12:00")
+    assert part.notes == ("1 values equal to 0 were marked as missing",)
+    assert np.isnan(part.values).sum() == 1

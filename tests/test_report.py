@@ -13,7 +13,7 @@ from rich.console import Console
 from fuels.config import Settings, Training
 from fuels.federation.loop import Round
 from fuels.federation.transport import Failure
-from fuels.report.display import LiveProgress, PlainProgress, Progress, progress
+from fuels.report.display import LiveProgress, PlainProgress, Progress, progress, working
 from fuels.report.outcome import best_reference
 from fuels.report.style import duration, number, short
 from fuels.report.tables import (
@@ -311,3 +311,13 @@ def test_live_panel_shows_the_round_and_survives_an_interruption() -> None:
         assert words in text
     assert "stopped after" in text
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")  # the cursor is back
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_is_done_after_the_rounds_is_said(terminal: bool) -> None:
+    file = io.StringIO()
+    with working(Console(file=file, force_terminal=terminal, width=30))("weighing the [experts]"):
+        at_once = file.getvalue()
+    said = file.getvalue()
+    assert "weighing the [experts]" in said
+    assert terminal or at_once == said == "weighing the [experts]\n"

@@ -8,6 +8,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ import pytest
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.report import plots
-from fuels.report.style import legend_columns, looks, origin
-from outcomes import ERRORS, dataset, outcome
+from fuels.report.expert_plots import draw_experts
+from fuels.report.outcome import own_rows
+from fuels.report.style import legend_columns, looks, midnights, origin
+from outcomes import ERRORS, dataset, mixed, outcome
 
 
 def test_report_modules_do_not_load_matplotlib_or_torch() -> None:
@@ -68,11 +71,70 @@ def test_numbers_sent_add_up_over_the_clients() -> None:
     np.testing.assert_allclose(plots.numbers_sent(run), [10, 40, 55])
 
 
+def test_the_best_client_is_one_whose_values_move() -> None:
+    data = dataset(4)
+    first = data.split.val
+    data.series[0, first:] = 1.5  # nothing happens in its test part
+    data.series[1, first:] = 0.5
+    data.series[1, first] = 9.0  # and here only where there is no target
+    data.target[1, first] = False
+    assert plots.standing_still(data).tolist() == [True, True, False, False]
+    run = outcome(data, {"FUELS": [0.1, 0.2, 0.3, 0.4]})
+    assert plots.telling_clients(run) == {2: "best", 1: "median", 3: "worst"}
+    data.series[:, first:] = 1.5
+    nothing = outcome(data, {"FUELS": [0.1, 0.2, 0.3, 0.4]})
+    assert plots.telling_clients(nothing)[0] == "best"
+
+
 def test_each_reference_keeps_its_grey() -> None:
     names = ["FUELS", "a", "b", "c"]
-    assert looks(names, "FUELS", "a")["b"] == looks(names, "FUELS", "c")["b"]
-    assert looks(names, "FUELS", "a")["a"]["color"] == looks(names, "FUELS", "c")["c"]["color"]
-    assert len({str(look) for look in looks(names, "FUELS", None).values()}) == 4
+
+    def of(rival: str | None) -> dict[str, Any]:
+        return looks(names, "FUELS", "FUELS model alone", rival)
+
+    assert of("a")["b"] == of("c")["b"]
+    assert of("a")["a"]["color"] == of("c")["c"]["color"]
+    assert len({str(look) for look in of(None).values()}) == 4
+
+
+@pytest.mark.parametrize("rival", ["last value", "ridge + time of period"])
+def test_no_two_lines_of_a_run_look_alike(rival: str) -> None:
+    """The method, its model alone and every reference there is differ in colour or in dashes."""
+    references = [
+        "last value",
+        "one period ago",
+        "one week ago",
+        "ridge",
+        "ridge + time of period",
+    ]
+    names = [*own_rows("FUELS"), *references]
+    found = looks(names, *own_rows("FUELS"), rival)
+    told = {(look["color"], str(look.get("linestyle", "solid"))) for look in found.values()}
+    assert list(found) == names and len(told) == len(names)
+
+
+def test_dates_stand_equally_far_apart_across_the_turn_of_a_month() -> None:
+    zone = ZoneInfo("Europe/Rome")
+    first, last = np.datetime64("2013-11-21T23:00"), np.datetime64("2013-12-12T22:00")
+    found = midnights(first, last, zone)
+    days = [(moment.month, moment.day) for moment in found]
+    assert days == [(11, 22), (11, 25), (11, 28), (12, 1), (12, 4), (12, 7), (12, 10)]
+    assert all(moment.hour == 0 and moment.tzinfo is zone for moment in found)
+    later = midnights(first + np.timedelta64(1, "h"), last, zone)
+    assert later[0].day == 23  # the first midnight within
+    for length in range(2, 400):
+        span = midnights(first, first + np.timedelta64(length, "D"), zone)
+        assert 2 <= len(span) <= 8
+
+
+def test_the_picture_of_the_experts_names_its_axes() -> None:
+    run = outcome(dataset(period=24, periods=(4, 1, 12), step=3600), ERRORS)
+    picture = draw_experts(mixed(run))
+    assert {axis.get_ylabel() for axis in picture.axes} == {"weight"}
+    assert picture.axes[-1].get_xlabel() == "time"
+    assert any("running means over 24 steps" in text.get_text() for text in picture.texts)
+    ticks = picture.axes[0].get_xticks()
+    assert np.ptp(np.diff(ticks)) < 1e-9 and len(ticks) == 6  # 12 days, one in two
 
 
 def test_a_long_legend_takes_several_rows() -> None:

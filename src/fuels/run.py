@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -32,6 +32,8 @@ from fuels.runtime import peak_memory_mb
 from fuels.scores import share_better
 from fuels.version import __version__
 
+Tell = Callable[[str], AbstractContextManager[Any]]
+
 
 def run(
     settings: Settings,
@@ -42,10 +44,12 @@ def run(
     resume: bool = False,
     watch: Any = None,
     plots: bool = True,
+    tell: Tell = nullcontext,
 ) -> Outcome:
     """Train and write the run folder; `resume` goes on from its checkpoint.
 
     `watch(loop)` gives a context manager whose value is a watcher: the progress display.
+    `tell(words)` gives one around each piece of work after the rounds that takes a while.
     """
     # The data are read and everything is checked before the folder is touched: a run that cannot
     # begin leaves nothing behind.
@@ -63,7 +67,7 @@ def run(
             with display as watcher:
                 watchers: Sequence[Watcher] = [folder] if watcher is None else [folder, watcher]
                 job.loop.run(watchers, saver=_Saver(folder, job))
-            return conclude(job, folder, plots=plots)
+            return conclude(job, folder, plots=plots, tell=tell)
 
 
 class _Saver:
@@ -118,17 +122,22 @@ def warm_start(job: Job, source: Path) -> None:
     job.sites.load(site.state())
 
 
-def conclude(job: Job, folder: RunFolder, *, plots: bool = True) -> Outcome:
+def conclude(
+    job: Job, folder: RunFolder, *, plots: bool = True, tell: Tell = nullcontext
+) -> Outcome:
     """Judge the kept models, compare with the references, write the results."""
     models = write_models(job, folder, job.loop.final_download())
     save_state(folder.server, job.loop.server.state(), {"clients": list(job.loop.clients)})
-    judged = judge_models(job, models)
+    experts = "weighing the experts, " if job.settings.mixture.on else ""
+    with tell(f"{experts}comparing with the references"):
+        judged = judge_models(job, models)
     outcome = outcome_of(job, folder, judged)
     write_judged(job.dataset, folder, judged)
     if plots:
         from fuels.report.plots import write_plots  # matplotlib is slow to import
 
-        write_plots(outcome, folder.plots)
+        with tell("drawing the pictures"):
+            write_plots(outcome, folder.plots)
     folder.finish(outcome.summary)
     return outcome
 

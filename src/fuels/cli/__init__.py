@@ -30,7 +30,7 @@ app = typer.Typer(
     help=(
         "Learn accurate personal forecasters for many traffic series together, without any owner"
         " showing its data.\n\nStart with [bold]fuels run[/bold]: it trains on an embedded,"
-        " synthetic federation in about a minute."
+        " synthetic federation in a minute or two."
     ),
     no_args_is_help=True,
     rich_markup_mode="rich",

@@ -43,6 +43,7 @@ def bench_command(
     from fuels.bench.machine import describe_machine
     from fuels.bench.measure import race
     from fuels.bench.work import Sizes
+    from fuels.report.terminal import say
 
     if out is not None and not out.parent.is_dir():
         raise FuelsError(f"--out {out}: there is no folder {out.parent}")
@@ -71,7 +72,5 @@ def bench_command(
         else:
             console.out(table.to_plain(), highlight=False)
     for note in notes(done):
-        console.print(note, highlight=False, markup=False)
-    console.print(
-        f"{machine['cpu']}, {machine['cores']} cores; {done.seconds:.0f} seconds", highlight=False
-    )
+        say(console, note)
+    say(console, f"{machine['cpu']}, {machine['cores']} cores; {done.seconds:.0f} seconds")

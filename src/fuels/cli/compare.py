@@ -186,6 +186,7 @@ def compare_all(
     """Do what is not yet done, then write and print the table."""
     from rich.console import Console
 
+    from fuels.report.terminal import say
     from fuels.study import compare
     from fuels.study.files import write_text
     from fuels.study.progress import Spoken
@@ -195,7 +196,7 @@ def compare_all(
     every = [settings for row in wanted for settings in row]
     store.dataset(every[0])  # data that cannot be used are refused before anything is said
     for remark in remarks:
-        teller.console.print(remark, style="yellow", highlight=False)
+        say(teller.console, remark, "yellow")
     done = ensure_runs(every, engine, store, teller=teller)
     results = iter(done)
     comparison = compare.compare([[next(results).record for _ in row] for row in wanted])
@@ -220,13 +221,15 @@ def command_line() -> str:
 
 def show(console: Any, table: Table, notes: Sequence[str]) -> None:
     """A table and its sentences on stdout: in colour on a terminal, plain elsewhere."""
+    from fuels.report.terminal import say
+
     if console.is_terminal:
         console.print("", table.to_rich(), "", sep="\n")
     else:
         marks = "* best of its column\n" if any(column.best for column in table.columns) else ""
         console.out("\n" + table.to_plain() + marks, highlight=False)
     for note in notes:
-        console.print(note, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+        say(console, note)
 
 
 # -- reading options ---------------------------------------------------------------------------

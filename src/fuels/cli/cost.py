@@ -62,6 +62,7 @@ def cost_command(
     from rich.console import Console
 
     from fuels.costs import COSTS, Sizes, costs
+    from fuels.report.terminal import say
 
     sizes = Sizes(
         clients=clients,
@@ -86,10 +87,10 @@ def cost_command(
             console.print("", table.to_rich(), sep="\n")
         else:
             console.out(table.to_plain(), highlight=False)
-    console.print(
+    say(
+        console,
         "Operations are multiply-adds of matrix products. appendix: as the paper's complexity"
         " table counts, a backward pass for a forward pass; code: what is really multiplied.",
-        highlight=False,
     )
 
 

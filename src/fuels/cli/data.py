@@ -23,11 +23,15 @@ data_app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-Source = Annotated[Path, typer.Argument(show_default=False)]
-KINDS = (
-    "PATH is a CSV, Parquet, npz or HDF5 (METR-LA) file, or raw Telecom Italia records: one file"
-    " sms-call-internet-*.txt or a folder of them."
-)
+Source = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PATH",
+        help="A CSV, Parquet, npz or HDF5 (METR-LA) file, or raw Telecom Italia records: one file"
+        " sms-call-internet-*.txt or a folder of them.",
+        show_default=False,
+    ),
+]
 Out = Annotated[
     Path,
     typer.Option(help="File to write: .parquet, .csv or .npz.", show_default=False),
@@ -49,8 +53,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 @data_app.command(
     "describe",
     help="Show what is in a file: clients, span, step, missing values, dead clients, the period."
-    f"\n\n{KINDS}\n\n"
-    "Example: fuels data describe traffic.csv --resample 1h --how sum",
+    "\n\nExample: fuels data describe traffic.csv --resample 1h --how sum",
 )
 def describe_command(
     path: Source,
@@ -71,6 +74,7 @@ def describe_command(
     from rich.console import Console
 
     from fuels.data.describe import describe
+    from fuels.report.terminal import plain
 
     options = opt.ReadOptions(
         client_column=client_column,
@@ -91,14 +95,18 @@ def describe_command(
         typer.echo(json.dumps(found.to_dict(), indent=2))
     else:
         console = Console()
-        console.print(found.render(ascii_only=console.options.ascii_only))
+        shown = found.render(ascii_only=console.options.ascii_only)
+        if console.is_terminal:
+            console.print(shown)
+        else:
+            console.out(plain(shown), end="", highlight=False)
 
 
 @data_app.command(
     "convert",
     help="Turn any known format into a panel file that every command reads quickly."
-    f"\n\n{KINDS} Raw records are summed to the hour (or --resample) while they are read, in"
-    " bounded memory however many files there are.\n\n"
+    "\n\nRaw records are summed to the hour (or --resample) while they are read, in bounded memory"
+    " however many files there are.\n\n"
     "Example: fuels data convert raw --out net.parquet --coordinates cells.csv",
 )
 def convert_command(

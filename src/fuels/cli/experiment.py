@@ -15,10 +15,33 @@ from fuels.errors import FuelsError
 if TYPE_CHECKING:
     from fuels.experiments.base import Experiment
 
+NAMES = (  # of fuels.experiments, which takes seconds to import: too long for completion
+    "data",
+    "performance",
+    "predictions",
+    "communication",
+    "ablation",
+    "hyperparameters",
+    "prototype-size",
+    "similarity",
+    "filtering",
+    "privacy",
+    "metr-la",
+    "complexity",
+    "theory",
+    "skill",
+    "cold-start",
+)
+
 
 def experiment_command(
     name: Annotated[
-        str, typer.Argument(metavar="NAME|list", help="The experiment; list shows all of them.")
+        str,
+        typer.Argument(
+            metavar="NAME|list",
+            help="The experiment; list shows all of them.",
+            autocompletion=opt.complete((*NAMES, "list")),
+        ),
     ],
     data: Annotated[
         list[str] | None,
@@ -129,6 +152,7 @@ def run_experiment(
 
     from fuels.experiments.base import Context, write
     from fuels.methods import EXTENSIONS, METHODS
+    from fuels.report.terminal import say
     from fuels.study.assemble import check_options
     from fuels.study.progress import Spoken
     from fuels.study.store import DEFAULT_RUNS, Store
@@ -155,11 +179,11 @@ def run_experiment(
         options=experiment.own_options(option),
     )
     if scale == "quick":
-        teller.console.print(
+        say(
+            teller.console,
             f"--scale quick: {context.clients or 'all'} clients, {context.rounds} rounds; the"
             " paper's size is --scale paper",
-            style="yellow",
-            highlight=False,
+            "yellow",
         )
     with shared.going_on(f"fuels experiment {experiment.name}"):
         result = experiment.run(context)

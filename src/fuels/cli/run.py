@@ -221,9 +221,9 @@ def run_command(
 ) -> None:
     """Train personal forecasters and compare them with simple references.
 
-    Without options it trains FUELS on an embedded synthetic federation that is small enough for a
-    minute or two. Everything a run leaves lies in one folder: forecasts, models, figures, pictures,
-    and the config that reproduces it. An interrupted run goes on with --resume.
+    Without options it trains FUELS on an embedded, synthetic federation in a minute or two.
+    Everything a run leaves lies in one folder: forecasts, models, figures, pictures, and the config
+    that reproduces it. An interrupted run goes on with --resume.
 
     Example: fuels run --data traffic.csv --clients 50 --rounds 80 --out first
     """
@@ -295,8 +295,9 @@ def train(
     from rich.console import Console
 
     from fuels.methods import complete
-    from fuels.report.display import progress
+    from fuels.report.display import progress, working
     from fuels.report.tables import print_outcome, print_profile
+    from fuels.report.terminal import say
     from fuels.run import run
 
     settings = complete(settings)  # so that config.toml shows every number that was used
@@ -304,7 +305,7 @@ def train(
 
     def watch(loop: Loop) -> Progress:
         for note in () if as_json else notes:  # only now is it sure that the run can begin
-            console.print(note, style="yellow", highlight=False)
+            say(console, note, "yellow")
         return progress(
             loop.training.rounds,
             loop.round,
@@ -317,7 +318,15 @@ def train(
     if not resuming:
         folder.refuse_used()
     try:
-        outcome = run(settings, engine, folder, resume=resuming, watch=watch, plots=plots)
+        outcome = run(
+            settings,
+            engine,
+            folder,
+            resume=resuming,
+            watch=watch,
+            plots=plots,
+            tell=working(console),
+        )
     except KeyboardInterrupt:
         if not folder.config.exists():
             raise InterruptedRunError(

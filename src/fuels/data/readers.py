@@ -55,10 +55,10 @@ class Shape:
 
     def form(self, panel: Panel) -> tuple[Panel, int]:
         """What is done to each client alone, and how many values were marked as missing."""
-        panel, marked = mark_missing(panel, self.missing)
-        refuse_extreme(panel)
         if self.start is not None or self.end is not None:
             panel = panel.between(self.start, self.end)
+        panel, marked = mark_missing(panel, self.missing)
+        refuse_extreme(panel)
         if self.resample is not None:
             if self.how is None:
                 raise FuelsError("--resample needs --how sum (counts) or --how mean (levels)")

@@ -4,13 +4,16 @@ Both are watchers of the round loop and write to stderr, so that stdout carries 
 
     with progress(training.rounds, loop.round) as watcher:
         loop.run([watcher])
+
+What takes a while after the rounds says what it is, through `working`.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -22,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fuels.report.style import duration, number
+from fuels.report.terminal import say
 
 if TYPE_CHECKING:
     from fuels.federation.loop import Round
@@ -53,6 +57,26 @@ def progress(
     display = kind(total_rounds, start_round, console, title)
     display.best_score, display.best_round = best_score, best_round
     return display
+
+
+def working(console: Console | None = None) -> Callable[[str], AbstractContextManager[None]]:
+    """Says what is being done: in a line that moves on a terminal, in one that stays elsewhere.
+
+    with working()("drawing pictures"):
+        ...
+    """
+    console = console or Console(stderr=True)
+
+    @contextmanager
+    def telling(what: str) -> Iterator[None]:
+        if console.is_terminal and not console.is_dumb_terminal:
+            with console.status(Text(what)):
+                yield
+        else:
+            say(console, what)
+            yield
+
+    return telling
 
 
 class Progress:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.report.outcome import MixtureOutcome, Outcome
-from fuels.report.plots import telling_clients, time_axis
-from fuels.report.style import METHOD, figure, legend, origin, short
+from fuels.report.plots import telling_clients
+from fuels.report.style import METHOD, figure, legend, origin, short, time_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,18 +33,18 @@ def draw_experts(outcome: Outcome) -> Figure:
     chosen = telling_clients(outcome)
     first, last = dataset.split.part("test")
     times = dataset.times("test")
+    smooth = min(dataset.period, last - first)
     picture, grid = figure(
         1 + len(chosen),
         1,
         [*names, OTHERS],
         title="Who was trusted when",
-        subtitle=f"Weights of the experts in the forecasts of {outcome.title} over the test part;"
-        f" the personal model had the largest weight in {mixture.led:.0%} of all steps.",
+        subtitle=f"Weights of the experts in the forecasts of {outcome.title}, running means over"
+        f" {smooth} steps; the personal model had the largest in {mixture.led:.0%} of all steps.",
         footer=origin(outcome.dataset),
         height=1.35,
         gap=0.25,
     )
-    smooth = min(dataset.period, last - first)
     panels = {"mean over all clients": mixture.weights.mean(axis=1)}
     for client, why in chosen.items():
         panels[f"{short(dataset.ids[client])}, {why}"] = mixture.weights[:, client]
@@ -54,7 +54,9 @@ def draw_experts(outcome: Outcome) -> Figure:
         axis.set_ylim(0, 1)
         axis.set_xlim(times[0], times[-1])
         time_axis(axis, dataset.panel.timezone, times)
-    grid[-1][0].set_xlabel(f"running mean over {smooth} steps")
+        axis.set_ylabel("weight")
+    zone = dataset.panel.timezone
+    grid[-1][0].set_xlabel(f"local time ({zone})" if zone else "time")
     legend(picture, grid[0][0])
     return picture
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.data.clock import format_step, zone_info
+from fuels.data.clock import format_step
 from fuels.errors import FuelsError
-from fuels.report.outcome import Outcome, best_reference
+from fuels.report.outcome import Outcome, best_reference, own_rows
 from fuels.report.style import (
     INK,
     METHOD,
@@ -27,11 +26,14 @@ from fuels.report.style import (
     origin,
     save,
     short,
+    time_axis,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from fuels.data.windows import Dataset
 
 Floats = NDArray[np.float64]
 
@@ -95,10 +97,15 @@ def draw_forecasts(outcome: Outcome) -> Figure:
 
 
 def telling_clients(outcome: Outcome) -> dict[int, str]:
-    """Best, median and worst client by MSE, and where the method gains most, with their roles."""
+    """Best, median and worst client by MSE, and where the method gains most, with their roles.
+
+    The best is one whose values move: to forecast one that stands still is no achievement.
+    """
     mse = outcome.scores[outcome.title].mse
     order = np.argsort(mse, kind="stable")[: int((~np.isnan(mse)).sum())]
-    picks = [("best", order[0]), ("median", order[(len(order) - 1) // 2]), ("worst", order[-1])]
+    still = standing_still(outcome.dataset)
+    best = next((client for client in order if not still[client]), order[0])
+    picks = [("best", best), ("median", order[(len(order) - 1) // 2]), ("worst", order[-1])]
     rival = best_reference(outcome)
     if rival is not None:
         gain = outcome.scores[rival].mse - mse
@@ -109,6 +116,15 @@ def telling_clients(outcome: Outcome) -> dict[int, str]:
         known = roles.get(int(client))
         roles[int(client)] = f"{known}, {role}" if known else role
     return roles if len(order) > 1 else {int(order[0]): "the only client with a score"}
+
+
+def standing_still(dataset: Dataset) -> NDArray[np.bool_]:
+    """Clients whose observed values are the same throughout the test part, [client]."""
+    first, last = dataset.split.part("test")
+    series, target = dataset.series[:, first:last], dataset.target[:, first:last]
+    highest = np.where(target, series, -np.inf).max(axis=1)
+    still: NDArray[np.bool_] = highest <= np.where(target, series, np.inf).min(axis=1)
+    return still
 
 
 def _draw_client(
@@ -158,30 +174,6 @@ def _line(axis: Axes, x: NDArray[Any], y: Floats, label: str, look: Look) -> Non
     alone = there[1:-1] & ~there[:-2] & ~there[2:]
     if alone.any():
         axis.plot(x[alone], y[alone], ".", color=look["color"], markersize=4)
-
-
-def time_axis(axis: Axes, timezone: str | None, times: NDArray[np.datetime64]) -> None:
-    """The local clock: up to ten days are named at noon between their midnights."""
-    from matplotlib import dates as matplotlib_dates
-    from matplotlib.ticker import NullFormatter
-
-    dates: Any = matplotlib_dates  # carries no types
-
-    zone: tzinfo = zone_info(timezone) if timezone else UTC
-    days = (times[-1] - times[0]) / np.timedelta64(1, "D")
-    line = axis.xaxis
-    if 1.5 <= days <= 10:
-        line.set_major_locator(dates.DayLocator(tz=zone))
-        line.set_major_formatter(NullFormatter())
-        line.set_minor_locator(dates.HourLocator(12, tz=zone))
-        line.set_minor_formatter(dates.DateFormatter("%a %d %b", tz=zone))
-        axis.tick_params(axis="x", which="minor", length=0)
-    else:
-        line.set_major_locator(dates.AutoDateLocator(tz=zone, maxticks=8))
-        line.set_major_formatter(
-            dates.DateFormatter("%d %b %H:%M" if days < 1.5 else "%d %b", tz=zone)
-        )
-    axis.set_xlim(times[0], times[-1] + (times[-1] - times[0]) / 100)
 
 
 # -- errors ------------------------------------------------------------------------------------
@@ -369,4 +361,4 @@ def _reading(history: Sequence[dict[str, Any]], best: int | None, sent: float) -
 
 
 def _looks(outcome: Outcome, names: Sequence[str]) -> dict[str, Look]:
-    return looks(names, outcome.title, best_reference(outcome))
+    return looks(names, *own_rows(outcome.title), best_reference(outcome))

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.data.clock import zone_info
 from fuels.errors import FuelsError
 
 if TYPE_CHECKING:
@@ -35,6 +40,7 @@ REST: tuple[Look, ...] = (  # references that are not the best one: grey, told a
 DPI = 130
 WIDTH, LEFT, RIGHT, FOOT = 10.0, 0.9, 0.25, 0.85  # inches: the figure, and around the axes
 HEAD, LEGEND_ROW = 0.87, 0.21  # for title and subtitle, and for a row of the legend
+TICKS = 8  # dates below a picture at most
 BETWEEN = 0.4  # between two rows of axes
 
 
@@ -86,18 +92,20 @@ def origin(dataset: Dataset) -> str:
 # -- pictures ----------------------------------------------------------------------------------
 
 
-def looks(names: Sequence[str], method: str, rival: str | None) -> dict[str, Look]:
-    """Line style of each forecast: the method, its best reference, and the rest in grey.
+def looks(names: Sequence[str], method: str, alone: str, rival: str | None) -> dict[str, Look]:
+    """Line style of each forecast: the method, its model alone, its best reference, and others.
 
-    A grey goes with the place among the references, so that it is the same in every run.
+    Those are grey. A grey goes with the place among the references, so that it is the same in
+    every run.
     """
-    references = [name for name in names if name != method]
+    references = [name for name in names if name not in (method, alone)]
     found: dict[str, Look] = {
         name: {**REST[i % len(REST)], "linewidth": 1.3, "zorder": 3}
         for i, name in enumerate(references)
     }
     if rival is not None:
         found[rival] = {"color": RIVAL, "linewidth": 1.7, "zorder": 4}
+    found[alone] = {"color": METHOD, "linestyle": (0, (4, 1.5)), "linewidth": 1.1, "zorder": 3}
     found[method] = {"color": METHOD, "linewidth": 2.2, "zorder": 5}
     return {name: found[name] for name in names}
 
@@ -206,6 +214,46 @@ def log_scale(axis: Axes, which: str, values: Sequence[float], ratio: float) -> 
     line.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     line.set_minor_formatter(NullFormatter())
     return True
+
+
+def time_axis(axis: Axes, timezone: str | None, times: NDArray[np.datetime64]) -> None:
+    """The local clock: up to ten days are named at noon between their midnights.
+
+    More days have a midnight every so many of them, also across the turn of a month.
+    """
+    from matplotlib import dates as matplotlib_dates
+    from matplotlib.ticker import NullFormatter
+
+    dates: Any = matplotlib_dates  # carries no types
+
+    zone: tzinfo = zone_info(timezone) if timezone else UTC
+    days = (times[-1] - times[0]) / np.timedelta64(1, "D")
+    line = axis.xaxis
+    if 1.5 <= days <= 10:
+        line.set_major_locator(dates.DayLocator(tz=zone))
+        line.set_major_formatter(NullFormatter())
+        line.set_minor_locator(dates.HourLocator(12, tz=zone))
+        line.set_minor_formatter(dates.DateFormatter("%a %d %b", tz=zone))
+        axis.tick_params(axis="x", which="minor", length=0)
+    elif days < 1.5:
+        line.set_major_locator(dates.AutoDateLocator(tz=zone, maxticks=8))
+        line.set_major_formatter(dates.DateFormatter("%d %b %H:%M", tz=zone))
+    else:
+        axis.set_xticks(dates.date2num(midnights(times[0], times[-1], zone)))
+        line.set_major_formatter(dates.DateFormatter("%d %b", tz=zone))
+    axis.set_xlim(times[0], times[-1] + (times[-1] - times[0]) / 100)
+
+
+def midnights(first: np.datetime64, last: np.datetime64, zone: tzinfo) -> list[datetime]:
+    """At most eight local midnights from `first` to `last`, equally many days apart."""
+    begin, end = (
+        moment.astype("datetime64[s]").item().replace(tzinfo=UTC).astimezone(zone)
+        for moment in (first, last)
+    )
+    every = (end - begin).days // TICKS + 1
+    days = range((end.date() - begin.date()).days + 1)
+    found = [datetime.combine(begin.date() + timedelta(day), time.min, zone) for day in days]
+    return [moment for moment in found if begin <= moment <= end][::every]
 
 
 def save(picture: Figure, path: Path) -> Path:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import rich.box
 import rich.table
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fuels.report.outcome import Outcome, best_reference
 from fuels.report.style import number, short
+from fuels.report.terminal import Fitted, Strip
 
 Cell = str | float | None
 Best = Literal["", "lowest", "highest"]
@@ -76,16 +76,13 @@ class Table:
         return "\n".join([*head, *("  ".join(line).rstrip() for line in lines)]) + "\n"
 
     def to_rich(self) -> RenderableType:
-        """For a terminal, best values bold and green."""
-        names, units, *rows = self._aligned("{}")
-        has_units = any(unit.strip() for unit in units)
-        shown = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        for name, unit in zip(names, units, strict=True):
-            shown.add_column(Text(name + (f"\n{unit}" if has_units else "")), no_wrap=True)
-        winners = [self._winners(i) for i in range(len(self.columns))]
-        for place, row in enumerate(rows):
-            cells = zip(row, winners, strict=True)
-            shown.add_row(*(Text(t, "bold green" if place in best else "") for t, best in cells))
+        """For a terminal of any width, best values bold and green."""
+        cells = self._shown("{}")
+        strips = [
+            Strip(column.name, column.unit, *self._body(cells, i), self._winners(i))
+            for i, column in enumerate(self.columns)
+        ]
+        shown = Fitted(strips)
         return Group(Text(self.title, "bold"), "", shown) if self.title else shown
 
     # -- inside --------------------------------------------------------------------------------
@@ -119,14 +116,20 @@ class Table:
         cells = self._shown(mark)
         columns = []
         for i, column in enumerate(self.columns):
-            body, numeric = [row[i] for row in cells], self._is_numeric(i)
-            if numeric:
-                tails = [len(text) - len(_whole(text)) for text in body]
-                body = [text.ljust(len(_whole(text)) + max(tails)) for text in body]
+            body, numeric = self._body(cells, i)
             lines = [column.name, column.unit, *body]
             width = max(len(line) for line in lines)
             columns.append([line.rjust(width) if numeric else line.ljust(width) for line in lines])
         return [list(line) for line in zip(*columns, strict=True)]
+
+    def _body(self, cells: Sequence[Sequence[str]], column: int) -> tuple[list[str], bool]:
+        """The cells of a column, and whether they are numbers: then with blanks behind the point,
+        so that they only have to be put to the right."""
+        body, numeric = [row[column] for row in cells], self._is_numeric(column)
+        if numeric:
+            tails = [len(text) - len(_whole(text)) for text in body]
+            body = [text.ljust(len(_whole(text)) + max(tails)) for text in body]
+        return body, numeric
 
 
 def _absent(cell: Cell) -> bool:

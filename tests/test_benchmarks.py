@@ -1,0 +1,72 @@
+"""Benchmarks that read run folders: what they refuse, and what they take."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from conftest import make_panel
+from fuels.build import load_dataset
+from fuels.config import Engine, Settings, merge
+from fuels.data.writers import write_panel
+from fuels.errors import FuelsError
+from fuels.report.folder import RunFolder
+from fuels.run import run
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+
+
+def benchmark(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def settings(path: Path) -> Settings:
+    return merge(
+        Settings(),
+        {
+            "data": {"source": str(path)},
+            "windows": {"split": "6/0/6"},
+            "model": {"hidden": 4},
+            "training": {"rounds": 1},
+        },
+        "test",
+    )
+
+
+def test_windows_of_an_unfinished_run_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "r", Settings(), Engine())
+    words = [sys.executable, str(FOLDER / "windows.py"), str(tmp_path / "r")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr.startswith("windows.py: ") and len(done.stderr.splitlines()) == 1
+    assert "not finished" in done.stderr
+
+
+def test_a_guest_of_the_mixture_is_what_a_run_said(tmp_path: Path) -> None:
+    mixture = benchmark("mixture")
+    path = tmp_path / "p.parquet"
+    write_panel(make_panel(clients=3), path)
+    chosen = settings(path)
+    folder = RunFolder(tmp_path / "r")
+    with pytest.raises(FuelsError, match="no finished run is here"):
+        mixture.forecasts_of(folder.path, load_dataset(chosen))
+    outcome = run(chosen, Engine(threads=1), folder, plots=False)
+    said = mixture.forecasts_of(folder.path, outcome.dataset)
+    np.testing.assert_allclose(said, outcome.forecasts["FUELS"], rtol=1e-5, atol=1e-5)
+    other = load_dataset(merge(chosen, {"windows": {"split": "7/0/5"}}, "test"))
+    with pytest.raises(FuelsError, match="3 clients and 120 test steps"):
+        mixture.forecasts_of(folder.path, other)
+    folder.mixture.touch()
+    with pytest.raises(FuelsError, match="a mixture already"):
+        mixture.forecasts_of(folder.path, outcome.dataset)
