@@ -131,6 +131,23 @@ def test_fuels_without_contrastive_terms_is_solo() -> None:
     assert_identical(trained("fuels", panel, options=without), trained("solo", panel))
 
 
+@pytest.mark.parametrize("calendar", [[], ["time", "free"]])
+def test_another_encoder_is_trained(calendar: list[str]) -> None:
+    """FUELS encodes twice as many rows as a period has steps, whether the clock tells or not."""
+    panel, windows = small_panel(), {"calendar": calendar}
+    job = trained("fuels", panel, model={"encoder": "linear"}, windows=windows)
+    assert far_from_start(job) > 1e-3
+    assert np.isfinite(job.site.forecast(judged(job), "test")).all()
+
+
+def test_the_farthest_horizon_is_trained() -> None:
+    """One row has a target so far ahead, and the head of that step learns from it."""
+    job = trained("solo", small_panel(), windows={"horizon": 54})
+    start = job.method.facts.network.initial(0)["decoder"].reshape(54, -1)
+    heads = judged(job)["decoder"].numpy().reshape(3, 54, -1)
+    assert (np.abs(heads[0] - start).max(axis=1) > 1e-4).all()
+
+
 def test_one_client_under_fedavg_with_plain_sgd_is_solo() -> None:
     panel = small_panel(clients=1, holes=False)
     plain = {"optimiser": "sgd", "learning_rate": 0.05}

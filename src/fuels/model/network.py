@@ -174,7 +174,7 @@ class Network:
         if self.sample.change:  # the encoder too sees changes only, so a level shifts nothing
             x = x - x[:, :, self.sample.newest, None]
         signs = clock[:, 0, self.sample.clock_width :]
-        if signs.shape[1] and len(signs) < x.shape[1]:
+        if len(signs) < x.shape[1]:  # also where there are none: [row, 0] must fit the windows
             signs = signs.repeat(x.shape[1] // len(signs), 1)
         return x, signs
 
