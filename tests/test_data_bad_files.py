@@ -50,6 +50,14 @@ def npz(path, **changes):
         ({"step_minutes": "x"}, "step_minutes a positive number"),
         ({"step_minutes": 0}, "step_minutes a positive number"),
         ({"step_minutes": np.nan}, "step_minutes a positive number"),
+        ({"step_minutes": 60.004}, "step_minutes a positive number"),
+        ({"step_minutes": [60, 60]}, r"'step_minutes' must be a single value, not int64 of shape"),
+        ({"t0": "2013-11-01T00:00:00.0000001"}, "t0 must be an ISO time in whole seconds"),
+        ({"synthetic": [True, False]}, r"'synthetic' must be true or false, not bool of shape"),
+        ({"synthetic": "no"}, "'synthetic' must be true or false, not <U2"),
+        ({"unit": np.array(["MB", "GB"])}, r"'unit' must be text, not <U2 of shape \(2,\)"),
+        ({"timezone": "Mars"}, "^n.npz: time zone 'Mars' is not known"),
+        ({"values": np.ones((3, 2), bool)}, "values must be numbers .* not bool"),
         ({"values": np.ones(3)}, "must be numbers"),
         ({"values": np.full((3, 2), "x")}, "must be numbers"),
         ({"values": np.ones((3, 3))}, "do not fit"),
@@ -72,6 +80,42 @@ def test_npz(tmp_path, changes, sentence):
     assert read_panel(npz(tmp_path / "good.npz")).length == 3
     with pytest.raises(FuelsError, match=sentence):
         read_panel(npz(tmp_path / "n.npz", **changes))
+
+
+def test_npz_steps_of_some_seconds(tmp_path):
+    for seconds in (1, 7, 10, 100):
+        for minutes in (seconds / 60, np.float32(seconds / 60)):
+            panel = read_panel(npz(tmp_path / "n.npz", step_minutes=minutes))
+            assert panel.step_seconds == seconds
+
+
+def test_a_zone_in_a_table_that_is_not_known_names_the_file(tmp_path):
+    table = LONG.with_columns(fuels_timezone=pl.lit("Mars"))
+    table.write_csv(tmp_path / "z.csv")
+    with pytest.raises(FuelsError, match=r"^z\.csv: time zone 'Mars' is not known"):
+        read_panel(tmp_path / "z.csv")
+    assert read_panel(tmp_path / "z.csv", timezone="Europe/Rome").timezone == "Europe/Rome"
+
+
+def test_damaged_hdf5(tmp_path):
+    """Wherever its bytes are damaged, the file is read or refused in words."""
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        for name in ("axis0", "block0_items"):
+            file[f"df/{name}"] = np.array([b"1", b"2"])
+        file["df/axis1"] = 10**18 + np.arange(3) * 300 * 10**9
+        file["df/block0_values"] = np.ones((3, 2))
+    good = path.read_bytes()
+    assert read_panel(path).length == 3
+    refused = set()
+    for at in range(0, len(good), 40):
+        path.write_bytes(good[:at] + bytes(255 - b for b in good[at : at + 8]) + good[at + 8 :])
+        try:
+            read_panel(path)
+        except FuelsError as error:
+            refused.add(str(error))
+    assert any("Link iteration failed" in each for each in refused), refused
 
 
 def test_hdf5_of_another_layout(tmp_path):
@@ -139,6 +183,7 @@ def test_parquet_metadata_that_fuels_did_not_write(tmp_path, said):
         ([1.5, float("nan")], "row 2 names no client"),
         ([b"\xff", b"a"], "holds Binary values and no client ids"),
         ([[1], [2]], "and no client ids"),
+        ([{"a": 1}, {"a": 2}], "holds Struct.* values and no client ids"),
     ],
 )
 def test_parquet_ids(tmp_path, ids, sentence):
@@ -165,6 +210,10 @@ def test_hdf5_without_h5py_says_what_to_install(tmp_path, monkeypatch):
         (pl.DataFrame({"time": ["2020-01-01"], "a": [True]}), "holds Boolean values"),
         (pl.DataFrame({"time": ["2020-01-01", "2020-01-02"], "a": [1.0, 1e31]}), "the value 1e"),
         (pl.DataFrame({"time": [2**64 - 1], "a": [1]}), "18446744073709551615 and no times"),
+        (
+            pl.DataFrame({"time": pl.Series([1, 10**9], dtype=pl.Datetime("ns")), "a": [1, 2]}),
+            "00:00.000000001 has a fraction",
+        ),
     ],
 )
 def test_frames(frame, sentence):

@@ -53,6 +53,14 @@ CSV = {
         GOOD + "a,2013-11-01T03:00:00.5,1\n",
         "the time 2013-11-01T03:00:00.5 has a fraction",
     ),
+    "fraction of a microsecond": (
+        GOOD + "a,2013-11-01T03:00:00.0000001,1\n",
+        "the time 2013-11-01T03:00:00.0000001 has a fraction",
+    ),
+    "fraction and offset": (
+        HEAD + "a,2013-11-01T00:00:00.0000001Z,1\na,2013-11-01T01:00:00Z,1\n",
+        "00.0000001Z has a fraction",
+    ),
     "some offsets": (GOOD + "a,2013-11-01T03:00+01:00,1\n", "some times have an offset"),
     "one time": (HEAD + "a,2013-11-01,1\nb,2013-11-01,1\n", "the one time 2013-11-01 00:00"),
     "not a number": (GOOD.replace(",2\n", ",two\n"), "row 2 has 'two' in column 'value'"),
@@ -96,7 +104,7 @@ def test_a_wide_table_names_column_and_row(tmp_path):
         ({"resample": "2h", "how": "max"}, "--how 'max' is not known"),
         ({"resample": "1x", "how": "sum"}, "step '1x'"),
         ({"resample": "30min", "how": "sum"}, "no multiple"),
-        ({"timezone": "Rome"}, "time zone 'Rome' is not known"),
+        ({"timezone": "Rome"}, "--timezone: time zone 'Rome' is not known"),
         ({"timezone": "/etc/passwd"}, "is not known"),
         ({"start": "2014-01-01"}, "nothing from 2014-01-01"),
         ({"missing": "x"}, "--missing 'x' is no number"),

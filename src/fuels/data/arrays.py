@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
 import zipfile
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,16 +48,17 @@ def read_npz(path: Path, timezone: str | None) -> Panel:
         raise FuelsError(f"{place}: no array of client ids, such as 'ids' (found: {found})")
     values = _matrix(arrays["values"], place)
     ids = _ids(arrays[id_key], place)
+    for key in ("t0", "step_minutes", "timezone", "unit", "synthetic"):
+        _need_one(arrays, key, place)
     zone = timezone or (str(arrays["timezone"]) if "timezone" in arrays else None)
     if zone is not None:
-        zone_info(zone)
+        zone_info(zone, place)
     try:
-        moment = datetime.fromisoformat(str(arrays["t0"]))
-        step = parse_step(round(60 * float(arrays["step_minutes"])))
+        moment, step = _start(str(arrays["t0"])), _step(60 * float(arrays["step_minutes"]))
     except (ValueError, TypeError, OverflowError, FuelsError):
         raise FuelsError(
-            f"{place}: t0 must be an ISO time and step_minutes a positive number, not"
-            f" {arrays['t0']} and {arrays['step_minutes']}"
+            f"{place}: t0 must be an ISO time in whole seconds and step_minutes a positive number"
+            f" of them, not {arrays['t0']} and {arrays['step_minutes']}"
         ) from None
     begin = int(moment.replace(tzinfo=UTC).timestamp())
     check_years(begin, begin + len(values) * int(step / SECOND), place)
@@ -76,6 +80,34 @@ def read_npz(path: Path, timezone: str | None) -> Panel:
     if panel.coordinates is None:
         return panel
     return replace(panel, coordinates=check_places(panel.coordinates, ids, place))
+
+
+# Kinds of numpy's types that an array of one value may have, where not just any will do.
+_KINDS = {"timezone": ("U", "text"), "unit": ("U", "text"), "synthetic": ("b", "true or false")}
+
+
+def _need_one(arrays: Mapping[str, NDArray[Any]], key: str, place: str) -> None:
+    """Refuse several values, or one of a wrong kind, where a single one is meant."""
+    if key not in arrays:
+        return
+    array = arrays[key]
+    kind, word = _KINDS.get(key, (array.dtype.kind, "a single value"))
+    if array.ndim or array.dtype.kind != kind:
+        raise FuelsError(
+            f"{place}: '{key}' must be {word}, not {array.dtype} of shape {array.shape}"
+        )
+
+
+def _start(text: str) -> datetime:
+    if re.search(r"[.,]\d*[1-9]", text):
+        raise ValueError("a fraction of a second")
+    return datetime.fromisoformat(text)
+
+
+def _step(seconds: float) -> np.timedelta64:
+    if not math.isclose(seconds, round(seconds), rel_tol=1e-6):  # ten seconds are 0.1667 minutes
+        raise ValueError("a fraction of a second")
+    return parse_step(round(seconds))
 
 
 def npz_arrays(panel: Panel) -> dict[str, NDArray[Any]]:
@@ -119,7 +151,7 @@ def read_hdf5(path: Path, timezone: str | None) -> Panel:
             items, stamps = group["block0_items"][()], np.atleast_1d(group["axis1"][()])
             values = _matrix(np.asarray(group["block0_values"][()]), place)
             zone = group["axis1"].attrs.get("tz")
-    except OSError as error:
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
         raise FuelsError(f"{place}: not a readable HDF5 file ({error})") from None
     ids = _ids(np.asarray(items), place)
     if stamps.dtype.kind not in "iu" or values.shape != (len(stamps), len(ids)):
@@ -130,7 +162,7 @@ def read_hdf5(path: Path, timezone: str | None) -> Panel:
     column = pl.Series("axis1", stamps.astype(np.int64)).cast(pl.Datetime("ns"))
     if zone is not None:
         named = zone.decode(errors="replace") if isinstance(zone, bytes) else str(zone)
-        zone_info(named)
+        zone_info(named, place)
         column = column.dt.replace_time_zone("UTC").dt.convert_time_zone(named)
     times = read_times(column, timezone=timezone, place=place)
     return panel_from_matrix(times, values, ids, place)
@@ -142,7 +174,7 @@ def _is_frame(group: Any, dataset: type) -> bool:
 
 
 def _matrix(values: NDArray[Any], place: str, name: str = "values") -> Floats:
-    if values.ndim != 2 or values.dtype.kind not in "fiub":
+    if values.ndim != 2 or values.dtype.kind not in "fiu":
         axes = "[time, client]" if name == "values" else "[client, 2]"
         raise FuelsError(
             f"{place}: {name} must be numbers {axes}, not {values.dtype} of shape {values.shape}"

@@ -55,13 +55,14 @@ def format_step(step: Step) -> str:
     return f"{seconds // _SECONDS[unit]}{unit}"
 
 
-def zone_info(name: str) -> ZoneInfo:
-    """The zone of that name, such as Europe/Rome."""
+def zone_info(name: str, place: str = "") -> ZoneInfo:
+    """The zone of that name, such as Europe/Rome; `place` is the file that names it."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
+        where = f"{place}: " if place else ""
         raise FuelsError(
-            f"time zone '{name}' is not known: use a name such as Europe/Rome, or Etc/GMT-1"
+            f"{where}time zone '{name}' is not known: use a name such as Europe/Rome, or Etc/GMT-1"
             " for a fixed UTC+1"
         ) from None
 

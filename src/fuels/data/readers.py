@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from fuels.data.arrays import read_hdf5, read_npz
-from fuels.data.clock import Moment, Step, parse_step
+from fuels.data.clock import Moment, Step, parse_step, zone_info
 from fuels.data.grid import refuse_extreme
 from fuels.data.panel import Panel, find_ids
 from fuels.data.places import places_of, read_places
@@ -99,6 +99,8 @@ def read_panel(
     file = Path(path)
     shape = Shape(ids, missing, start, end, resample, how, coordinates)
     shape.check()
+    if timezone is not None:
+        zone_info(timezone, "--timezone")
     if is_raw(file):
         activities = (activity or "net",)
         return next(p for _, p in read_activities(file, activities, timezone, shape, progress))

@@ -203,12 +203,15 @@ def id_texts(column: pl.Series, place: str) -> pl.Series:
         column = column.fill_nan(None)
         whole = column.cast(pl.Int64, strict=False)
         column = whole if (whole == column).all() else column
+    wrong = FuelsError(
+        f"{place}: column '{column.name}' holds {column.dtype} values and no client ids"
+    )
+    if column.dtype.is_nested():  # polars would write a struct as text
+        raise wrong
     try:
         text = column.cast(pl.String).str.strip_chars()
     except pl.exceptions.PolarsError:
-        raise FuelsError(
-            f"{place}: column '{column.name}' holds {column.dtype} values and no client ids"
-        ) from None
+        raise wrong from None
     empty = text.is_null() | (text == "")
     if empty.any():
         row = int(empty.arg_max() or 0)

@@ -20,6 +20,8 @@ from fuels.errors import FuelsError
 Seconds = NDArray[np.int64]
 
 _OFFSET = r"(Z|[+-]\d{2}:?\d{2})$"
+_TICKS = {"ms": 10**3, "us": 10**6, "ns": 10**9}  # in a second
+_FRACTION = r"\.\d*[1-9]"
 _FORMATS = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
 # Seconds since 1970 in other units: a plausible time has about 1e9 seconds, 1e12 ms, ...
 _EPOCH_UNITS = ((1e17, 10**9, "nanoseconds"), (1e14, 10**6, "microseconds"), (1e11, 10**3, "ms"))
@@ -45,7 +47,7 @@ def read_times(
 ) -> Times:
     """The times of a column; `client` [row] tells series apart where an hour occurs twice."""
     if timezone is not None:
-        zone_info(timezone)
+        zone_info(timezone, place)
     if column.null_count():
         row = int(column.is_null().arg_max() or 0)
         raise FuelsError(f"{place}: row {row + 1} has no time in column '{column.name}'")
@@ -70,14 +72,16 @@ def read_times(
 
 
 def _whole_seconds(naive: pl.Series, column: pl.Series, place: str) -> Seconds:
-    micro = naive.cast(pl.Datetime("us")).to_physical().to_numpy()
-    broken = micro % 1_000_000 != 0
+    assert isinstance(naive.dtype, pl.Datetime)
+    ticks, second = naive.to_physical().to_numpy(), _TICKS[naive.dtype.time_unit]
+    _refuse_fractions(ticks % second != 0, column, place)
+    return np.asarray(ticks // second, dtype=np.int64)
+
+
+def _refuse_fractions(broken: NDArray[np.bool_], column: pl.Series, place: str) -> None:
     if broken.any():
-        row = int(np.argmax(broken))
-        raise FuelsError(
-            f"{place}: the time {column[row]} has a fraction; times must be whole seconds"
-        )
-    return np.asarray(micro // 1_000_000, dtype=np.int64)
+        wrong = column.filter(broken).head(1).cast(pl.String)[0]
+        raise FuelsError(f"{place}: the time {wrong} has a fraction; times must be whole seconds")
 
 
 def _epoch(column: pl.Series, timezone: str | None, place: str) -> Times:
@@ -140,6 +144,8 @@ def _parse(distinct: pl.Series, column: pl.Series, place: str) -> tuple[Seconds,
             f"{place}: row {row + 1} has '{wrong}' as its time{why};"
             " write times such as 2013-11-01T06:00"
         )
+    # What is finer than a microsecond was lost in parsing.
+    _refuse_fractions(bare.str.contains(_FRACTION).to_numpy(), distinct, place)
     seconds = _whole_seconds(parsed, distinct, place)
     return seconds, _offset_seconds(offset) if all_offset else None
 
