@@ -176,3 +176,22 @@ def test_the_mask_of_validation_does_not_reach_training() -> None:
     end = one.split.train
     np.testing.assert_array_equal(one.series[:, :end], other.series[:, :end])
     np.testing.assert_array_equal(one.window[:, :end], other.window[:, :end])
+
+
+def test_a_horizon_beyond_training_is_refused() -> None:
+    """Six periods of 4 steps, two of them for the windows: the last value is the 16th ahead."""
+    sample = paper_sample(4, 3, 2)
+    data = prepare(counting_panel(), replace(sample, horizon=16), split="6/2/2")
+    assert data.target[0, 8] and data.observed[0, 8 + 15] and data.split.train == 8 + 16
+    with pytest.raises(FuelsError, match=r"windows\.horizon is 17, .* it can be 16 at most"):
+        prepare(counting_panel(), replace(sample, horizon=17), split="6/2/2")
+
+
+def test_clients_that_hardly_change_in_a_part() -> None:
+    panel = make_panel(clients=4, days=12)
+    panel.values[9 * 24 :, 1] = 5.0
+    panel.values[9 * 24 :, 2] = np.nan
+    panel.values[10 * 24, 1] = np.nan
+    data = prepare(panel, paper_sample(), split="7/2/3")
+    assert data.still("test") == ["c1"] and data.still("val") == []
+    assert prepare(panel, paper_sample(), split="7/2/0").still("test") == []

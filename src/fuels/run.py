@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
@@ -33,6 +34,7 @@ from fuels.scores import share_better
 from fuels.version import __version__
 
 Tell = Callable[[str], AbstractContextManager[Any]]
+NAMED = 5  # clients that a note names
 
 
 def run(
@@ -56,6 +58,7 @@ def run(
     with build(settings, engine, panel) as job:
         if settings.training.warm_start and not (resume and folder.checkpoint.exists()):
             warm_start(job, Path(settings.training.warm_start))
+        note_still(job.dataset)
         with folder.held():
             if resume:
                 go_on(job, folder)
@@ -68,6 +71,18 @@ def run(
                 watchers: Sequence[Watcher] = [folder] if watcher is None else [folder, watcher]
                 job.loop.run(watchers, saver=_Saver(folder, job))
             return conclude(job, folder, plots=plots, tell=tell)
+
+
+def note_still(dataset: Dataset) -> None:
+    """Name the clients that nearly any forecast fits in the test part."""
+    if still := dataset.still("test"):
+        named = ", ".join(still[:NAMED]) + (" and others" if len(still) > NAMED else "")
+        verb, their = ("takes", "its") if len(still) == 1 else ("take", "their")
+        warnings.warn(
+            f"{named} {verb} part, but {their} errors say little: {their} values hardly change in"
+            " the test part",
+            stacklevel=2,
+        )
 
 
 class _Saver:

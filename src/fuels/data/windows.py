@@ -24,6 +24,7 @@ from fuels.errors import FuelsError
 
 DEFAULT_SPLIT = (40, 11, 11)
 LEAST = 3  # periods to learn from
+HARDLY = 0.01  # of a client's standard deviation in training
 TINY, HUGE = 1e-30, 1e30  # beyond these single precision fails
 
 
@@ -133,6 +134,15 @@ class Dataset:
         first, last = self.split.part(part)
         return self.panel.values[max(0, first - self.offset) : last - self.offset].T
 
+    def still(self, part: str) -> list[str]:
+        """Clients whose values hardly change in a whole part, compared with their training."""
+        values = self.values(part)
+        if values.shape[1] == 0:
+            return []
+        lowest, highest = np.fmin.reduce(values, axis=1), np.fmax.reduce(values, axis=1)
+        hardly = highest - lowest <= HARDLY * self.std  # false where nothing is known
+        return [self.ids[i] for i in np.flatnonzero(hardly)]
+
     def times(self, part: str) -> NDArray[np.datetime64]:
         first, last = self.split.part(part)
         return self.panel.start + (np.arange(first, last) - self.offset) * self.panel.step
@@ -172,6 +182,12 @@ def prepare(
     train, val, test = split_periods(split, periods)
     if train < needed:
         raise too_short(panel, sample, needed, periods, train)
+    farthest = (train - sample.reach_periods) * period  # from the first sample to training's end
+    if sample.horizon > farthest:
+        raise FuelsError(
+            f"windows.horizon is {sample.horizon}, but training has samples in {farthest} steps, so"
+            f" no value lies so far ahead of one: it can be {farthest} at most"
+        )
     bounds = Split(
         train=train * period,
         val=min((train + val) * period, max(length, train * period)),
