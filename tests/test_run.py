@@ -305,6 +305,41 @@ def test_twenty_kills_end_bit_identical(
     pytest.fail(f"only {kills} of 40 processes could be killed before they ended")
 
 
+def test_a_lost_checkpoint_does_not_cost_the_log(tmp_path: Path, panel: Panel) -> None:
+    """One line without a checkpoint is what a kill in the first round leaves; two are a loss."""
+    settings, engine = small(), Engine(threads=1)
+    folder = RunFolder.create(tmp_path / "r", settings, engine)
+    folder.metrics.write_text('{"round": 1}\n{"round": 2}\n')
+    with pytest.raises(FuelsError, match=r"checkpoint\.safetensors: is missing, though metrics"):
+        run(settings, engine, folder, panel=panel, resume=True, plots=False)
+    assert len(folder.history()) == 2
+    folder.metrics.write_text('{"round": 1}\n')
+    run(settings, engine, folder, panel=panel, resume=True, plots=False)
+    assert len(folder.history()) == 4
+
+
+def test_a_client_without_activity_in_the_test_part_is_noted(tmp_path: Path, panel: Panel) -> None:
+    panel.values[9 * 24 :, 2] = 7.0
+    with pytest.warns(UserWarning, match="^c2 takes part, but its errors say little"):
+        do_run(tmp_path / "r", small(training={"rounds": 1}), panel)
+
+
+def test_damaged_states_are_refused(tmp_path: Path) -> None:
+    """Whichever byte it is, of an array, of its name or of the facts."""
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "s"
+    arrays = {"weights": np.arange(6, dtype=np.float32), "steps": np.array([1, 2])}
+    save_state(path, arrays, {"round": 3})
+    good = path.read_bytes()
+    for at in (len(good) - 1, len(good) - 30, good.index(b"weights"), good.index(b": 3}") + 2):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        with pytest.raises(FuelsError, match="s: damaged, its content does not fit its checksum"):
+            load_state(path)
+    save_file(arrays, path, {"facts": '{"round": 3}'})  # as before there was a checksum
+    assert load_state(path)[1] == {"round": 3}
+
+
 def test_states_are_plain_safetensors(tmp_path: Path) -> None:
     """Written without a copy of the arrays, and readable by the package that owns the format."""
     from safetensors.numpy import load_file

@@ -129,6 +129,11 @@ class RunFolder:
         """The last checkpoint, if a round was finished; logs are cut back to it."""
         restored = load_state(self.checkpoint) if self.checkpoint.exists() else None
         rounds = int(restored[1].get("round", 0)) if restored else 0
+        if restored is None and len(read_lines(self.metrics)) > 1:  # a kill leaves one line at most
+            raise FuelsError(
+                f"{self.checkpoint}: is missing, though {self.metrics.name} has rounds that were"
+                " trained; bring it back, or begin anew in another folder"
+            )
         for log in (self.metrics, self.timings):
             lines = [line for line in read_lines(log) if line["round"] <= rounds]
             if log is self.metrics and len(lines) != rounds:
