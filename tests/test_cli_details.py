@@ -46,6 +46,11 @@ FUELS = [sys.executable, "-c", "from fuels.cli import main; main()"]
         (["--resume", ""], "fuels: --resume is empty"),
         (["--warm-start", ""], "fuels: --warm-start is empty"),
         (["--device", "abacus"], "fuels: --device is abacus"),
+        (["--horizon", "4000"], "fuels: --horizon is 4000, but training has samples in"),
+        (["--set", "engine.kernels=x"], "fuels: engine.kernels must be one of auto, fused, plain"),
+        (["--set", "options.tau=a"], "fuels: --set options.tau=a: options.tau must be a number"),
+        (["--set", "mixture.levels="], "fuels: mixture.levels are percentages"),
+        (["--set", "model.hidden=10000000"], "fuels: this machine has not enough memory for it"),
         (["--activity", "sms"], "fuels: --activity is for data from a file; the embedded data"),
         (["--from", "2013-11-05"], "fuels: --from is for data from a file"),
     ],
@@ -105,6 +110,20 @@ def test_help_reads_as_prose(fuels: Fuels, monkeypatch: pytest.MonkeyPatch, widt
             if line.strip() and after.strip():
                 room = int(width) - 2 - len(line.rstrip())
                 assert len(after.split()[0]) + 1 > room, (command, line)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("tua = 1", "fuels has no option options.tua; did you mean tau?"), ('tau = "a"', "a number")],
+)
+def test_wrong_options_name_their_file(fuels: Fuels, option: str, message: str) -> None:
+    Path("c.toml").write_text(f"[options]\n{option}\n")
+    code, _, err = fuels("run", "--config", "c.toml")
+    assert code == 1 and err.startswith("fuels: c.toml: ") and message in err
+    Path("r").mkdir()
+    Path("c.toml").rename("r/config.toml")
+    code, _, err = fuels("run", "--resume", "r")
+    assert code == 1 and err.startswith("fuels: r/config.toml: ") and message in err
 
 
 def test_only_what_was_typed_is_renamed() -> None:
@@ -300,6 +319,19 @@ def test_a_period_that_does_not_fit_is_noted(fuels: Fuels, tmp_path: Path) -> No
 
 def _sigint_as_usual() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job would inherit it as ignored
+
+
+def test_ctrl_c_before_the_commands_are_there(
+    fuels: Fuels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "fuels.cli.commands":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "fuels.cli.commands", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    assert fuels("--version") == (130, "", "fuels: interrupted\n")
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:

@@ -55,7 +55,13 @@ def test_toml_round_trip(tmp_path: Path) -> None:
         ({"training": 5}, "is a section"),
         ({"training": {"rounds": "many"}}, "whole number"),
         ({"training": {"rounds": 2.5}}, "whole number"),
-        ({"training": {"learning_rate": "nan"}}, "a number"),
+        ({"training": {"learning_rate": "x"}}, "must be a number"),
+        ({"training": {"learning_rate": "nan"}}, "a finite number"),
+        ({"training": {"learning_rate": float("inf")}}, "a finite number"),
+        ({"mixture": {"levels": [80, "-inf"]}}, "a finite number"),
+        ({"seed": 2**63}, "a whole number up to 9223372036854775807, not 9223372036854775808"),
+        ({"seed": "1" * 400}, "a whole number up to"),
+        ({"seed": float("inf")}, "must be a whole number, not inf"),
         ({"data": {"ids": 5}}, "must be a list"),
         ({"zzz": 1}, "known: data"),
     ],
@@ -76,6 +82,8 @@ def test_wrong_keys_and_types_are_refused(changes: dict[str, object], message: s
         ({"windows": {"period": 1}}, r"windows\.period must be at least 2"),
         ({"preset": "papr"}, "did you mean paper"),
         ({"seed": -1}, "negative"),
+        ({"mixture": {"levels": []}}, r"mixture\.levels are percentages .* at least one, not none"),
+        ({"mixture": {"levels": [80, 100]}}, "between 0 and 100"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(changes: dict[str, object], message: str) -> None:
@@ -88,7 +96,15 @@ def test_unknown_method_options_are_refused() -> None:
         method_options("fuels", {"taau": 1})
     with pytest.raises(FuelsError, match="must be true or false"):
         method_options("fuels", {"inter": "maybe"})
+    for key in ("tau", "rho"):
+        with pytest.raises(FuelsError, match=rf"options\.{key} must be a finite number"):
+            method_options("fuels", {key: "inf"})
     assert method_options("fuels", {"tau": "0.5", "inter": "false"}).tau == 0.5
+
+
+def test_large_whole_numbers_are_not_rounded() -> None:
+    for seed in (2**63 - 1, str(2**63 - 1)):
+        assert merge(Settings(), {"seed": seed}, "test").seed == 2**63 - 1
 
 
 def test_assignments() -> None:

@@ -321,7 +321,7 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
         encode(params, inputs[:1], PAPER)
     with pytest.raises(FuelsError, match="cannot be built"):
         GruShape(hidden=0, branches=((3, 1),))
-    with pytest.raises(FuelsError, match="not a choice"):
+    with pytest.raises(FuelsError, match="kernels must be one of auto, fused, plain, not 'fast'"):
         use_kernels("fast")
     state = torch.zeros(2, 8)
     with pytest.raises(FuelsError, match="contiguous"):

@@ -8,6 +8,7 @@ computed (threads, device) is `Engine` and is no part of it. Both are written to
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 import typing
 from collections.abc import Mapping
@@ -203,12 +204,18 @@ def coerce(value: Any, kind: Any, place: str) -> Any:
         number = kind(value) if not isinstance(value, bool) else None
     except (TypeError, ValueError, OverflowError):
         number = None
-    if number is None or number != number or (kind is int and float(value) != number):
+    cut = kind is int and not isinstance(value, str) and number != value  # 2.5 became 2
+    if number is None or cut:
         raise FuelsError(f"{place} must be {_KINDS.get(kind, kind.__name__)}, not {value!r}")
+    if kind is float and not math.isfinite(number):
+        raise FuelsError(f"{place} must be a finite number, not {value!r}")
+    if kind is int and abs(number) > _LARGEST:
+        raise FuelsError(f"{place} must be a whole number up to {_LARGEST}, not {value!r}")
     return number
 
 
 _KINDS = {int: "a whole number", float: "a number"}
+_LARGEST = 2**63 - 1  # TOML's whole numbers end here
 
 
 def nearest(word: str, known: typing.Iterable[str]) -> str:
@@ -268,10 +275,11 @@ def check(settings: Settings) -> None:
         )
     if not 0 <= windows.doubt < 1:
         raise FuelsError(f"windows.doubt is a share, at least 0 and below 1; it is {windows.doubt}")
-    if any(not 0 < level < 100 for level in settings.mixture.levels):
+    levels = settings.mixture.levels
+    if not levels or any(not 0 < level < 100 for level in levels):
         raise FuelsError(
-            f"mixture.levels are percentages between 0 and 100, not"
-            f" {', '.join(map(str, settings.mixture.levels))}"
+            "mixture.levels are percentages between 0 and 100, at least one, not"
+            f" {', '.join(map(str, levels)) or 'none'}"
         )
     late_joiners(training.late)
     newcomer_share(settings.data.newcomers)

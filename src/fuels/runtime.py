@@ -28,7 +28,7 @@ def set_up(engine: Engine) -> int:
     torch.set_num_threads(1)
     set_threads(threads)
     threadpool_limits(limits=1)
-    use_kernels("plain" if engine.device != "cpu" else engine.kernels)
+    use_kernels("plain" if engine.device != "cpu" else engine.kernels, "engine.kernels")
     return threads
 
 

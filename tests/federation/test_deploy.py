@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fuels.cli import app
+from fuels.cli.commands import app
 from fuels.federation.flower.found import found
 from fuels.federation.flower.parties import ServerConfig
 

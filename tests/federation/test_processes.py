@@ -24,7 +24,7 @@ from tests.federation.helpers import SITES, settings, write_panel
 from typer.testing import CliRunner
 
 from fuels.build import build
-from fuels.cli import app
+from fuels.cli.commands import app
 from fuels.config import Engine, Settings, merge
 from fuels.federation.checkpoint import load_state
 from fuels.federation.codec import decode

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fuels.cli import options as opt
-from fuels.cli.settings import assemble, given, source_name
+from fuels.cli.settings import assemble, check_options, given, source_name
 from fuels.config import ENGINES, PRESETS, SCALES, Engine, Settings, merge_engine
 from fuels.errors import FuelsError, InterruptedRunError
 
@@ -270,6 +270,7 @@ def run_command(
         if changes or config or out or settings_ or preset or scale:
             raise FuelsError("--resume continues a run as it was begun; it takes no other settings")
         folder, settings, engine = RunFolder.reopen(resume)
+        check_options(settings.method, settings.options, str(folder.config))
         if folder.finished:
             raise FuelsError(f"{resume}: this run is finished, there is nothing to continue")
         notes: list[str] = []

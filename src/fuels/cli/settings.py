@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ def assemble(
 ) -> tuple[Settings, Engine, list[str]]:
     """Config file, then preset, then scale, then options, then --set: the later one wins."""
     settings, engine = (Settings(), Engine()) if config is None else read_config(config)
+    options = {str(config): settings.options}  # of the method, by where they come from
     notes: list[str] = []
     if preset is None and config is None:
         preset = DEFAULT_PRESET
@@ -64,11 +66,14 @@ def assemble(
         change = assignment(text)
         engine = merge_engine(engine, change.pop("engine", {}), f"--set {text}")
         settings = merge(settings, change, f"--set {text}")
+        options[f"--set {text}"] = change.get("options", {})
     if not settings.data.source:
         raise FuelsError(
             "data.source is empty: name a file or a folder, or synthetic:net for the embedded data"
         )
     check(settings)
+    for place, own in options.items():
+        check_options(settings.method, own, place)
     sample_of(settings.windows)
     refuse_idle(settings.data)
     settings = located(settings)
@@ -79,6 +84,14 @@ def assemble(
             " the paper's size is --scale paper (100 clients, 200 rounds)"
         )
     return settings, engine, notes
+
+
+def check_options(method: str, options: Mapping[str, Any], place: str) -> None:
+    """Refuse options that the method has not, or of a wrong type, naming the place they are in."""
+    if options:
+        from fuels.methods import method_options  # and torch with it
+
+        method_options(method, options, place)
 
 
 def refuse_idle(data: Data) -> None:

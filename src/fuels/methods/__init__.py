@@ -50,15 +50,19 @@ def complete(settings: Settings) -> Settings:
     return replace(settings, training=kind.complete(settings.training), options=options)
 
 
-def method_options(name: str, options: Mapping[str, Any]) -> Any:
-    """The method's own settings with their defaults; unknown keys are refused."""
+def method_options(name: str, options: Mapping[str, Any], place: str = "") -> Any:
+    """The method's own settings with their defaults; unknown keys are refused.
+
+    `place` names where the options come from (a file, an option), if that is known.
+    """
+    where = f"{place}: " if place else ""
     kind = find_method(name).Options
     known, hints = {f.name for f in fields(kind)}, get_type_hints(kind)
     for key in options:
         if key not in known:
-            raise FuelsError(f"{name} has no option options.{key}{nearest(key, known)}")
+            raise FuelsError(f"{where}{name} has no option options.{key}{nearest(key, known)}")
     return kind(
-        **{key: coerce(value, hints[key], f"options.{key}") for key, value in options.items()}
+        **{k: coerce(value, hints[k], f"{where}options.{k}") for k, value in options.items()}
     )
 
 

@@ -47,20 +47,18 @@ def threads() -> int:
     return _threads
 
 
-def use_kernels(choice: str) -> None:
-    """Choose "auto", "fused" or "plain" for the whole process."""
+def use_kernels(choice: str, place: str = "kernels") -> None:
+    """Choose "auto", "fused" or "plain" for the whole process; `place` says who chose."""
     global _choice
     if choice not in CHOICES:
-        raise FuelsError(
-            f"kernels: {choice!r} is not a choice for FUELS_KERNELS; take one of {CHOICES}"
-        )
+        raise FuelsError(f"{place} must be one of {', '.join(CHOICES)}, not {choice!r}")
     _choice = choice
 
 
 def kernels(name: str, *tensors: Tensor) -> ModuleType | None:
     """The module of compiled kernels to use on these tensors, or None for the plain path."""
     if _choice is None:
-        use_kernels(os.environ.get("FUELS_KERNELS", "auto"))
+        use_kernels(os.environ.get("FUELS_KERNELS", "auto"), "the environment's FUELS_KERNELS")
     if _choice == "plain":
         return None
     fitting = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)

@@ -1,0 +1,55 @@
+"""All commands under one name."""
+
+from __future__ import annotations
+
+import typer
+
+from fuels.cli.bench import bench_command
+from fuels.cli.compare import compare_command
+from fuels.cli.cost import cost_command
+from fuels.cli.data import data_app
+from fuels.cli.experiment import experiment_command
+from fuels.cli.federation import federation_app, server_app, site_app
+from fuels.cli.forecast import forecast_command
+from fuels.cli.run import run_command
+from fuels.cli.words import equip
+from fuels.version import __version__
+
+app = typer.Typer(
+    name="fuels",
+    help=(
+        "Learn accurate personal forecasters for many traffic series together, without any owner"
+        " showing its data.\n\nStart with [bold]fuels run[/bold]: it trains on an embedded,"
+        " synthetic federation in a minute or two."
+    ),
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run_command)
+app.command("forecast")(forecast_command)
+app.command("compare")(compare_command)
+app.command("experiment")(experiment_command)
+app.command("cost")(cost_command)
+app.command("bench")(bench_command)
+app.add_typer(data_app, name="data")
+app.add_typer(federation_app, name="federation")
+app.add_typer(server_app, name="server")
+app.add_typer(site_app, name="site")
+equip(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fuels {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
+    ),
+) -> None:
+    """Options that stand before a command."""
