@@ -158,3 +158,21 @@ def test_gradients_that_do_not_fit_are_refused() -> None:
             update(torch.zeros(1, 5))
         with pytest.raises(FuelsError, match="does not fit"):
             update(torch.zeros(2, 5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_pull_towards_ones_own_anchor_or_everybodys(rows: int) -> None:
+    draw = torch.Generator().manual_seed(5)
+    param, gradient = (torch.randn(3, 37, generator=draw) for _ in range(2))
+    anchor = torch.randn(rows, 37, generator=draw)
+    wanted = gradient + 0.3 * (param - anchor)
+    for kernels in ("fused", "plain"):
+        use_kernels(kernels)
+        try:
+            found = gradient.clone()
+            pull(param, anchor, 0.3)(found)
+        finally:
+            use_kernels("auto")
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+    with pytest.raises(FuelsError, match="does not fit"):
+        pull(param, torch.zeros(2, 37), 0.3)

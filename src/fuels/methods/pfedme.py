@@ -21,10 +21,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fuels.descent import descend
 from fuels.errors import FuelsError
 from fuels.messages import Arrays, Download, Upload
 from fuels.methods.base import MODEL, Options, stacked
 from fuels.methods.fedavg import FedAvg
+from fuels.model.optimiser import pull
 from fuels.training import Group, Optimiser
 
 
@@ -74,14 +76,19 @@ class PFedMe(FedAvg):
         slots = {name: inner.fresh(theta[name]) for name in MODEL}
         for batch in group.batches(self.facts.local_epochs):
             for step in range(options.inner_steps):
-                loss, gradient = self.gradient(group, batch, theta)
+                updates = {
+                    n: [
+                        pull(theta[n], w[n], options.lam),
+                        inner.update(theta[n], slots[n], batch.active),
+                    ]
+                    for n in MODEL
+                }
+                _, terms = descend(group.network, theta, updates, batch)
                 if step == 0:
-                    group.record(batch, prediction=loss)
-                for n in MODEL:
-                    pull = gradient[n] + options.lam * (theta[n] - w[n])
-                    inner.step(theta[n], pull, slots[n], batch.active)
+                    group.record(batch, **terms)
             on = batch.active.unsqueeze(1).to(batch.x.dtype)  # 0: nothing to learn from here
-            w = {n: w[n] - on * options.eta * options.lam * (w[n] - theta[n]) for n in MODEL}
+            for n in MODEL:
+                w[n].lerp_(theta[n], on * options.eta * options.lam)
         return stacked(w, self.shares)
 
     def aggregate(self, server: Any, upload: Upload) -> None:

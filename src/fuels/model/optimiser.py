@@ -125,13 +125,19 @@ def sgd(param: Tensor, buffer: Tensor, active: Tensor, lr: float, momentum: floa
 
 
 def pull(param: Tensor, anchor: Tensor, weight: float) -> Update:
-    """Adds weight (param - anchor) to the gradient of param [G, P]; anchor [1, P]."""
+    """Adds weight (param - anchor) to the gradient of param [G, P]; anchor [G, P] or [1, P]."""
+    own = len(anchor) > 1
+    if anchor.shape != (len(param) if own else 1, param.shape[1]) or not anchor.is_contiguous():
+        raise FuelsError(
+            f"pull: an anchor {tuple(anchor.shape)} does not fit parameters {tuple(param.shape)}"
+        )
 
     def plain(grad: Tensor) -> None:
         grad.add_(param - anchor, alpha=weight)
 
     def stage(compiled: ModuleType, grad: Tensor, shared: bool) -> Stage:
-        return Stage(compiled.pull, param, grad, anchor, param.shape[1], shared, float(weight))
+        size = param.shape[1]
+        return Stage(compiled.pull, param, grad, anchor, size, shared, own, float(weight))
 
     return _update("pull", plain, stage, param, anchor)
 

@@ -81,11 +81,13 @@ def sgd(table: int, client: int) -> None:
 
 @compiled(STAGE)
 def pull(table: int, client: int) -> None:
-    """Adds weight (p - anchor) to the gradient of a client; the anchor is the same for all."""
-    param, grad, anchor, size, shared = wholes(table, 0, 5)
-    weight = np.float32(reals(table, 5, 1)[0])
+    """Adds weight (p - anchor) to a client's gradient; the anchor is its own or everybody's."""
+    param, grad, anchor, size, shared, own = wholes(table, 0, 6)
+    weight = np.float32(reals(table, 6, 1)[0])
     row = 4 * client * size
     pp, gg = param + row, grad if shared else grad + row
+    if own:
+        anchor += row
     whole = size - size % LANES
     for i in range(0, whole, LANES):
         store(gg, i, load(gg, i) + (load(pp, i) - load(anchor, i)) * weight)
