@@ -6,6 +6,7 @@ timings.jsonl     seconds of each round by stage
 checkpoint.safetensors   while the run is unfinished
 models.safetensors, server.safetensors, forecasts.parquet, plots/, summary.json   when it is done
 mixture.safetensors      the experts and their weights, where the run has them
+learned.safetensors      what they learned from the data of later forecasts (finished.py)
 """
 
 from __future__ import annotations
