@@ -27,7 +27,6 @@ def upload(array: Any = None, **changes: Any) -> Upload:
     values = {
         "clients": CLIENTS,
         "arrays": {"prototype": good() if array is None else array},
-        "samples": np.array([10, 10, 10]),
     }
     return Upload(**{**values, **changes})
 
@@ -39,7 +38,9 @@ def changed(value: float) -> Any:
 
 
 def test_a_good_upload_passes() -> None:
-    assert refusals(upload(), DECLARED, CLIENTS, most_samples=10) == ({}, "")
+    assert refusals(upload(), DECLARED, CLIENTS) == ({}, "")
+    counted = upload(samples=np.array([10, 1, 10]))
+    assert refusals(counted, DECLARED, CLIENTS, counted=True, most_samples=10) == ({}, "")
 
 
 @pytest.mark.parametrize(
@@ -69,12 +70,24 @@ def test_one_bad_number_refuses_its_client_alone(value: float, reason: str) -> N
         (upload(arrays={"prototype": good(), "extra": good()}), "undeclared arrays"),
         (upload(arrays={"model": good()}), "missing arrays"),
         (upload(clients=("a", "b", "b")), "twice"),
-        (upload(samples=np.array([10, 10])), "sample counts"),
-        (upload(samples=np.array([10.0, 10.0, 10.0])), "sample counts"),
+        (upload(samples=np.array([10, 10, 10])), "undeclared sample counts"),
     ],
 )
 def test_a_malformed_upload_is_refused_as_a_whole(bad: Upload, reason: str) -> None:
     reasons, whole = refusals(bad, DECLARED, CLIENTS)
+    assert reasons == {} and reason in whole
+
+
+@pytest.mark.parametrize(
+    ("samples", "reason"),
+    [
+        (None, "sample counts are missing"),
+        (np.array([10, 10]), "sample counts do not fit"),
+        (np.array([10.0, 10.0, 10.0]), "sample counts do not fit"),
+    ],
+)
+def test_declared_counts_must_be_there_and_fit(samples: Any, reason: str) -> None:
+    reasons, whole = refusals(upload(samples=samples), DECLARED, CLIENTS, counted=True)
     assert reasons == {} and reason in whole
 
 
@@ -84,9 +97,8 @@ def test_a_client_of_another_site_is_refused() -> None:
 
 
 def test_nobody_claims_more_samples_than_there_are() -> None:
-    reasons, _ = refusals(
-        upload(samples=np.array([10, 10**12, 0])), DECLARED, CLIENTS, most_samples=888
-    )
+    claimed = upload(samples=np.array([10, 10**12, 0]))
+    reasons, _ = refusals(claimed, DECLARED, CLIENTS, counted=True, most_samples=888)
     assert set(reasons) == {"b", "c"}
 
 
@@ -107,21 +119,23 @@ def test_arrays_without_a_bound_have_a_large_one() -> None:
     ),
     names=st.lists(st.sampled_from(["prototype", "model", ""]), max_size=2, unique=True),
     clients=st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=4),
-    samples=hnp.arrays(np.int64, st.integers(0, 4)),
+    samples=st.none() | hnp.arrays(np.int64, st.integers(0, 4)),
+    counted=st.booleans(),
 )
 def test_whatever_passes_is_what_was_declared(
-    array: Any, names: list[str], clients: list[str], samples: Any
+    array: Any, names: list[str], clients: list[str], samples: Any, counted: bool
 ) -> None:
     """No crash; and an accepted row is finite, bounded, of an asked client, and comes once."""
     sent = Upload(tuple(clients), dict.fromkeys(names, array), samples)
-    reasons, whole = refusals(sent, DECLARED, {"a", "b"}, most_samples=100)
+    reasons, whole = refusals(sent, DECLARED, {"a", "b"}, counted=counted, most_samples=100)
     if whole:
         return
+    assert counted == (samples is not None)
     kept = [i for i, client in enumerate(clients) if client not in reasons]
     assert len(set(clients)) == len(clients)
     for row in kept:
         value = sent.arrays["prototype"][row]
-        assert clients[row] in ("a", "b") and 1 <= samples[row] <= 100
+        assert clients[row] in ("a", "b") and (not counted or 1 <= samples[row] <= 100)
         assert value.shape == (2, 3) and value.dtype == np.float32
         assert np.isfinite(value).all() and np.abs(value).max() <= 1.001
 

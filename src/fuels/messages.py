@@ -18,23 +18,30 @@ Arrays = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Upload:
-    """What clients send: arrays [client, ...], and how many samples each trained on."""
+    """What clients send: arrays [client, ...] and, where the method weighs clients by it, how many
+    samples each trained on."""
 
     clients: tuple[str, ...]
     arrays: Arrays
-    samples: NDArray[np.int64]  # [client]; the weight of an average, not counted as payload
+    samples: NDArray[np.int64] | None = None  # [client]; not counted as payload
 
     @property
     def numbers(self) -> int:
         """Numbers sent per client."""
         return sum(prod(array.shape[1:]) for array in self.arrays.values())
 
+    @property
+    def weights(self) -> NDArray[np.int64]:
+        """The samples of each client, for a method that declares to count them."""
+        assert self.samples is not None, "the method does not declare that samples are counted"
+        return self.samples
+
     def take(self, rows: Sequence[int]) -> Upload:
         index = np.asarray(rows, dtype=np.int64)
         return Upload(
             clients=tuple(self.clients[i] for i in index),
             arrays={name: array[index] for name, array in self.arrays.items()},
-            samples=self.samples[index],
+            samples=None if self.samples is None else self.samples[index],
         )
 
 
@@ -67,8 +74,9 @@ class Download:
 def concatenate(uploads: Sequence[Upload]) -> Upload:
     """Uploads of several groups or sites as one."""
     names = uploads[0].arrays.keys()
+    counts = [upload.samples for upload in uploads if upload.samples is not None]
     return Upload(
         clients=tuple(client for upload in uploads for client in upload.clients),
         arrays={n: np.concatenate([upload.arrays[n] for upload in uploads]) for n in names},
-        samples=np.concatenate([upload.samples for upload in uploads]),
+        samples=np.concatenate(counts) if counts else None,
     )

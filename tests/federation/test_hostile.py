@@ -63,7 +63,7 @@ HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "older round": (altered(lambda e: replace(e, round=1)), "stale"),
     "replayed round": (altered(lambda e: replace(e, round=2)), "duplicate"),
     "future round": (altered(lambda e: replace(e, round=9)), "not begun"),
-    "samples": (with_array("samples", np.array([10**9, 10**9])), "samples"),
+    "counts": (with_array("samples", np.array([10, 10])), "undeclared sample counts"),
     "oversized": (lambda reply: reply + bytes(200_000), "at most"),
     "no array": (lambda reply: b"\x80\x04cos\nsystem\n" + reply[:50], "not in this format"),
     "cut off": (lambda reply: reply[:-3], "cut off"),
@@ -108,6 +108,33 @@ def test_an_upload_without_a_usable_client_does_not_count_towards_the_quorum(
     history = world.run()  # one of its two clients is good
     assert history[2]["clients"] == 5
     assert any("client d refused" in text for text in history[2]["failures"])
+
+
+@pytest.mark.parametrize(
+    ("samples", "reason"),
+    [
+        ([10**9, 10**9], "claims 1000000000 samples"),
+        ([0, -1], "claims 0 samples"),
+        ([10], "sample counts do not fit the clients"),
+        (None, "sample counts are missing"),
+    ],
+)
+def test_a_weight_that_cannot_be_moves_no_average(
+    tmp_path: Path, samples: list[int] | None, reason: str
+) -> None:
+    def claim(envelope: Envelope) -> Envelope:
+        arrays = {name: array for name, array in envelope.arrays.items() if name != "samples"}
+        claimed = {} if samples is None else {"samples": np.array(samples)}
+        return replace(envelope, arrays=arrays | claimed)
+
+    world, silent = (World(tmp_path / n, settings("fedavg", rounds=2)) for n in ("fed", "silent"))
+    world.post.fate = fate(2, "north", becomes=altered(claim))
+    silent.post.fate = fate(2, "north", delay=NEVER)
+    history = world.run()
+    silent.run()
+    assert [line["clients"] for line in history] == [6, 4] and reason in history[1]["failures"][0]
+    for name, part in silent.state().items():
+        np.testing.assert_array_equal(world.state()[name], part)
 
 
 def spike(row: Any) -> Any:

@@ -22,10 +22,10 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_ssh_public_key,
 )
-from tests.federation.helpers import LIMIT, SITES, World, settings
+from tests.federation.helpers import LIMIT, SITES, World, settings, write_panel
 
 from fuels.build import build, method_for, train_periods
-from fuels.config import Engine, Settings, merge
+from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, decode
 from fuels.federation.flower import desk
@@ -126,11 +126,14 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     log.handlers, log.propagate = before
 
 
-def run(root: Path, chosen: Settings, *consent: tuple[str, str]) -> tuple[World, list[Seen]]:
+def run(
+    root: Path, chosen: Settings, *consent: tuple[str, str], days: int = 12
+) -> tuple[World, list[Seen]]:
     """A run through Flower's messages, with changes to all sites' config files."""
     from fuels.federation.flower.app_server import GridPost
 
     world = World(root, chosen)
+    write_panel(root / "panel.csv", sorted(c for ids in SITES.values() for c in ids), days)
     for file in root.glob("sites/*/site.toml"):
         for old, new in consent:
             assert old in file.read_text()
@@ -157,7 +160,7 @@ def declared(method: Method, seen: Seen) -> tuple[dict[str, tuple[int, ...]], se
     shapes = {}
     if kind == "train":
         shapes = {f"upload/{n}": (count, *sent.shape) for n, sent in method.uploads(number).items()}
-        shapes["samples"] = (count,)
+        shapes |= {"samples": (count,)} if method.counts(number) else {}
     if kind in ("train", "evaluate"):
         shapes |= dict.fromkeys(FIGURES, (count,))
     return shapes, {"clients", "train_periods"} if kind == "hello" else {"clients"}
@@ -186,28 +189,50 @@ def values_in(content: bytes, binary: set[bytes], text: list[bytes]) -> int:
     return len(windows & binary) + sum(value in content for value in text)
 
 
-METHODS = [("fuels", 4), ("fedavg", 3), ("fedrep", 2), ("fuels-start", 3)]
+# What is run, for how many rounds, with which options, and who sends sample counts.
+RUNS: dict[str, tuple[int, dict[str, Any], bool]] = {
+    "fuels": (4, {}, False),
+    "preset best": (2, {}, False),
+    "fedavg": (3, {}, True),
+    "fedprox": (2, {}, True),
+    "fedrep": (2, {}, True),
+    "perfedavg": (2, {}, True),
+    "pfedme": (2, {}, True),
+    "fedda": (2, {"week": 1}, False),
+    "fuels-start": (3, {"lend": 2}, True),
+}
 
 
-@pytest.mark.parametrize(("name", "rounds"), METHODS)
-def test_only_what_is_declared_travels_and_no_raw_value(
-    tmp_path: Path, name: str, rounds: int
-) -> None:
-    options = {"lend": 2} if name == "fuels-start" else {}
-    chosen = replace(settings(name, rounds=rounds), options=options)
-    world, seen = run(tmp_path / "fed", chosen)
+def chosen_for(name: str) -> Settings:
+    rounds, options, _ = RUNS[name]
+    if name != "preset best":
+        return replace(settings(name, rounds=rounds, selection=1.0), options=options)
+    preset = merge(settings(), {"preset": "best", **PRESETS["best"]}, "test")
+    changes = {"training": {"rounds": rounds}, "windows": {"split": "20/5/5"}}
+    return merge(preset, changes, "test")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_only_what_is_declared_travels_and_no_raw_value(tmp_path: Path, name: str) -> None:
+    chosen, (rounds, _, counts) = chosen_for(name), RUNS[name]
+    consent = [("raw_derived = false", "raw_derived = true")] if name == "fedda" else []
+    world, seen = run(tmp_path / "fed", chosen, *consent, days=sum(split(chosen)))
     source = {"data": {"source": str(world.root / "panel.csv")}}
     job = build(merge(chosen, source, "test"), Engine(threads=1))
     method = method_for(chosen, train_periods(job.dataset))
     kinds = {(message.way, message.envelope.kind) for message in seen}
-    asked = {"hello", "train", "finish"} | ({"evaluate"} if name == "fedavg" else set())
-    assert {(way, kind) for way in ("up", "down") for kind in asked} <= kinds
+    judged = {"evaluate"} if method.evaluated == "after aggregation" else set()
+    asked = {"hello", "train", "finish"} | judged
+    assert kinds == {(way, kind) for way in ("up", "down") for kind in asked}
     binary, text = patterns(world)
     used: set[str] = set()
     for message in seen:
         envelope = message.envelope
         shapes, facts = declared(method, message)
         assert set(envelope.arrays) <= set(shapes)
+        if message.way == "up":
+            assert set(envelope.arrays) - FIGURES == set(shapes) - FIGURES
+            used |= set(envelope.arrays)
         assert set(envelope.facts) == facts and envelope.site == message.site
         for array_name, array in envelope.arrays.items():
             assert array.shape == shapes[array_name], array_name
@@ -215,9 +240,21 @@ def test_only_what_is_declared_travels_and_no_raw_value(
             assert set(clients) <= set(SITES[message.site])
         assert message.content in message.wire
         assert len(message.wire) - len(message.content) < 1500  # Flower's own: ids, times, types
-        assert values_in(message.wire, binary, text) == 0
-        used |= {n for n in envelope.arrays if message.way == "up"}
+        if not any(sent.raw for sent in method.uploads(envelope.round).values()):
+            assert values_in(message.wire, binary, text) == 0
     assert {f"upload/{n}" for r in range(1, rounds + 1) for n in method.uploads(r)} <= used
+    assert ("samples" in used) == counts
+
+
+def split(chosen: Settings) -> list[int]:
+    return [int(days) for days in chosen.windows.split.split("/")]
+
+
+def test_counts_leave_in_the_rounds_that_need_them_alone(tmp_path: Path) -> None:
+    _, seen = run(tmp_path / "fed", chosen_for("fuels-start"))
+    sent = [m.envelope for m in seen if (m.way, m.envelope.kind) == ("up", "train")]
+    assert {e.round for e in sent if "samples" in e.arrays} == {2}
+    assert {e.round for e in sent} == {1, 2, 3}
 
 
 def test_the_search_finds_values_of_the_data(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_metrics_stay_at_a_site_that_does_not_allow_them(world: World) -> None:
     history = world.run()
     for site, kind, _, content in world.post.got:
         if site == "north" and kind == "train":
-            assert set(decode(content, LIMIT).arrays) == {"upload/prototype", "samples"}
+            assert set(decode(content, LIMIT).arrays) == {"upload/prototype"}
     assert history[-1]["clients"] == 6 and history[-1]["val_mse"] is not None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from math import prod
+from math import inf, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,27 +29,28 @@ def refusals(
     declared: Mapping[str, Sent],
     expected: Collection[str],
     margin: float = 0.0,
-    most_samples: int | None = None,
+    counted: bool = False,
+    most_samples: float = inf,
 ) -> tuple[dict[str, str], str]:
     """Reasons to refuse single clients, and a reason to refuse the whole upload ("" if none).
 
     `expected`: the clients that may answer. `margin` widens the bounds by declared noise.
-    `most_samples` caps the weight that a client can claim in an average.
+    `counted`: sample counts are declared; `most_samples` caps the weight that a client can claim.
     """
     whole = _misfit(upload.arrays, declared, len(upload.clients))
     if whole:
         return {}, whole
     if len(set(upload.clients)) != len(upload.clients):
         return {}, "a client appears twice"
-    if upload.samples.shape != (len(upload.clients),) or upload.samples.dtype != np.int64:
-        return {}, "sample counts do not fit the clients"
+    whole = _miscounted(upload, counted)
+    if whole:
+        return {}, whole
     reasons: dict[str, str] = {}
     for row, client in enumerate(upload.clients):
-        samples = int(upload.samples[row])
         if client not in expected:
             reasons[client] = "not asked in this round"
-        elif samples < 1 or (most_samples is not None and samples > most_samples):
-            reasons[client] = f"claims {samples} samples"
+        elif counted and not 1 <= upload.weights[row] <= most_samples:
+            reasons[client] = f"claims {upload.weights[row]} samples"
         else:
             values = {name: array[row] for name, array in upload.arrays.items()}
             reason = _out_of_bounds(values, declared, margin)
@@ -96,6 +97,17 @@ def _misfit(
             return f"{name} is {array.dtype}, declared float32"
         if array.shape != shape:
             return f"{name} has shape {array.shape}, declared {shape}"
+    return ""
+
+
+def _miscounted(upload: Upload, counted: bool) -> str:
+    """Sample counts where none are declared, or none that fit where they are."""
+    if upload.samples is None:
+        return "sample counts are missing" if counted else ""
+    if not counted:
+        return "undeclared sample counts"
+    if upload.samples.shape != (len(upload.clients),) or upload.samples.dtype != np.int64:
+        return "sample counts do not fit the clients"
     return ""
 
 

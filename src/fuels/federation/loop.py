@@ -203,7 +203,10 @@ class Loop:
         facts, upload, site = self.method.facts, reply.upload, reply.site
         most = reply.most_samples or facts.train_periods * facts.period
         declared = self.method.uploads(reply.round or number)
-        reasons, whole = refusals(upload, declared, set(reply.asked), most_samples=most)
+        counted = self.method.counts(reply.round or number)
+        reasons, whole = refusals(
+            upload, declared, set(reply.asked), counted=counted, most_samples=most
+        )
         if whole:
             return None, [self.refused.add(site, number, "upload", whole)]
         refused = [self.refused.add(site, number, f"client {c}", w) for c, w in reasons.items()]

@@ -91,7 +91,8 @@ class Site:
             group = self._group(index, round_number)
             arrays = self.method.local(group, download)
             self._store(group, index)
-            upload = Upload(group.ids, arrays, group.data.samples)
+            counted = self.method.counts(round_number)
+            upload = Upload(group.ids, arrays, group.data.samples if counted else None)
             losses = group.mean_losses()
             if self.method.evaluated == "after training":
                 return upload, self._judge(group, index, download, losses, round_number)

@@ -160,7 +160,12 @@ class Method(ABC):
 
     @abstractmethod
     def uploads(self, round_number: int) -> dict[str, Sent]:
-        """Declaration of all that a client uploads in a round. Nothing else may leave a site."""
+        """Declaration of all arrays that a client uploads in a round; besides them at most its
+        number of samples leaves a site, if `counts` says so."""
+
+    def counts(self, round_number: int) -> bool:
+        """Whether a client says in a round on how many samples it trained: where they weigh."""
+        return False
 
     def downloads(self) -> dict[str, Sent]:
         """Declaration of all that a client may get. A site accepts nothing else from a server."""

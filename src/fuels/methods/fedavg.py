@@ -4,7 +4,7 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 AISTATS 2017. Each selected client starts from the global model w, runs its local epochs and sends
 its model w_n; the server sets w = sum_n (|D_n| / sum_m |D_m|) w_n over the clients of the round.
 
-Travels: the whole model, up and down. Stays: nothing. Judged by: the global model.
+Travels: the whole model, up and down, and |D_n| up. Stays: nothing. Judged by: the global model.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ class FedAvg(Method):
     def uploads(self, round_number: int) -> dict[str, Sent]:
         return self.downloads()
 
+    def counts(self, round_number: int) -> bool:
+        return True
+
     def downloads(self) -> dict[str, Sent]:
         return {name: Sent((self.facts.network.sizes[name],)) for name in self.shares}
 
@@ -42,7 +45,7 @@ class FedAvg(Method):
 
     def aggregate(self, server: Any, upload: Upload) -> None:
         server.parts = {
-            name: weighted_mean(rows, upload.samples) for name, rows in upload.arrays.items()
+            name: weighted_mean(rows, upload.weights) for name, rows in upload.arrays.items()
         }
 
     def download(self, server: Any, clients: Sequence[str]) -> Download:

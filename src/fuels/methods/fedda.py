@@ -111,6 +111,9 @@ class FedDA(FedAvg):
         sets = Sent((size,), bound=size**0.5, raw=True, rms=1.0)
         return {"augmented": sets, "place": Sent((3,), bound=DEGREES, raw=True)}
 
+    def counts(self, round_number: int) -> bool:
+        return False  # attention, and no average, weighs the clients
+
     # -- client --------------------------------------------------------------------------------
 
     def local(self, group: Group, download: Download) -> Arrays:

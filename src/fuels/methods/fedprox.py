@@ -4,7 +4,7 @@ Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020. Clien
 (Eq. 2 there) L_pred(w) + (mu / 2) ||w - w_t||^2, where w_t is the global model it received. All
 else is FedAvg; mu = 0 is FedAvg exactly.
 
-Travels: the whole model, up and down. Stays: nothing. Judged by: the global model.
+Travels: the whole model, up and down, and |D_n| up. Stays: nothing. Judged by: the global model.
 """
 
 from __future__ import annotations

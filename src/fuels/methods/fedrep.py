@@ -7,8 +7,8 @@ phase), both on L_pred; the server averages the encoders. The average is by samp
 FedAvg, which is the plain mean of the paper where clients have equally many. With nothing personal
 there is no head phase, and FedRep is FedAvg exactly.
 
-Travels: the encoder, up and down. Stays: the decoder. Judged by: the averaged encoder under the
-client's own decoder.
+Travels: the encoder, up and down, and |D_n| up. Stays: the decoder. Judged by: the averaged encoder
+under the client's own decoder.
 """
 
 from __future__ import annotations

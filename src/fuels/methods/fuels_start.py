@@ -7,11 +7,11 @@ server takes the mean of the models of the options.lenders clients that are the 
 the divergence of their prototypes, newcomers left out; in the next round the newcomer trains on
 from that mean. Everything else is FUELS.
 
-Travels up: the prototype and, in round options.lend alone, the whole model. Travels down: PR_n and
-NR_n; in the round after lending the start of each newcomer instead of them, and nothing to the
-others, so L_inter is left out in that round. A newcomer sees a mean of its lenders' models, the
-server sees the models: it is a method of its own, so that a site takes part in it only if its owner
-names it.
+Travels up: the prototype and, in round options.lend alone, the whole model and the number of
+samples. Travels down: PR_n and NR_n; in the round after lending the start of each newcomer instead
+of them, and nothing to the others, so L_inter is left out in that round. A newcomer sees a mean of
+its lenders' models, the server sees the models: it is a method of its own, so that a site takes
+part in it only if its owner names it.
 """
 
 from __future__ import annotations
@@ -90,6 +90,9 @@ class FuelsStart(Fuels):
         lending = self.models() if round_number == self.options.lend else {}
         return super().uploads(round_number) | lending
 
+    def counts(self, round_number: int) -> bool:
+        return round_number == self.options.lend  # they tell who is new
+
     def downloads(self) -> dict[str, Sent]:
         return super().downloads() | self.models()
 
@@ -111,7 +114,7 @@ class FuelsStart(Fuels):
     def starts(self, table: SimilarityTable, upload: Upload) -> dict[str, Arrays]:
         """The mean model of the lenders most alike to each newcomer."""
         most = self.facts.train_periods * self.facts.period
-        is_new = upload.samples < self.options.new * most
+        is_new = upload.weights < self.options.new * most
         lenders = np.flatnonzero(~is_new)
         if not len(lenders):
             return {}

@@ -15,9 +15,9 @@ turn as (D, D') or (D, D', D''), each once, and what is left at the end is not u
 the one after it, in a circle; FO with alpha = 0 is then FedAvg exactly. The server averages by
 sample counts, which is the plain mean of the paper where clients have equally many.
 
-Travels: the whole model, up and down. Stays: nothing. Judged by: the global model after `steps`
-adaptation steps on the client's last `steps` training periods, one each, in the order of time; a
-client without a value in such a period does not step there.
+Travels: the whole model, up and down, and |D_n| up. Stays: nothing. Judged by: the global model
+after `steps` adaptation steps on the client's last `steps` training periods, one each, in the order
+of time; a client without a value in such a period does not step there.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ The paper leaves open how theta is found. The K steps are the common optimiser's
 starts anew each round, or with `personal_rate` plain gradient steps of that size, as in the
 published code of T Dinh et al.
 
-Travels: w, up and down. Stays: theta_n. Judged by: theta_n at the end of the client's last round.
+Travels: w, up and down, and |D_n| up. Stays: theta_n. Judged by: theta_n at the end of the client's
+last round.
 """
 
 from __future__ import annotations

@@ -218,7 +218,8 @@ def check_upload(
     Returns what may be sent, and the clients of which nothing may, for instance because their
     training diverged; they do not silence the others.
     """
-    reasons, whole = refusals(upload, method.uploads(number), asked)
+    counted = method.counts(number)
+    reasons, whole = refusals(upload, method.uploads(number), asked, counted=counted)
     rows = [i for i, client in enumerate(upload.clients) if client not in reasons]
     if whole or not rows:
         why = whole or "; ".join(f"client {c}: {reason}" for c, reason in reasons.items())

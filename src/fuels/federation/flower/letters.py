@@ -55,7 +55,9 @@ def reply(envelope: Envelope, upload: Upload | None, report: Report | None) -> E
     clients = upload.clients if upload is not None else report.clients if report is not None else ()
     arrays: dict[str, NDArray[Any]] = {}
     if upload is not None:
-        arrays |= prefixed("upload", upload.arrays) | {"samples": upload.samples}
+        arrays |= prefixed("upload", upload.arrays)
+        if upload.samples is not None:
+            arrays["samples"] = upload.samples
     if report is not None:
         arrays |= prefixed("loss", report.losses)
         arrays |= {"val_mse": report.val_mse, "val_mae": report.val_mae}
@@ -72,12 +74,10 @@ def reply(envelope: Envelope, upload: Upload | None, report: Report | None) -> E
 def read_upload(envelope: Envelope) -> Upload:
     """The upload in a site's answer."""
     _only(envelope.arrays, ("upload/", "loss/"), ("samples", *FIGURES))
-    if "samples" not in envelope.arrays:
-        raise FuelsError("sample counts are missing")
     return Upload(
         clients=text_list(envelope.facts.get("clients"), "the list of clients"),
         arrays=unprefixed("upload", envelope.arrays),
-        samples=envelope.arrays["samples"],
+        samples=envelope.arrays.get("samples"),
     )
 
 

@@ -227,15 +227,22 @@ class FlowerTransport:
 
     def _need_same_arrays(self, asked: int, number: int) -> None:
         """A late upload joins those of the present round only if it is made of the same arrays."""
-        then, now = (self._method.uploads(n) for n in (asked, number))
-        if {name: s.shape for name, s in then.items()} != {n: s.shape for n, s in now.items()}:
+        method = self._method
+        then, now = (
+            ({name: sent.shape for name, sent in method.uploads(n).items()}, method.counts(n))
+            for n in (asked, number)
+        )
+        if then != now:
             raise FuelsError(
                 f"late: it is of round {asked}, whose arrays are not those of round {number}"
             )
 
     def _need_one_good_client(self, upload: Upload, sent: Letter, most: int) -> None:
         declared = self._method.uploads(sent.number)  # as its own round has it
-        reasons, whole = refusals(upload, declared, set(sent.asked), most_samples=most)
+        counted = self._method.counts(sent.number)
+        reasons, whole = refusals(
+            upload, declared, set(sent.asked), counted=counted, most_samples=most
+        )
         if whole:
             raise FuelsError(whole)
         if len(reasons) == len(upload.clients):
