@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from typer.testing import CliRunner
 
-from fuels.cli.federation import federation_app, server_app, site_app
+from fuels.cli.federation import federation_app
+from fuels.cli.parties import server_app, site_app
 from fuels.config import Settings, merge
 from fuels.errors import FuelsError
 from fuels.federation.flower import steward
@@ -231,7 +232,7 @@ def test_show_prints_flowers_commands_and_starts_nothing(metro: Path) -> None:
     for flag in (
         "flower-superlink", "--host 127.0.0.1", "--database", "--enable-supernode-auth",
         "--disable-runtime-dependency-installation", "FLWR_TELEMETRY_ENABLED=0",
-        "FLWR_DISABLE_UPDATE_CHECK=1", "supernode register",
+        "FLWR_DISABLE_UPDATE_CHECK=1",
     ):  # fmt: skip
         assert flag in server.output
     folder = str(metro / "sites/north")
@@ -342,7 +343,7 @@ def test_a_run_takes_the_papers_settings_or_those_of_a_preset(
     fewer = chosen(metro, monkeypatch, "--preset", "best", "--rounds", "7", "--seed", "3")
     assert (fewer.training.rounds, fewer.seed) == (7, 3)
     help_ = runner.invoke(federation_app, ["run", "--help"]).output
-    assert "--preset" in help_ and "[default: paper]" in help_
+    assert "--preset" in help_ and "Without it: paper" in help_
 
 
 @pytest.mark.parametrize(
@@ -354,6 +355,8 @@ def test_a_run_takes_the_papers_settings_or_those_of_a_preset(
         (["--set", "windows.lags=none"], "lags"),
         (["--set", "options.rhoo=1"], "no option options.rhoo"),
         (["--method", "fuel"], "unknown method fuel"),
+        (["--resume", "--rounds", "9"], "takes no other settings"),
+        (["--resume"], "there is no run to go on with"),
     ],
 )
 def test_a_run_that_cannot_be_is_refused_before_anyone_hears_of_it(

@@ -9,8 +9,9 @@ from fuels.cli.compare import compare_command
 from fuels.cli.cost import cost_command
 from fuels.cli.data import data_app
 from fuels.cli.experiment import experiment_command
-from fuels.cli.federation import federation_app, server_app, site_app
+from fuels.cli.federation import federation_app
 from fuels.cli.forecast import forecast_command
+from fuels.cli.parties import server_app, site_app
 from fuels.cli.run import run_command
 from fuels.cli.words import equip
 from fuels.version import __version__

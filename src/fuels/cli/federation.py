@@ -1,56 +1,82 @@
-"""`fuels federation`, `fuels server` and `fuels site`: organisations that train together."""
+"""`fuels federation`: organisations that train together found, run and watch it."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import shutil
-import sys
-import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fuels.cli import options as opt
+from fuels.cli.demo import demo_command
+from fuels.cli.parties import ServerDir, Show, need_flower
 from fuels.cli.settings import given
-from fuels.config import PRESETS, Settings, assignment, merge, nearest
+from fuels.config import PRESETS, Settings, assignment, merge, nearest, read_config
 from fuels.errors import FuelsError
 
+if TYPE_CHECKING:
+    from fuels.federation.flower.parties import ServerFolder
+
 federation_app = typer.Typer(help="Found, run and watch a federation.", no_args_is_help=True)
-server_app = typer.Typer(help="The server of a federation.", no_args_is_help=True)
-site_app = typer.Typer(help="A site of a federation.", no_args_is_help=True)
+federation_app.callback()(need_flower)
 
-
-@federation_app.callback()
-@server_app.callback()
-@site_app.callback()
-def need_flower() -> None:
-    """Flower and its keys come with an extra of this package."""
-    if "--help" in sys.argv or "-h" in sys.argv:
-        return
-    if not all(importlib.util.find_spec(name) for name in ("flwr", "cryptography")):
-        raise FuelsError("Flower is not installed here; install it: pip install 'fuels[flower]'")
-
-
-Show = Annotated[bool, typer.Option("--show", help="Print Flower's own commands and do nothing.")]
-ServerDir = Annotated[Path, typer.Argument(help="The server's folder, or the one `init` made.")]
+FoundedDir = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The folder that init made, such as metro.")
+]
+Methods = Annotated[
+    str,
+    typer.Option(
+        metavar="A,B,...",
+        help="Methods the sites consent to, between commas, such as fuels,fedavg. Each site can"
+        " change its own site.toml.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
 
 
 @federation_app.command("init")
 def init_command(
-    name: Annotated[str, typer.Option(help="Name of the federation.")],
-    sites: Annotated[str, typer.Option(help="Names of the sites: north,south,east.")],
-    server: Annotated[str, typer.Option(help="Host name or address at which sites reach it.")],
-    port: Annotated[int, typer.Option(help="Port of the server.")] = 9092,
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the federation, such as metro.")
+    ],
+    sites: Annotated[
+        str,
+        typer.Option(metavar="A,B,...", help="Sites between commas, such as north,south,east."),
+    ],
+    server: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST",
+            help="Name or IPv4 address at which sites reach the server, such as fed.example.org.",
+        ),
+    ],
+    port: Annotated[
+        int,
+        typer.Option(
+            metavar="PORT",
+            help="Port of the server that sites need; the one above it is for its operator alone.",
+        ),
+    ] = 9092,
     listen: Annotated[
-        str, typer.Option(help="Interface the server listens on. Without it: all, or loopback.")
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Interface the server listens on, such as 10.0.0.5. Without it: all, or loopback"
+            " if --server is.",
+        ),
     ] = "",
-    methods: Annotated[
-        str, typer.Option(help="Methods the sites consent to; each can change its own config.")
-    ] = "fuels",
-    out: Annotated[Path | None, typer.Option(help="Folder to make. Without it: the name.")] = None,
+    methods: Methods = "fuels",
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder to make. Without it: the name.")
+    ] = None,
 ) -> None:
-    """Make one folder per party: certificates, keys and config files."""
+    """Make one folder per party: certificates, keys and config files.
+
+    A README.md in it says who gets which folder and what must never be sent.
+
+    Example: fuels federation init --name metro --sites north,south --server fed.example.org
+    """
     from fuels.federation.flower.found import found
 
     path = out or Path(name)
@@ -60,11 +86,16 @@ def init_command(
 
 @federation_app.command("add-site")
 def add_site_command(
-    folder: Annotated[Path, typer.Argument(help="The folder `init` made.")],
-    name: Annotated[str, typer.Argument(help="Name of the new site.")],
-    methods: Annotated[str, typer.Option(help="Methods the site consents to.")] = "fuels",
+    folder: FoundedDir,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the new site, such as west.")
+    ],
+    methods: Methods = "fuels",
 ) -> None:
-    """Make the folder of one more site and let the server know its key."""
+    """Make the folder of one more site and let the server know its key.
+
+    Example: fuels federation add-site metro west
+    """
     from fuels.federation.flower.found import new_site
 
     new_site(folder, name, _names(methods))
@@ -72,125 +103,142 @@ def add_site_command(
 
 
 @federation_app.command("renew")
-def renew_command(
-    folder: Annotated[Path, typer.Argument(help="The folder `init` made, with authority/.")],
-) -> None:
-    """Sign a new certificate for the server."""
+def renew_command(folder: FoundedDir) -> None:
+    """Sign a new certificate for the server; this needs the authority/ folder.
+
+    Example: fuels federation renew metro
+    """
     from fuels.federation.flower.found import renew
 
     renew(folder)
     typer.echo("the server has a new certificate; restart it, the sites need nothing")
 
 
-@server_app.command("start")
-def server_start(folder: ServerDir, show: Show = False) -> None:
-    """Start the server: Flower's SuperLink with TLS, authentication and a database."""
-    from fuels.federation.flower import commands, launch
-    from fuels.federation.flower.parties import ServerFolder
-
-    server = ServerFolder(folder)
-    if show:
-        extra = commands.server_environment(server)
-        typer.echo(commands.shown(commands.superlink(server), extra))
-        typer.echo(commands.shown(commands.door(server), extra))
-        for name in server.config.sites:
-            key = server.keys / f"{name}.pub"
-            typer.echo(commands.shown(commands.register(key, name), extra))
-        return
-    launch.become_server(server)
-
-
-@site_app.command("start")
-def site_start(
-    folder: Annotated[Path, typer.Argument(help="The site's folder.")],
-    data: Annotated[
-        str, typer.Option(help="The site's data file; without it data.source of site.toml.")
-    ] = "",
-    show: Show = False,
-) -> None:
-    """Start a site: Flower's SuperNode with this site's key and data."""
-    from fuels.federation.flower import commands, launch
-    from fuels.federation.flower.parties import SiteFolder, set_up_log
-
-    site = SiteFolder(folder)
-    if show:
-        supernode = commands.supernode(site, launch.site_data(site, data), 9094)
-        for command in (commands.clerk(site), supernode):
-            typer.echo(commands.shown(command, commands.site_environment(site)))
-        return
-    set_up_log()
-    launch.keep_site(site, data)
-
-
 @federation_app.command("run")
 def run_command(
     folder: ServerDir,
-    method: Annotated[str, typer.Option(help="The method to train with.")] = "fuels",
-    rounds: Annotated[int | None, typer.Option(help="Rounds to train.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
-    preset: Annotated[
-        str,
+    method: Annotated[
+        str | None,
         typer.Option(
-            help="paper, as published; or best, the default of fuels run: more windows and the"
-            " calendar in the model, and at each site its own mixture of experts."
+            metavar="NAME",
+            help=f"Method to train: {', '.join(opt.METHODS)}. Without it: fuels.",
+            autocompletion=opt.complete(opt.METHODS),
         ),
-    ] = "paper",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting: section.key=value.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the current run.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end.")] = False,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Training rounds. Without it: 200 with preset paper, 40 with best.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Same seed, same result: everything random follows from it. Without it: 0.",
+        ),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(PRESETS),
+            help="Where the settings start: paper (every setting of the paper) or best, the default"
+            " of fuels run (richer inputs, and at each site its own mixture of experts). Without"
+            " it: paper.",
+            autocompletion=opt.complete(PRESETS),
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Any other setting by its name in config.toml, e.g. options.tau=0.05 or"
+            " model.hidden=64. May be given several times.",
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the current run, or ask sites that have no models yet once more.",
+        ),
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Hand the run over and do not wait for its end.")
+    ] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print the run's summary.json instead of words.")
+    ] = False,
     show: Show = False,
 ) -> None:
-    """Train: hand a run to the server and show its progress."""
+    """Train: hand a run to the server and show its progress.
+
+    It ends with 0 when every site has its models. Sites that did not confirm this are named, and
+    it ends with 1, although the training is over: with --resume they are asked again.
+
+    Example: fuels federation run metro/server --rounds 200 --method fuels
+    """
     from fuels.federation.flower import commands, launch
-    from fuels.federation.flower.follow import follow
     from fuels.federation.flower.parties import Current, ServerFolder
-    from fuels.federation.flower.serving import undelivered
-    from fuels.report.display import progress
 
     server = ServerFolder(folder)
     changes = given({"method": method, "seed": seed, "training": {"rounds": rounds}})
-    chosen = _settings(preset, changes, settings or [])
-    if show:
-        config = server.runs / "RUN" / "flower.toml"
-        typer.echo(
-            commands.shown(commands.start_run(server, config), commands.server_environment(server))
-        )
-        return
+    run = ""
     if resume:
+        if changes or preset or settings:
+            raise FuelsError("--resume continues a run as it was begun; it takes no other settings")
         run = str(Current(server).read().get("run", ""))
         if not run:
             raise FuelsError(f"{server.path}: there is no run to go on with")
-        from fuels.config import read_config
-
         chosen, _ = read_config(server.runs / run / "config.toml")
     else:
-        run = launch.new_run(server, chosen)
+        chosen = _settings(preset or "paper", changes, settings or [])
+    if show:
+        config = str(server.runs / run / "flower.toml") if resume else commands.inline(chosen)
+        command = commands.start_run(server, config)
+        typer.echo(commands.shown(command, commands.server_environment(server)))
+        return
+    run = run or launch.new_run(server, chosen)
     launch.start(server)
     typer.echo(f"run {run}", err=True)
     if detach:
+        if json_:
+            typer.echo(json.dumps({"run": run, "folder": str(server.runs / run)}, indent=2))
         return
-    total = chosen.training.rounds
+    _follow(server, run, chosen.training.rounds, json_)
+
+
+def _follow(server: ServerFolder, run: str, rounds: int, as_json: bool) -> None:
+    """Show a run to its end, then what it came to; an error if a site is without its models."""
+    from fuels.federation.flower.follow import follow
+    from fuels.federation.flower.serving import undelivered
+    from fuels.report.display import progress
+    from fuels.report.folder import RunFolder
+
     try:
-        with progress(total) as watcher:
-            follow(server, run, total, watcher)
+        with progress(rounds) as watcher:
+            unconfirmed = follow(server, run, rounds, watcher)
     except KeyboardInterrupt:
-        typer.echo(f"run {run} goes on; fuels federation stop {folder} ends it", err=True)
+        typer.echo(f"run {run} goes on; fuels federation stop {server.path} ends it", err=True)
         raise
-    typer.echo(f"run {run} is finished; results of the server: {server.runs / run}")
-    unconfirmed = Current(server).read().get("unconfirmed", [])
+    store = RunFolder(server.runs / run)
+    if as_json:
+        summary = json.loads(store.summary.read_text(encoding="utf-8"))
+        typer.echo(json.dumps({"run": run, "folder": str(store.path), **summary}, indent=2))
+    else:
+        typer.echo(f"run {run} is finished; results of the server: {store.path}")
     if unconfirmed:
-        typer.echo(undelivered(unconfirmed), err=True)
+        raise FuelsError(undelivered(unconfirmed, server))
 
 
 @federation_app.command("status")
-def status_command(
-    folder: ServerDir,
-    form: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
-    show: Show = False,
-) -> None:
-    """Where the current run stands and who is connected."""
+def status_command(folder: ServerDir, json_: Json = False, show: Show = False) -> None:
+    """Where the current run stands and who is connected.
+
+    Example: fuels federation status metro/server --json
+    """
     from fuels.federation.flower import commands
     from fuels.federation.flower.parties import ServerFolder
     from fuels.federation.flower.serving import undelivered
@@ -201,7 +249,7 @@ def status_command(
         typer.echo(commands.shown(commands.list_nodes(), commands.server_environment(server)))
         return
     found = status(server)
-    if form == "json":
+    if json_:
         typer.echo(json.dumps(found, indent=2))
         return
     typer.echo(f"server    {'answers' if found['listening'] else 'does not answer'}")
@@ -209,7 +257,7 @@ def status_command(
     if found["reason"]:
         typer.echo(f"reason    {found['reason']}")
     if found["unconfirmed"]:
-        typer.echo(f"models    {undelivered(found['unconfirmed'])}")
+        typer.echo(f"models    {undelivered(found['unconfirmed'], server)}")
     if found["rounds"]:
         typer.echo(f"round     {found['round']} of {found['rounds']}")
     for site, state in found["sites"].items():
@@ -220,7 +268,10 @@ def status_command(
 
 @federation_app.command("stop")
 def stop_command(folder: ServerDir, show: Show = False) -> None:
-    """Stop the current run; server and sites stay up."""
+    """Stop the current run; server and sites stay up.
+
+    Example: fuels federation stop metro/server
+    """
     from fuels.federation.flower import commands
     from fuels.federation.flower.parties import Current, ServerFolder
     from fuels.federation.flower.steward import is_busy
@@ -241,46 +292,7 @@ def stop_command(folder: ServerDir, show: Show = False) -> None:
     typer.echo(f"run {found['run']} is stopped; --resume takes it up after its last round")
 
 
-@federation_app.command("demo")
-def demo_command(
-    sites: Annotated[int, typer.Option(help="How many sites.", min=1, max=8)] = 3,
-    rounds: Annotated[int, typer.Option(help="Rounds to train.", min=1)] = 5,
-    method: Annotated[str, typer.Option(help="The method to train with.")] = "fuels",
-    keep: Annotated[Path | None, typer.Option(help="Keep everything in this new folder.")] = None,
-) -> None:
-    """A whole federation on this machine, compared with the local engine."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from fuels.federation.flower.demo import demo_settings, run_demo
-    from fuels.report.display import progress
-
-    settings = demo_settings(method, rounds)
-    if keep is not None and keep.exists():
-        raise FuelsError(f"--keep {keep}: it exists; name a new folder")
-    root = keep or Path(tempfile.mkdtemp(prefix="fuels-demo-")) / "demo"
-    typer.echo(
-        f"training on one machine to compare with, then a server and {sites} sites on 127.0.0.1,"
-        " with TLS and keys",
-        err=True,
-    )
-    stays = keep is not None
-    try:
-        with progress(rounds, title="federation") as watcher:
-            found = run_demo(root, settings, sites, watcher)
-    except Exception:
-        stays = True
-        typer.echo(f"the demo failed; its folders and logs stay in {root}", err=True)
-        raise
-    finally:
-        if not stays:
-            shutil.rmtree(root.parent, ignore_errors=True)
-    table = Table("", "federation", "one machine", "difference")
-    for name, key in (("validation MSE", "val_mse"), ("test MSE", "test_mse")):
-        here, there = found[key], found[f"local_{key}"]
-        table.add_row(name, f"{here:.5f}", f"{there:.5f}", f"{(here - there) / there:+.3%}")
-    Console().print(table)
-    typer.echo("all processes have ended" + (f"; see {root}" if keep else ""))
+federation_app.command("demo")(demo_command)
 
 
 def _names(text: str) -> list[str]:

@@ -20,6 +20,7 @@ from fuels.federation.flower.parties import ServerFolder, SiteFolder
 
 CONNECTION = "fuels"  # the name of the server in Flower's config.toml
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+ENV = "/usr/bin/env"  # a unit file wants the whole path of what it starts
 HASTE = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; Flower's default is one
 
 
@@ -32,11 +33,17 @@ def program(name: str) -> str:
 
 
 def server_environment(folder: ServerFolder) -> dict[str, str]:
-    return {**QUIET, "FLWR_HOME": str(folder.home), "FUELS_SERVER": str(folder.path)}
+    home = {"FLWR_HOME": str(folder.home), "FUELS_SERVER": str(folder.path)}
+    return {**QUIET, **home, "PATH": search_path()}
 
 
 def site_environment(folder: SiteFolder) -> dict[str, str]:
-    return {**QUIET, **HASTE, "FLWR_HOME": str(folder.home)}
+    return {**QUIET, **HASTE, "FLWR_HOME": str(folder.home), "PATH": search_path()}
+
+
+def search_path() -> str:
+    """Where Flower's programs find each other: beside the Python that runs this."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.defpath])
 
 
 def superlink(folder: ServerFolder) -> list[str]:
@@ -57,6 +64,11 @@ def superlink(folder: ServerFolder) -> list[str]:
 def door(folder: ServerFolder) -> list[str]:
     """Not Flower's: what stands between the network and the SuperLink."""
     return [sys.executable, "-m", "fuels.federation.flower.door", str(folder.path)]
+
+
+def steward(folder: ServerFolder) -> list[str]:
+    """Not Flower's: what registers the sites' keys and takes up a run that was cut off."""
+    return [sys.executable, "-m", "fuels.federation.flower.steward", str(folder.path)]
 
 
 def clerk(folder: SiteFolder) -> list[str]:
@@ -80,10 +92,11 @@ def supernode(folder: SiteFolder, data: str, port: int) -> list[str]:
     ]  # fmt: skip
 
 
-def start_run(folder: ServerFolder, config: Path) -> list[str]:
+def start_run(folder: ServerFolder, config: str) -> list[str]:
+    """`config`: the path of a run config, or what `inline` makes of one."""
     return [
         program("flwr"), "run", str(folder.app), CONNECTION,
-        "--run-config", str(config), "--format", "json",
+        "--run-config", config, "--format", "json",
     ]  # fmt: skip
 
 
@@ -118,6 +131,28 @@ def run_config(run: str, settings: Settings) -> dict[str, Any]:
     return {**values, "options": json.dumps(dict(settings.options)), "run": run}
 
 
+def inline(settings: Settings) -> str:
+    """The settings as the text of Flower's --run-config, which needs no file.
+
+    Without a name: Flower's number of the run names its folder.
+    """
+    words = []
+    for key, value in run_config("", settings).items():
+        inner = value if isinstance(value, dict) else {"": value}
+        words += [f"{key}.{name}".strip(".") + f"={_word(inner[name])}" for name in inner]
+    return " ".join(words)
+
+
+def _word(value: Any) -> str:
+    """A value as TOML that Flower finds in a line: text without the quote it stands in."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    quote = "'" if '"' in value or "\\" in value else '"'
+    if quote in value:
+        raise FuelsError(f"Flower cannot be given a text with both kinds of quotes: {value}")
+    return f"{quote}{value}{quote}"
+
+
 def _plain(value: Any) -> Any:
     """Flower's run config has no lists: words between commas, as on the command line."""
     return ",".join(str(item) for item in value) if isinstance(value, list) else value
@@ -144,14 +179,13 @@ def write_connection(folder: ServerFolder) -> None:
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment with Flower's programs on the path: they call each other."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return {**os.environ, **extra, "PATH": path}
+    """This process's environment with what `shown` prints of it."""
+    return {**os.environ, **extra}
 
 
 def shown(command: Sequence[str], extra: Mapping[str, str]) -> str:
     """A command with its environment, ready to be pasted into a shell or a unit file."""
-    return shlex.join(["env", *(f"{key}={value}" for key, value in extra.items()), *command])
+    return shlex.join([ENV, *(f"{key}={value}" for key, value in extra.items()), *command])
 
 
 def call(command: Sequence[str], extra: Mapping[str, str], timeout: float = 60) -> dict[str, Any]:

@@ -161,10 +161,11 @@ def demo_clients(settings: Settings, sites: int, each: int) -> dict[str, list[st
 
 
 def run_demo(root: Path, settings: Settings, sites: int, watcher: Watcher) -> dict[str, float]:
-    """Train in this process, then across several; returns the errors of both.
+    """Train in this process, then across several; returns the errors of both, and the seconds.
 
     First here: on a machine that has not compiled the kernels yet, the sites would all do it.
     """
+    began = time.monotonic()
     clients = demo_clients(settings, sites, each=4)
     local = local_errors(settings, [client for ids in clients.values() for client in ids])
     source = settings.data.source
@@ -173,7 +174,9 @@ def run_demo(root: Path, settings: Settings, sites: int, watcher: Watcher) -> di
     with federation(root, clients, source, methods, rules, consent_to_all) as (server, processes):
         run = launch.new_run(server, settings)
         launch.start(server)
-        follow(server, run, settings.training.rounds, watcher, processes.check)
+        missing = follow(server, run, settings.training.rounds, watcher, processes.check)
+    if missing:
+        raise FuelsError(f"{', '.join(missing)} did not write the models; their logs say why")
     history = RunFolder(server.runs / run).history()
     summaries = {
         site: json.loads((root / "sites" / site / "runs" / run / "summary.json").read_text())
@@ -186,6 +189,7 @@ def run_demo(root: Path, settings: Settings, sites: int, watcher: Watcher) -> di
         "val_mse": history[-1]["val_mse"],
         "test_mse": test / total,
         **local,
+        "seconds": round(time.monotonic() - began, 1),
     }
 
 

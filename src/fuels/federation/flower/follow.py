@@ -21,10 +21,11 @@ def follow(
     rounds: int,
     watcher: Watcher,
     alive: Callable[[], None] = lambda: None,
-) -> None:
+) -> list[str]:
     """Tell the watcher of every round until the run ends; `alive` may raise if it cannot.
 
-    A run that failed or was stopped raises FuelsError.
+    Returns the sites that did not confirm that they have their models. A run that failed or was
+    stopped raises FuelsError.
     """
     shown = 0
     while True:
@@ -37,7 +38,7 @@ def follow(
             reason = state.get("reason") or "it was stopped"
             raise FuelsError(f"run {run} ended after round {shown}: {reason}")
         if state["state"] == "finished":
-            return
+            return [str(site) for site in state.get("unconfirmed", [])]
         alive()
         time.sleep(LOOK)
 

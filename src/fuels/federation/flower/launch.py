@@ -30,10 +30,8 @@ def become_server(folder: ServerFolder) -> NoReturn:
     command, extra = commands.superlink(folder), commands.server_environment(folder)
     folder.state.mkdir(parents=True, exist_ok=True)
     (folder.state / "ready").unlink(missing_ok=True)
-    commands.write_connection(folder)
-    steward = [sys.executable, "-m", "fuels.federation.flower.steward", str(folder.path)]
     environment = commands.environment(extra)
-    for beside in (commands.door(folder), steward):
+    for beside in (commands.door(folder), commands.steward(folder)):
         subprocess.Popen(beside, env=environment)
     os.execve(command[0], command, environment)
 

@@ -18,6 +18,7 @@ from fuels.config import Engine, Settings, check, merge
 from fuels.data.sample import sample_of
 from fuels.errors import FuelsError
 from fuels.federation.checkpoint import save_state, unprefixed
+from fuels.federation.flower.commands import write_run_config
 from fuels.federation.flower.parties import Current, ServerFolder, log
 from fuels.federation.flower.post import Post, Time
 from fuels.federation.flower.transport import FlowerTransport
@@ -116,7 +117,10 @@ def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings, time:
     """Train to the end; returns the sites that did not confirm that they have their models."""
     config = folder.config
     path = folder.runs / run
-    store = RunFolder(path) if path.exists() else RunFolder.create(path, settings, Engine())
+    if not path.exists():  # submitted by Flower's own command: the steward must know how
+        RunFolder.create(path, settings, Engine())
+        write_run_config(path / "flower.toml", run, settings)
+    store = RunFolder(path)
     if store.finished and not store.checkpoint.exists():
         log.info("run %s is finished", run)
         return []
@@ -153,15 +157,16 @@ def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings, time:
     # The checkpoint stays until every site has its models: a resumed run asks the rest again.
     with writing(store.summary) as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    log.warning("%s", undelivered(unconfirmed))
+    log.warning("%s", undelivered(unconfirmed, folder))
     return unconfirmed
 
 
-def undelivered(sites: Sequence[str]) -> str:
+def undelivered(sites: Sequence[str], folder: ServerFolder) -> str:
     """What to tell the operator of sites that did not confirm the end of a run."""
     return (
-        f"{', '.join(sites)} did not confirm having written their models; when they are back,"
-        " fuels federation run --resume asks them again"
+        f"no word from {', '.join(sites)} that the models are written there: once back, fuels"
+        f" federation run {folder.path} --resume asks again; whoever will not come back is taken"
+        " out of server.toml"
     )
 
 

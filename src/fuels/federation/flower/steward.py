@@ -1,9 +1,9 @@
 """Stands by a SuperLink: makes the sites' keys known and takes up a run that was cut off.
 
 `fuels server start` becomes the SuperLink itself, so that a service manager watches the real
-process; just before, it starts this one, which ends with it. Flower keeps registered keys and runs
-in its database but does not go on with a ServerApp that was killed: whether one is at work shows in
-a lock that the system releases with the process.
+process; just before, it starts this one, which ends with it. It can be a service of its own too.
+Flower keeps registered keys and runs in its database but does not go on with a ServerApp that was
+killed: whether one is at work shows in a lock that the system releases with the process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def submit(folder: ServerFolder) -> str:
     current = Current(folder)
     run = current.read()["run"]
     answer = commands.call(
-        commands.start_run(folder, folder.runs / run / "flower.toml"),
+        commands.start_run(folder, str(folder.runs / run / "flower.toml")),
         commands.server_environment(folder),
     )
     if not answer.get("success"):
@@ -147,6 +147,7 @@ def main() -> None:
     end_with_parent()
     folder = ServerFolder(Path(sys.argv[1]))
     set_up_log(folder.state / "steward.log")
+    commands.write_connection(folder)  # the folder may have come from elsewhere
     stand_by(folder)
 
 

@@ -279,12 +279,16 @@ class FlowerTransport:
     def _ask(
         self, kind: str, number: int, sites: set[str], download: Download
     ) -> list[tuple[Letter, Envelope]]:
-        connected = self.post.connected()
-        asked = {site: self.members.of(site) for site in sorted(sites & connected)}
+        """The answers until all have come or the deadline is over.
+
+        Nobody waits for a site that was silent before or is gone: it is asked, and its answer is
+        taken if it comes while others are waited for.
+        """
+        asked = {site: self.members.of(site) for site in sorted(sites & self.post.connected())}
         self.mail.send(kind, number, asked, download)
         pending, found = set(asked), []
         end = self.clock() + self.rules.deadline
-        while pending:
+        while True:
             for arrival in self._arrivals(kind, number):
                 sent, envelope = arrival.sent, arrival.envelope
                 if sent.kind == kind:
@@ -296,11 +300,12 @@ class FlowerTransport:
                     self.refused.add(sent.site, number, kind, reason)
                 else:
                     found.append((sent, envelope))
-            if self.clock() >= end:
+            waited_for = (pending - self.silent) & self.post.connected()
+            if not waited_for or self.clock() >= end:
                 break
             self.sleep(POLL)
         for site in sorted(pending):
-            failed(site, number, f"no answer to {kind} within {self.rules.deadline:g} s")
+            failed(site, number, f"no answer to {kind}")
         return sorted(found, key=lambda pair: pair[0].site)
 
     # -- letters -------------------------------------------------------------------------------
@@ -327,6 +332,7 @@ class FlowerTransport:
                 arrived.append(arrival)
             elif sent.kind == "train" and arrival.envelope is not None:
                 self.late[sent.site] = (sent, arrival.envelope)
+                self.silent.discard(sent.site)
         return arrived
 
     def _limit(self, sent: Letter) -> int:

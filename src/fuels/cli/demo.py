@@ -1,0 +1,91 @@
+"""`fuels federation demo`: a whole federation on one machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fuels.cli import options as opt
+from fuels.errors import FuelsError
+
+
+def demo_command(
+    sites: Annotated[
+        int, typer.Option(metavar="N", help="Sites, 1 to 8, with four clients each.", min=1, max=8)
+    ] = 3,
+    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds to train.", min=1)] = 5,
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help=f"Method to train: {', '.join(opt.METHODS)}.",
+            autocompletion=opt.complete(opt.METHODS),
+        ),
+    ] = "fuels",
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep all folders, logs and results in this new folder. Without it: nothing.",
+        ),
+    ] = None,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print the errors and the seconds as JSON.")
+    ] = False,
+) -> None:
+    """A whole federation on this machine, compared with the local engine.
+
+    A server and sites on 127.0.0.1, with TLS, keys and embedded data. It ends every process that it
+    started, and says how long all of it took.
+
+    Example: fuels federation demo --sites 3 --rounds 5
+    """
+    from fuels.federation.flower.demo import demo_settings, run_demo
+    from fuels.report.display import progress
+
+    settings = demo_settings(method, rounds)
+    if keep is not None and keep.exists():
+        raise FuelsError(f"--keep {keep}: it exists; name a new folder")
+    root = keep or Path(tempfile.mkdtemp(prefix="fuels-demo-")) / "demo"
+    typer.echo(
+        f"training on one machine to compare with, then a server and {sites} sites on 127.0.0.1,"
+        " with TLS and keys",
+        err=True,
+    )
+    try:
+        with progress(rounds, title="federation") as watcher:
+            found = run_demo(root, settings, sites, watcher)
+    except FuelsError as error:
+        raise FuelsError(f"{error}; the folders and logs of the demo stay in {root}") from None
+    except KeyboardInterrupt:
+        _clear(root, keep)
+        raise
+    _clear(root, keep)
+    if json_:
+        facts = {"method": method, "sites": sites, "rounds": rounds}
+        typer.echo(json.dumps({**facts, **found}, indent=2))
+        return
+    _print(found)
+    where = f"; see {root}" if keep else ""
+    typer.echo(f"all processes have ended, after {found['seconds']:.0f} s in all{where}")
+
+
+def _clear(root: Path, keep: Path | None) -> None:
+    if keep is None:
+        shutil.rmtree(root.parent, ignore_errors=True)
+
+
+def _print(found: dict[str, float]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "federation", "one machine", "difference")
+    for name, key in (("validation MSE", "val_mse"), ("test MSE", "test_mse")):
+        here, there = found[key], found[f"local_{key}"]
+        table.add_row(name, f"{here:.5f}", f"{there:.5f}", f"{(here - there) / there:+.3%}")
+    Console().print(table)

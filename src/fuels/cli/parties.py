@@ -1,0 +1,99 @@
+"""`fuels server` and `fuels site`: what each party of a federation starts on its own machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fuels.errors import FuelsError
+
+server_app = typer.Typer(help="The server of a federation.", no_args_is_help=True)
+site_app = typer.Typer(help="A site of a federation.", no_args_is_help=True)
+
+Show = Annotated[
+    bool,
+    typer.Option(
+        "--show",
+        help="Print the commands behind this one, ready for a shell or a unit file, and do"
+        " nothing.",
+    ),
+]
+ServerDir = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR", help="The server's folder, such as metro/server, or the one init made."
+    ),
+]
+
+
+@server_app.callback()
+@site_app.callback()
+def need_flower() -> None:
+    """Flower and its keys come with an extra of this package."""
+    if "--help" in sys.argv or "-h" in sys.argv:
+        return
+    if not all(importlib.util.find_spec(name) for name in ("flwr", "cryptography")):
+        raise FuelsError("Flower is not installed here; install it: pip install 'fuels[flower]'")
+
+
+@server_app.command("start")
+def server_start(folder: ServerDir, show: Show = False) -> None:
+    """Start the server: Flower's SuperLink with TLS, authentication and a database.
+
+    It stays until it is stopped. Started again, it takes up a run that was cut off.
+
+    Example: fuels server start metro/server
+    """
+    from fuels.federation.flower import commands, launch
+    from fuels.federation.flower.parties import ServerFolder
+
+    server = ServerFolder(folder)
+    if not show:
+        launch.become_server(server)
+    extra = commands.server_environment(server)
+    for what, command in (
+        ("the SuperLink", commands.superlink(server)),
+        ("the door: what the network sees of it", commands.door(server)),
+        ("the steward: registers keys, takes up a run", commands.steward(server)),
+    ):
+        typer.echo(f"# {what}\n{commands.shown(command, extra)}")
+
+
+@site_app.command("start")
+def site_start(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The site's folder, such as metro/sites/north.")
+    ],
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH|synthetic:NAME",
+            help="The site's data, such as my.parquet. Without it: data.source of its site.toml.",
+        ),
+    ] = "",
+    show: Show = False,
+) -> None:
+    """Start a site: Flower's SuperNode with this site's key and data.
+
+    It stays until it is stopped, and keeps trying where the server cannot be reached.
+
+    Example: fuels site start metro/sites/north --data my.parquet
+    """
+    from fuels.federation.flower import commands, launch
+    from fuels.federation.flower.parties import SiteFolder, set_up_log
+
+    site = SiteFolder(folder)
+    if not show:
+        set_up_log()
+        launch.keep_site(site, data)
+        return
+    extra = commands.site_environment(site)
+    for what, command in (
+        ("the clerk: has the models loaded and trains", commands.clerk(site)),
+        ("the SuperNode", commands.supernode(site, launch.site_data(site, data), 9094)),
+    ):
+        typer.echo(f"# {what}\n{commands.shown(command, extra)}")
