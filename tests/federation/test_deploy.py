@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import shlex
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,18 @@ def test_folders_can_be_written_and_data_only_read() -> None:
     assert f"./north.parquet:{site['command'][-1]}:ro" in site["volumes"]
     mounts = {m["mountPath"]: m.get("readOnly", False) for m in container()["volumeMounts"]}
     assert mounts == {"/site": False, "/data": True}
+
+
+def test_the_image_has_the_versions_that_the_tests_run_with() -> None:
+    root = DEPLOY.parent
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+    (install,) = [line for line in text.splitlines() if "pip install" in line]
+    assert "-c /src/constraints.txt" in install and '"/src[flower]"' in install
+    assert "COPY . /src" in text and not (root / ".dockerignore").exists()
+    lines = (root / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if "==" in line)
+    for name in ("flwr", "cryptography", "httpx", "uvicorn", "torch", "numpy", "numba", "polars"):
+        assert metadata.version(name).partition("+")[0] == pins[name], name
 
 
 def test_the_servers_port_is_open_and_no_other() -> None:
