@@ -22,6 +22,7 @@ import tomli_w
 from tests.federation.helpers import write_panel
 
 from fuels.config import Settings
+from fuels.federation.checkpoint import load_state
 from fuels.federation.flower import launch
 from fuels.federation.flower.demo import Processes, descendants, federation
 from fuels.federation.flower.parties import Current, Rules, ServerConfig, ServerFolder
@@ -29,7 +30,7 @@ from fuels.report.folder import RunFolder
 
 FAULTY = '''
 """The client side, with planned faults; each happens once."""
-import json, os, time
+import json, os, signal, threading, time
 from dataclasses import replace
 from pathlib import Path
 from flwr.app import Message
@@ -40,6 +41,17 @@ from fuels.federation.flower.records import pack, unpack
 
 PLAN = Path({plan!r})
 app = ClientApp()
+
+
+def the_clerk(folder):
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = file.read_text().split("\\0")
+        except OSError:
+            continue
+        if "fuels.federation.flower.clerk" in words and folder in words:
+            return int(file.parent.name)
+    raise RuntimeError("no clerk is there")
 
 
 def handle(message, context):
@@ -54,11 +66,18 @@ def handle(message, context):
         raise RuntimeError("a planned fault")
     if what == "die":
         mark.touch()
-        os._exit(9)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "kill":
+        mark.touch()
+        clerk = the_clerk(context.node_config["folder"])
+        os.kill(clerk, signal.SIGSTOP)  # it has the request and no answer yet
+        threading.Timer(1.0, os.kill, (clerk, signal.SIGKILL)).start()
+        return app_client.handle(message, context)
     reply = app_client.handle(message, context)
     mark.touch()
-    if what == "hold":
-        time.sleep(3600)
+    if what.startswith("hold"):
+        time.sleep(float(what.removeprefix("hold ")))
+        return reply
     envelope = decode(unpack(reply.content), 2**26)
     false = encode(replace(envelope, site=what.removeprefix("claim ")))
     return Message(pack(false), reply_to=message)
@@ -86,8 +105,9 @@ class Cluster:
     def plan(self, faults: Mapping[str, str]) -> None:
         """`train 3 north`: what goes wrong at that site in that round.
 
-        raise: an error. die: the process ends without a word. hold: the site has trained and does
-        not answer. claim SITE: the answer says that it comes from another site.
+        raise: an error. die: the process that answers is killed with -9. kill: the one that trains
+        is, with the request in its hands. hold SECONDS: the site has trained and answers so much
+        later. claim SITE: the answer says that it comes from another site.
         """
         for mark in self.root.glob("*.done"):
             mark.unlink()
@@ -130,6 +150,16 @@ class Cluster:
 
     def site_run(self, site: str, run: str) -> Path:
         return self.root / "sites" / site / "runs" / run
+
+    def trains(self, site: str, run: str, number: int) -> bool:
+        """Whether a site has begun to train a round."""
+        text = (self.root / "sites" / site / "state" / "site.log").read_text()
+        return f"run {run}, round {number}: " in text
+
+    def trained(self, site: str, run: str) -> int:
+        """The last round that a site has finished training, by its file."""
+        _, facts = load_state(self.site_run(site, run) / "state.safetensors")
+        return int(facts["round"])
 
     def start_site(self, site: str) -> None:
         self.processes.start(site, ["site", str(self.root / "sites" / site)])

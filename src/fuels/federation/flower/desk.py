@@ -129,6 +129,7 @@ class Desk:
                 "the server asks for round %d, this site is at %d: it goes on from its models",
                 envelope.round, progress.round,
             )  # fmt: skip
+        log.info("run %s, round %d: %d clients train", envelope.run, envelope.round, len(asked))
         upload, report = job.site.train(envelope.round, asked, download)
         good, withheld = check_upload(job.method, envelope.round, upload, asked)
         letter = reply(envelope, good, self._allowed(report.of(good.clients)))
