@@ -153,13 +153,10 @@ def test_sites_killed_in_mid_round(running: Cluster) -> None:
     assert [history[i]["clients"] for i in (0, 1, -1)] == [6, 2, 6]
     silent = "no answer within 25 s"
     assert sorted(history[1]["failures"]) == [f"north: {silent}", f"south: {silent}"]
-    north, south = heard(history, "north"), heard(history, "south")
-    assert copies(running, "north", run) == north
-    assert copies(running, "south", run) == sorted([2, *south])
-    assert steps(running, "north", run) == {len(north) * epochs * BATCHES}
-    assert steps(running, "south", run) == {(1 + len(south)) * epochs * BATCHES}
-    assert steps(running, "east", run) == {rounds * epochs * BATCHES}
-    for site in SITES:
+    for site in SITES:  # a round trained twice, or half, would show in the optimiser's steps
+        trained = copies(running, site, run)
+        assert set(heard(history, site)) <= set(trained) and (2 in trained) == (site != "north")
+        assert steps(running, site, run) == {len(trained) * epochs * BATCHES}
         assert (running.site_run(site, run) / "models.safetensors").exists()
 
 
@@ -230,12 +227,14 @@ def test_a_site_absent_from_the_start_and_one_that_is_new(running: Cluster) -> N
 
 
 def test_thirty_percent_of_the_sites_fail_at_random_for_twenty_rounds(running: Cluster) -> None:
-    rng, deadline = np.random.default_rng(11), 20.0
+    rng, deadline = np.random.default_rng(11), 15.0
     rounds = range(1, 21)
     failing = [f"train {n} {site}" for n in rounds for site in SITES if rng.random() < 0.3]
     assert len(failing) > 12
-    # An error in words, a process killed with -9 that answers or that trains, no answer in time.
-    kinds = ("raise", "die", "kill", "raise", f"hold {deadline + 5}", "kill")
+    # An error in words; the process that trains, or the one that answers, killed with -9; an answer
+    # that comes too late. While Flower waits for a dead or slow process of a site, for up to 45 s,
+    # it starts no other there, so that the site misses the next rounds too.
+    kinds = ["raise", "kill", "die", "raise", "kill", "raise", "kill", f"hold {deadline + 5}"]
     faults = {key: kinds[i % len(kinds)] for i, key in enumerate(failing)}
     running.plan(faults)
     running.set_rules(replace(RULES, deadline=deadline))
