@@ -80,7 +80,8 @@ def test_after_training_each_site_has_models_and_forecasts(world: World) -> None
         assert "FUELS" in json.loads(folder.summary.read_text())["scores"]
     kept = {path.name for path in (world.server.runs / "run").iterdir()}
     assert kept == {
-        "config.toml", "metrics.jsonl", "timings.jsonl", "server.safetensors", "summary.json",
+        "config.toml", "flower.toml", "metrics.jsonl", "timings.jsonl", "server.safetensors",
+        "summary.json",
     }  # fmt: skip
     assert set(world.state()) == {"prototypes", "known", "jsd", "pairs_computed"}
 
