@@ -7,18 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import click
 import polars as pl
 import pytest
-import typer
 
 from conftest import Fuels, make_panel
-from fuels.cli import app
 from fuels.cli.experiment import NAMES
 from fuels.cli.options import METHODS, in_options
 from fuels.config import Data, Engine, Settings, to_dict
@@ -384,25 +379,3 @@ def test_forecast_without_a_place_for_compiled_code(
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == expected and len(expected.splitlines()) == 5
-
-
-def commands_of(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from commands_of(command, (*path, name))
-        else:
-            yield " ".join((*path, name)), command
-
-
-def test_help_says_what_each_word_is_and_gives_an_example() -> None:
-    """No bare types: a person who reads the help can write the command."""
-    root = typer.main.get_command(app)
-    assert isinstance(root, click.Group)
-    parties = ("federation ", "server ", "site ")
-    found = {name: command for name, command in commands_of(root) if name.startswith(parties)}
-    assert len(found) == 9
-    for name, command in found.items():
-        assert f"Example: fuels {name}" in command.help, name
-        for parameter in command.params:
-            if not getattr(parameter, "is_flag", False):
-                assert parameter.metavar and parameter.help, (name, parameter.name)
