@@ -1,4 +1,4 @@
-"""The help of `fuels federation`, `server` and `site`: a person who reads it can write the command."""
+"""The help of a federation: a person who reads it can write the command."""
 
 from __future__ import annotations
 
