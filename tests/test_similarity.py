@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
@@ -106,3 +108,35 @@ def test_too_few_clients_have_nothing_to_share(clients: str) -> None:
     table = SimilarityTable(clients, (4, 6))
     table.update(clients, draw(len(clients)))
     assert table.prototypes_for(clients, 50)[0] == ()
+
+
+def drawn_table(clients: int, shape: tuple[int, int] = (2, 4)) -> SimilarityTable:
+    ids = [f"c{i:04d}" for i in range(clients)]
+    table = SimilarityTable(ids, shape)
+    draws = np.random.default_rng(7).normal(size=(clients, *shape))
+    table.update(ids, draws.astype(np.float32))
+    return table
+
+
+def test_means_do_not_depend_on_how_many_are_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = drawn_table(11)
+    wanted = table.prototypes_for(table.clients, 40)
+    monkeypatch.setattr("fuels.similarity.BLOCK", 3)
+    found = table.prototypes_for(table.clients, 40)
+    assert found[0] == wanted[0] and len(found[0]) == 11
+    for ours, whole in zip(found[1:], wanted[1:], strict=True):
+        np.testing.assert_allclose(ours, whole, rtol=0, atol=1e-6)
+
+
+def test_the_server_holds_few_tables_of_pairs_at_once() -> None:
+    """Bytes per pair of clients: 4 are the table of divergences itself, 4 more find beta."""
+    clients = 1200
+    drawn_table(3).prototypes_for(["c0000"], 50)  # loads the kernels
+    tracemalloc.start()
+    try:
+        table = drawn_table(clients)
+        table.prototypes_for(table.clients, 50)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 9 * clients**2

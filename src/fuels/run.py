@@ -144,14 +144,15 @@ def conclude(
     models = write_models(job, folder, job.loop.final_download())
     save_state(folder.server, job.loop.server.state(), {"clients": list(job.loop.clients)})
     experts = "weighing the experts, " if job.settings.mixture.on else ""
-    with tell(f"{experts}comparing with the references"):
+    rounds = job.loop.round
+    with tell(f"{experts}comparing with the references"), folder.timed("judge at the end", rounds):
         judged = judge_models(job, models)
     outcome = outcome_of(job, folder, judged)
     write_judged(job.dataset, folder, judged)
     if plots:
         from fuels.report.plots import write_plots  # matplotlib is slow to import
 
-        with tell("drawing the pictures"):
+        with tell("drawing the pictures"), folder.timed("pictures", rounds):
             write_plots(outcome, folder.plots)
     folder.finish(outcome.summary)
     return outcome

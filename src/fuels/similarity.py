@@ -18,6 +18,7 @@ from fuels.jsd_kernel import pairwise_jsd
 from fuels.model.backend import threads
 
 Floats32 = NDArray[np.float32]
+BLOCK = 512  # clients whose means are taken at once
 SAME = 1e-5  # clients with equal data differ by less than this, through the draw of W_n alone
 
 
@@ -27,6 +28,11 @@ def softmax_rows(prototypes: Floats32) -> Floats32:
     weights = np.exp(shifted.astype(np.float64))
     rows: Floats32 = (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
     return rows
+
+
+def _blocks(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Some hundreds of clients at a time: shares of all would be 8 N^2 bytes. At least one part."""
+    return np.array_split(rows, max(1, -(-len(rows) // BLOCK)))
 
 
 class SimilarityTable:
@@ -59,17 +65,23 @@ class SimilarityTable:
         members = np.flatnonzero(self.known)
         place = np.full(len(self.clients), -1, dtype=np.int64)
         place[members] = np.arange(len(members))
-        block = np.ascontiguousarray(self.jsd[np.ix_(members, members)])
+        whole = len(members) == len(self.clients)  # the table itself then, and no copy of it
+        block = self.jsd if whole else np.ascontiguousarray(self.jsd[np.ix_(members, members)])
         pairwise_jsd(self.distributions(self.prototypes[members]), place[fresh], block, threads())
-        self.jsd[np.ix_(members, members)] = block
+        if not whole:
+            self.jsd[np.ix_(members, members)] = block
         old = len(members) - len(fresh)
         self.pairs_computed += len(fresh) * old + len(fresh) * (len(fresh) - 1) // 2
 
     def threshold(self, percentile: float) -> float:
         """beta: a percentile of the divergences of all pairs of different known clients."""
         members = np.flatnonzero(self.known)
-        upper = np.triu_indices(len(members), k=1)
-        values = self.jsd[np.ix_(members, members)][upper]
+        values = np.empty(len(members) * (len(members) - 1) // 2, dtype=np.float32)
+        end = 0
+        for i, member in enumerate(members):  # row by row: indices of all pairs would be 16 N^2 B
+            later = members[i + 1 :]
+            values[end : end + len(later)] = self.jsd[member, later]
+            end += len(later)
         return max(SAME, float(np.percentile(values, percentile))) if values.size else SAME
 
     def known_among(self, clients: Sequence[str]) -> int:
@@ -89,17 +101,26 @@ class SimilarityTable:
         NR_n, and L_inter is left out for it.
         """
         rows = np.array([self.position[client] for client in clients], dtype=np.int64)
-        alike = (self.jsd[rows] <= self.threshold(percentile)) & self.known[None, :]
+        beta = self.threshold(percentile)
+        flat = self.prototypes.reshape(len(self.clients), -1)
+        pieces = [self._means(part, beta, flat) for part in _blocks(rows)]
+        has, positive, negative = (np.concatenate(each) for each in zip(*pieces, strict=True))
+        having = tuple(client for client, yes in zip(clients, has, strict=True) if yes)
+        shape = (-1, *self.prototypes.shape[1:])
+        return having, positive.reshape(shape), negative.reshape(shape)
+
+    def _means(
+        self, rows: NDArray[np.int64], beta: float, flat: Floats32
+    ) -> tuple[NDArray[np.bool_], Floats32, Floats32]:
+        """Which of these clients have both sides, and the means of those that do."""
+        alike = (self.jsd[rows] <= beta) & self.known[None, :]
         unlike = ~alike & self.known[None, :]
         has = self.known[rows] & unlike.any(axis=1)
-        flat = self.prototypes.reshape(len(self.clients), -1)
-        shape = (-1, *self.prototypes.shape[1:])
         positive, negative = (
             (side[has] / side[has].sum(axis=1, keepdims=True)).astype(np.float32) @ flat
             for side in (alike, unlike)
         )
-        having = tuple(client for client, yes in zip(clients, has, strict=True) if yes)
-        return having, positive.reshape(shape), negative.reshape(shape)
+        return has, positive, negative
 
     def state(self) -> dict[str, NDArray[Any]]:
         return {

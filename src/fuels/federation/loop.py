@@ -121,6 +121,10 @@ class Loop:
             download = self.method.download(self.server, chosen)
         with _timed(done, "train"):
             replies, failures = self.transport.train(number, chosen, download)
+        judging = max((reply.judging for reply in replies), default=0.0)
+        if judging:
+            done.stages["train"] -= judging
+            done.stages["evaluate"] = judging
         # Whoever joined beside the round is known before anything is reported, judged or saved.
         self.admit(self.transport.clients)
         done.failures = failures

@@ -8,6 +8,7 @@ do not depend on the number of threads.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class Site:
         self.network = method.facts.network
         self.device = torch.device(device)
         self.threads = threads
+        self.judging = 0.0  # seconds of the last training round that went into judging
         self.pool: ThreadPoolExecutor | None = None  # kept: its threads own the kernels' memory
         self.ids = dataset.ids
         self.position = {client: i for i, client in enumerate(self.ids)}
@@ -86,6 +88,7 @@ class Site:
         self, round_number: int, clients: Sequence[str], download: Download
     ) -> tuple[Upload, Report]:
         """One round of local training of the named clients."""
+        spent: list[float] = []
 
         def work(index: NDArray[np.int64]) -> tuple[Upload, Report]:
             group = self._group(index, round_number)
@@ -95,11 +98,15 @@ class Site:
             upload = Upload(group.ids, arrays, group.data.samples if counted else None)
             losses = group.mean_losses()
             if self.method.evaluated == "after training":
-                return upload, self._judge(group, index, download, losses, round_number)
+                begun = time.perf_counter()
+                report = self._judge(group, index, download, losses, round_number)
+                spent.append(time.perf_counter() - begun)
+                return upload, report
             nothing = np.full(len(index), np.nan)
             return upload, Report(group.ids, losses, nothing, nothing)
 
         done = self._in_groups(work, self._rows(clients))
+        self.judging = sum(spent) / min(self.threads, len(done))  # they work side by side
         return concatenate([upload for upload, _ in done]), join([report for _, report in done])
 
     def evaluate(self, round_number: int, download: Download) -> Report:

@@ -26,6 +26,7 @@ class Reply:
     asked: tuple[str, ...]  # the clients this site was asked for
     most_samples: int | None = None  # that a client may claim; None: what the method knows
     round: int | None = None  # that it was asked in; None: the present one
+    judging: float = 0.0  # seconds of the work that went into judging the trained models
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class LocalTransport:
         self, round_number: int, clients: Sequence[str], download: Download
     ) -> tuple[list[Reply], list[Failure]]:
         upload, report = self.site.train(round_number, clients, download)
-        return [Reply("local", upload, report, tuple(clients))], []
+        return [Reply("local", upload, report, tuple(clients), judging=self.site.judging)], []
 
     def evaluate(self, round_number: int, download: Download) -> list[Report]:
         return [self.site.evaluate(round_number, download)]

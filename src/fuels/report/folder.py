@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -159,8 +160,18 @@ class RunFolder:
 
     def on_round(self, done: Round) -> None:
         """Log how long a finished round took."""
-        stages = {name: round(seconds, 6) for name, seconds in done.stages.items()}
-        self._append(self.timings, {"round": done.number, **stages})
+        self._note(done.number, done.stages)
+
+    @contextmanager
+    def timed(self, stage: str, rounds: int) -> Iterator[None]:
+        """Log how long some work after the last round takes."""
+        begun = time.perf_counter()
+        yield
+        self._note(rounds, {stage: time.perf_counter() - begun})
+
+    def _note(self, number: int, stages: Mapping[str, float]) -> None:
+        rounded = {name: round(seconds, 6) for name, seconds in stages.items()}
+        self._append(self.timings, {"round": number, **rounded})
 
     def _append(self, log: Path, line: Mapping[str, Any]) -> None:
         try:
@@ -175,7 +186,7 @@ class RunFolder:
         return read_lines(self.metrics)
 
     def seconds(self) -> dict[str, float]:
-        """Time spent in each stage over all rounds."""
+        """Time spent in each stage, over all rounds and after them."""
         total: dict[str, float] = {}
         for line in read_lines(self.timings):
             for stage, seconds in line.items():

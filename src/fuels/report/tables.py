@@ -216,7 +216,7 @@ def print_profile(seconds: Mapping[str, float], console: Console | None = None) 
     table = Table(
         columns=[Column("stage"), Column("time", "s"), Column("share", "%")],
         rows=[[stage, float(spent), shares[stage]] for stage, spent in seconds.items()],
-        title=f"Time of the rounds by stage, {number(total)} s in all",
+        title=f"Time by stage, {number(total)} s in all",
     )
     if console.is_terminal:
         console.print("", table.to_rich(), sep="\n")
