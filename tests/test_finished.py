@@ -17,6 +17,7 @@ from fuels.data.panel import Panel
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
 from fuels.finished import FinishedRun
+from fuels.forecaster import Forecaster, long_frame
 from fuels.report.folder import RunFolder
 from fuels.run import run
 
@@ -120,6 +121,66 @@ def test_a_run_without_its_mixture_or_its_end_is_refused(fuels: Fuels, folder: P
     (folder / "run" / "summary.json").unlink()
     code, _, err = fuels("forecast", "run")
     assert code == 1 and "not finished" in err and "--resume" in err
+
+
+def test_a_forecast_for_some_clients_leaves_the_others_alone(fuels: Fuels, folder: Path) -> None:
+    shutil.copytree(folder / "run", folder / "kept")
+    wanted, _ = forecasts(fuels, "--data", "new.csv", "--horizon", "2")
+    shutil.rmtree(folder / "run")
+    shutil.copytree(folder / "kept", folder / "run")
+    some, _ = forecasts(fuels, "--data", "new.csv", "--horizon", "2", "--ids", "c1")
+    assert set(some) == {"c1"} and not (folder / "run" / "learned.safetensors").exists()
+    found, _ = forecasts(fuels, "--data", "new.csv", "--horizon", "2")
+    assert found == wanted and some["c1"] == pytest.approx(wanted["c1"], rel=1e-6)
+
+
+def test_models_alone_know_no_data(fuels: Fuels, folder: Path) -> None:
+    (folder / "run" / "config.toml").unlink()
+    words = ("forecast", "run/models.safetensors")
+    code, _, err = fuels(*words)
+    assert code == 1 and "--data" in err
+    code, _, err = fuels(*words, "--data", "new.csv")
+    assert code == 0 and "rest on the new data alone" in err
+
+
+def test_python_and_the_command_line_say_the_same(fuels: Fuels, folder: Path) -> None:
+    said, _ = forecasts(fuels, "--data", "new.csv")
+    loaded = Forecaster.load(folder / "run")
+    frame = pl.read_csv(folder / "new.csv", try_parse_dates=True)
+    made = loaded.predict(1, frame.rename({"client": "unique_id", "time": "ds", "value": "y"}))
+    assert dict(zip(made["unique_id"], made["FUELS"], strict=True)) == pytest.approx(said, rel=1e-4)
+    loaded.predict(1)  # from the data of the run
+    (folder / "run" / "mixture.safetensors").unlink()
+    with pytest.raises(FuelsError, match="safetensors is missing"):
+        Forecaster.load(folder / "run")
+
+
+def test_what_lies_before_the_training_does_not_count(made: Path, panel: Panel) -> None:
+    finished = FinishedRun.load(made / "run")
+    earlier = np.random.default_rng(1).normal(50, 9, (10 * 24, len(panel.ids)))
+    longer = replace(
+        panel,
+        values=np.concatenate([earlier, panel.values]),
+        start=panel.start - np.timedelta64(10, "D"),
+    )
+    said = [
+        FinishedRun.load(made / "run").forecast(one, 2, new=False, done=lambda steps: None)[0]
+        for one in (panel, longer)
+    ]
+    (made / "run" / "learned.safetensors").unlink(missing_ok=True)
+    np.testing.assert_allclose(said[0].values, said[1].values, rtol=1e-9)
+    assert finished.mixing is not None
+
+
+def test_saving_over_another_leaves_nothing_of_it(panel: Panel, tmp_path: Path) -> None:
+    frame = long_frame(panel)
+    small = {"model": {"hidden": 4}}
+    best = Forecaster(rounds=1, settings=small, threads=1).fit(frame)
+    paper = Forecaster(rounds=1, settings=small, threads=1, preset="paper").fit(frame)
+    best.save(tmp_path / "f")
+    paper.save(tmp_path / "f", overwrite=True)
+    (tmp_path / "f").rename(tmp_path / "moved")
+    assert Forecaster.load(tmp_path / "moved").predict(2).equals(paper.predict(2))
 
 
 def test_times_in_another_zone_are_the_same_moments(made: Path, panel: Panel) -> None:

@@ -1,27 +1,31 @@
 """A finished run asked for forecasts: its models, its mixture, and what it has learned since.
 
 The files of a run stay as it left them. What its mixture learns from the data of later forecasts
-lies beside them in learned.safetensors, and is forgotten when that file is deleted.
+lies beside them in learned.safetensors, and is forgotten when that file is deleted. It is kept only
+where the data told of every client, with the run's own before them: what is learned once is not
+learned again.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fuels.build import load_panel
 from fuels.config import Settings, read_config
+from fuels.data.clock import format_moment
 from fuels.data.joining import joined
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.forecast import Forecast, fitting, forecast, matching
-from fuels.mixing import Mixing, forecast_mixed, history_for
+from fuels.mixing import Mixing, forecast_mixed
 from fuels.models import PersonalModels, load_models
 
 MODELS, MIXTURE, LEARNED = "models.safetensors", "mixture.safetensors", "learned.safetensors"
-ENDS = ("summary.json", "recent.parquet")  # what a run, or Forecaster.save, leaves last
+CONFIG, SUMMARY = "config.toml", "summary.json"  # the summary is what a run leaves last
+RECENT = "recent.parquet"  # the data in a folder of Forecaster.save
 
 
 @dataclass
@@ -35,32 +39,34 @@ class FinishedRun:
 
     @classmethod
     def load(cls, path: Path, *, forget: bool = False) -> FinishedRun:
-        """From the folder or its models; `forget` passes over what later forecasts have taught."""
+        """From the folder or its models; `forget` deletes what later forecasts have taught."""
         if not path.exists():
             raise FuelsError(f"{path}: there is no such run")
         folder = path if path.is_dir() else path.parent
         found = path / MODELS if path.is_dir() else path
-        config = folder / "config.toml"
-        if path.is_dir() and not (found.is_file() and any((folder / f).is_file() for f in ENDS)):
+        config, recent = folder / CONFIG, folder / RECENT
+        ended = (folder / SUMMARY).is_file() or recent.is_file()
+        if path.is_dir() and not (found.is_file() and ended):
             if config.is_file():
                 again = f"continue it: fuels run --resume {path}"
                 raise FuelsError(f"{path}: this run is not finished; {again}")
             raise FuelsError(f"{path}: no finished run is here, {MODELS} is missing")
         models = load_models(found)
         settings = read_config(config)[0] if config.is_file() else Settings()
-        mixture, learned = folder / MIXTURE, folder / LEARNED
-        if settings.mixture.on and not mixture.is_file():
-            raise FuelsError(
-                f"{mixture} is missing: this run's forecasts are a mixture of experts, and its"
-                " models alone would say something else"
-            )
-        state = learned if learned.is_file() and not forget else mixture
-        mixing = Mixing.load(state, models) if settings.mixture.on else None
+        # A folder of `save` may have moved; models alone do not say where their data are.
+        source = str(recent) if recent.is_file() else settings.data.source
+        source = source if config.is_file() else ""
+        settings = replace(settings, data=replace(settings.data, source=source))
+        mixing = _mixing(folder, models, forget) if settings.mixture.on else None
         return cls(folder, settings, models, mixing)
 
     def own_data(self) -> Panel:
         """The data the run was made from."""
-        return load_panel(self.settings)
+        if not self.settings.data.source:
+            raise FuelsError(
+                f"{self.folder}: without {CONFIG} beside the models their own data are not known"
+            )
+        return fitting(self.models, load_panel(self.settings))
 
     def forecast(
         self,
@@ -71,30 +77,34 @@ class FinishedRun:
         done: Callable[[int], None],
     ) -> tuple[Forecast, list[str]]:
         """The next values, and what there is to tell. `new` data have the run's own before them."""
-        notes: list[str] = []
+        panel, known = fitting(self.models, panel), matching(self.models, panel)
+        notes, alone = [], False
         if new:
-            panel = fitting(self.models, panel)
-            matching(self.models, panel)
             try:
-                panel = joined(fitting(self.models, self.own_data()), panel)
+                panel = joined(self.own_data(), panel)
             except FuelsError as error:
                 notes.append(f"the forecasts rest on the new data alone: {error}")
+                alone = True
         if self.mixing is None:
             return forecast(self.models, panel, horizon), notes
         mixing = self._mixing_for(panel, horizon, notes)
-        result = forecast_mixed(mixing, panel, horizon, done)
-        if mixing is self.mixing:
+        try:
+            result = forecast_mixed(mixing, panel, horizon, done)
+        except FuelsError as error:
+            raise FuelsError("; ".join([str(error), *notes])) from None
+        if mixing is self.mixing and not alone and len(known) == len(self.models.ids):
             self._keep(notes)
         return result, notes
 
     def _mixing_for(self, panel: Panel, horizon: int, notes: list[str]) -> Mixing:
         """The mixture, or one that starts over where it has learned from what is yet to come."""
         assert self.mixing is not None
-        if not self.mixing.knows_beyond(history_for(self.models, panel), horizon):
+        if not self.mixing.knows_beyond(self.mixing.history(panel), horizon):
             return self.mixing
+        end = format_moment(panel.times[-1], panel.timezone)
         notes.append(
-            f"the data end before what this run has learned from, at {panel.times[-1]}: its experts"
-            " are weighed anew for this forecast, and nothing of it is kept"
+            f"the data end at {end}, before what this run has learned from: its experts are weighed"
+            " anew for this forecast, and nothing of it is kept"
         )
         return self.mixing.anew()
 
@@ -111,3 +121,24 @@ class FinishedRun:
             notes.append(
                 f"{learned} cannot be written; the next forecast will learn these steps again"
             )
+
+
+def _mixing(folder: Path, models: PersonalModels, forget: bool) -> Mixing:
+    """What a mixture has learned so far, or the mixture as the run left it."""
+    mixture, learned = folder / MIXTURE, folder / LEARNED
+    if not mixture.is_file():
+        raise FuelsError(
+            f"{mixture} is missing: this run's forecasts are a mixture of experts, and its models"
+            " alone would say something else"
+        )
+    if forget:
+        try:
+            learned.unlink(missing_ok=True)
+        except OSError as error:
+            raise FuelsError(f"{learned}: cannot be deleted ({error.strerror})") from None
+    if not learned.is_file():
+        return Mixing.load(mixture, models)
+    try:
+        return Mixing.load(learned, models)
+    except FuelsError as error:
+        raise FuelsError(f"{error}; fuels forecast --forget does without it") from None

@@ -36,17 +36,16 @@ from fuels.data.windows import LEAST
 from fuels.errors import FuelsError
 from fuels.experts.history import Floats, History
 from fuels.experts.intervals import checked_levels
-from fuels.finished import LEARNED, MIXTURE, MODELS
+from fuels.finished import LEARNED, MIXTURE, MODELS, RECENT, FinishedRun
 from fuels.forecast import ahead, fitting, forecast
 from fuels.forecast_table import forecast_table, in_zone
 from fuels.methods import find_method
 from fuels.methods.base import MODEL
 from fuels.mixing import Mixing, begin, forecast_mixed, history_for
-from fuels.models import PersonalModels, load_models, personal_models, save_models
+from fuels.models import PersonalModels, personal_models, save_models
 from fuels.runtime import set_up
 from fuels.scores import errors
 
-RECENT = "recent.parquet"
 SAVED = {MODELS, MIXTURE, RECENT, "config.toml"}  # the files of `save`
 
 
@@ -205,11 +204,12 @@ class Forecaster:
         known = [client for client in models.ids if client in there]
         if not known:
             raise FuelsError("none of the clients in this frame has a model")
-        history = history_for(models, whole)
-        before = history.length - whole.length  # steps without values before the panel
+        mixing = self._mixing
+        history = history_for(models, whole) if mixing is None else mixing.history(whole)
+        before = history.length - whole.length  # where the panel begins in the history
         start = before + int((new.start - whole.start) // whole.step)
         reach = models.sample.reach
-        first, last = max(start, before + reach), start + new.length
+        first, last = max(start, max(before, 0) + reach), start + new.length
         if first >= last:
             raise FuelsError(f"the windows reach back {reach} steps: give more values to evaluate")
         predicted = self._said(history, first, last)
@@ -236,16 +236,18 @@ class Forecaster:
         from fuels.config import write_toml
         from fuels.data.writers import write_panel
 
-        folder, models = Path(path), self._fitted()
+        folder, models, panel = Path(path), self._fitted(), self._history()
         try:
             _refuse_used(folder, overwrite)
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / LEARNED).unlink(missing_ok=True)
+            for learned in folder.glob(f"{Path(LEARNED).stem}*"):
+                learned.unlink()
             save_models(folder / MODELS, models)
+            (folder / MIXTURE).unlink(missing_ok=True)
             if self._mixing is not None:
                 self._mixing.save(folder / MIXTURE)
             recent = folder / RECENT
-            write_panel(self._history(), recent, overwrite=True)
+            write_panel(panel, recent, overwrite=True)
             # `fuels forecast FOLDER` then goes on from the data of `fit`.
             data = replace(self.settings.data, source=str(recent.resolve()))
             write_toml(folder / "config.toml", replace(self.settings, data=data), self.engine)
@@ -259,19 +261,17 @@ class Forecaster:
         It answers with polars frames, and with pandas frames where it is given one.
         """
         from fuels.config import read_config
-        from fuels.data.readers import read_panel
 
         folder = Path(path)
-        settings, engine = read_config(folder / "config.toml")
-        loaded = cls(settings.method, preset="paper")
-        loaded.settings, loaded.engine = settings, engine
-        set_up(engine)
-        loaded.models = load_models(folder / MODELS)
-        mixture = folder / MIXTURE
-        if mixture.is_file():
-            loaded._mixing = Mixing.load(mixture, loaded.models)
-        recent = folder / RECENT
-        loaded._panel = read_panel(recent) if recent.exists() else None
+        finished = FinishedRun.load(folder)
+        loaded = cls(finished.settings.method, preset="paper")
+        loaded.settings, loaded.engine = finished.settings, read_config(folder / "config.toml")[1]
+        set_up(loaded.engine)
+        loaded.models, loaded._mixing = finished.models, finished.mixing
+        try:
+            loaded._panel = finished.own_data()
+        except FuelsError as error:
+            warnings.warn(f"forecasts will rest on the frames given alone: {error}", stacklevel=2)
         return loaded
 
     # -- inside --------------------------------------------------------------------------------
@@ -348,7 +348,8 @@ def _refuse_used(folder: Path, overwrite: bool) -> None:
     found = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
     if found and not overwrite:
         raise FuelsError(f"{folder} is not empty; choose another folder or give overwrite=True")
-    if strange := sorted(found - SAVED - {LEARNED}):
+    learned = {name for name in found if name.startswith(Path(LEARNED).stem)}
+    if strange := sorted(found - SAVED - learned):
         raise FuelsError(
             f"{folder} holds {strange[0]}, which save did not write; choose another folder"
         )

@@ -96,10 +96,16 @@ class Mixing:
         self, history: History, horizon: int = 1, own: Own | None = None
     ) -> tuple[Floats, Floats, Bands]:
         """The value `horizon` steps after the history's last one: [client], weights, intervals."""
+        newest = history.times(history.length - 1, history.length)[0]
         if self.untrained(history):
             raise FuelsError(
-                f"the data end at {history.times(history.length, history.length + 1)[0]}, before"
-                f" the end of the training at {self.trained}: the experts have seen what is to come"
+                f"the data end with {newest} (standard time), before the end of the training at {self.trained}: the experts have seen"
+                " what is to come"
+            )
+        if self.knows_beyond(history, horizon):
+            raise FuelsError(
+                f"the data end with {newest} (standard time), and the experts have learned from later ones: what they would say knows"
+                " its future"
             )
         own = own or self._own(history, horizon)
         self.run(history, horizon=horizon, own=own)
@@ -118,6 +124,14 @@ class Mixing:
         chain = one_after_another(self.models, history, start, last)
         for h, said in zip(ahead, chain, strict=False):
             yield h, partial(_part, said, start + h - 1)
+
+    def history(self, panel: Panel) -> History:
+        """The history of a panel from the start of the training on: what lies before does not
+        count, so that a forecast does not depend on how far back the data reach."""
+        before = int((self.since - panel.start - panel.standard_offset) // panel.step)
+        if 0 < before < panel.length:
+            panel = replace(panel, values=panel.values[before:], start=panel.times[before])
+        return history_for(self.models, panel)
 
     def knows_beyond(self, history: History, horizon: int) -> bool:
         """Whether a mixture up to this horizon has learned from steps after those of a history."""
@@ -230,7 +244,7 @@ def forecast_mixed(
     check_horizon(horizon)
     panel = fitting(mixing.models, panel)
     known = matching(mixing.models, panel)
-    history = history_for(mixing.models, panel)
+    history = mixing.history(panel)
     made = []
     for h, own in mixing.each(history, horizon, history.length + 1):
         made.append(mixing.next(history, h, own))

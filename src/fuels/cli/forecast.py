@@ -83,6 +83,7 @@ def forecast_command(
 
     from fuels.build import load_panel
     from fuels.config import Data, Engine
+    from fuels.data.readers import is_raw
     from fuels.finished import FinishedRun
     from fuels.forecast_table import forecast_table, write_table
     from fuels.runtime import set_up
@@ -92,6 +93,11 @@ def forecast_command(
         _check_target(out, overwrite)
     finished = FinishedRun.load(run, forget=forget)
     settings, models = finished.settings, finished.models
+    if data is None and not settings.data.source:
+        raise FuelsError(
+            f"{run}: there is no config.toml beside the models to say where their data are; give"
+            " the newest with --data"
+        )
     given: dict[str, Any] = {
         "source": None if data is None else str(data),
         "ids": opt.parse_ids(ids),
@@ -108,7 +114,9 @@ def forecast_command(
     }
     changes = {key: value for key, value in given.items() if value is not None}
     if data is not None:  # new data come as they are: the run's span and clients do not limit them
-        fresh = {"start": "", "end": "", "ids": (), "activity": "", "coordinates": ""}
+        fresh = {"start": "", "end": "", "ids": (), "coordinates": ""}
+        if not is_raw(data):
+            fresh["activity"] = ""
         changes = {**fresh, **changes}
     refuse_idle(Data(**{"source": settings.data.source, **changes}))
     panel = load_panel(replace(settings, data=replace(settings.data, **changes)))
