@@ -99,13 +99,13 @@ class Mixing:
         newest = history.times(history.length - 1, history.length)[0]
         if self.untrained(history):
             raise FuelsError(
-                f"the data end with {newest} (standard time), before the end of the training at {self.trained}: the experts have seen"
-                " what is to come"
+                f"the data end with {newest} (standard time), before the end of the training at"
+                f" {self.trained}: the experts have seen what is to come"
             )
         if self.knows_beyond(history, horizon):
             raise FuelsError(
-                f"the data end with {newest} (standard time), and the experts have learned from later ones: what they would say knows"
-                " its future"
+                f"the data end with {newest} (standard time), and the experts have learned from"
+                " later ones: what they would say knows its future"
             )
         own = own or self._own(history, horizon)
         self.run(history, horizon=horizon, own=own)
