@@ -91,8 +91,10 @@ class Wire:
             site = self.names[node]
             folder = str(self.root / "sites" / site)
             context = Context(1, node, {"folder": folder}, RecordDict(), self.config, 1)
-            reply = app(self._carry("down", site, message), context)
-            ticket = str(len(self.seen))
+            ticket = message.metadata.__dict__["_message_id"] = message.object_id  # as a Grid does
+            carried = self._carry("down", site, message)
+            carried.metadata.__dict__["_message_id"] = ticket
+            reply = app(carried, context)
             self.replies[ticket] = self._carry("up", site, reply)
             tickets.append(ticket)
         return tickets

@@ -78,6 +78,8 @@ def test_a_site_fills_neither_the_log_nor_the_count() -> None:
     counts = Refusals()
     failure = counts.add("north", 1, "message", "x" * 10**6 + "\nround 2: all is well")
     assert len(failure.reason) < LONGEST + 30 and "\n" not in failure.reason
+    named = Refusals().add("north", 1, "client \x1b[2J\n" + "y" * 10**6, "unknown").reason
+    assert named.isprintable() and len(named) < LONGEST
     for i in range(3 * MOST_REASONS):
         counts.add("north", 1, "message", "abcdefghij"[i % 10] * (1 + i // 10))
     assert len(counts.counts["north"]) == MOST_REASONS + 1
@@ -303,7 +305,9 @@ def test_the_post_says_what_it_could_not_read(tmp_path: Path) -> None:
 
     def message(**values: Any) -> Any:
         base = {"has_error": lambda: False, "content": RecordDict()}
-        return SimpleNamespace(**{**base, **values})
+        told = {"reply_to_message_id": "other", "src_node_id": 7}
+        told |= {name: values.pop(name) for name in tuple(values) if name in told}
+        return SimpleNamespace(metadata=SimpleNamespace(**told), **{**base, **values})
 
     class Grid:
         def pull_messages(self, tickets: list[str]) -> list[Any]:
@@ -312,18 +316,23 @@ def test_the_post_says_what_it_could_not_read(tmp_path: Path) -> None:
             error = SimpleNamespace(reason="Error:<'out of memory'>")
             return {
                 "other": [message()],
-                "failed": [message(has_error=lambda: True, error=error)],
-                "open": [],
+                "failed": [
+                    message(has_error=lambda: True, error=error, reply_to_message_id="failed")
+                ],
+                "open": [message(reply_to_message_id="")],  # somebody's letter of his own
+                "forged": [message(reply_to_message_id="forged", src_node_id=8)],
             }[tickets[0]]
 
     post = GridPost(Grid(), ServerFolder(tmp_path))  # type: ignore[arg-type]
-    answers = {a.ticket: a for a in post.collect(["breaks", "other", "failed", "open"])}
+    post.asked["forged"] = 7
+    tickets = ["breaks", "other", "failed", "open", "forged"]
+    answers = {a.ticket: a for a in post.collect(tickets)}
     assert answers["breaks"].refused and "cannot read it (KeyError)" in answers["breaks"].reason
     assert (
         answers["other"].refused and answers["other"].reason == "the message is not in this format"
     )
     assert not answers["failed"].refused and answers["failed"].reason == "out of memory"
-    assert "open" not in answers
+    assert "open" not in answers and "forged" not in answers
 
 
 def test_counts_survive_a_restart(tmp_path: Path, lines: list[str]) -> None:

@@ -34,7 +34,7 @@ class Refusals:
 
     def add(self, site: str, number: int, what: str, reason: str) -> Failure:
         """`what` the site sent, in a round, is not used; returns the failure to report."""
-        reason = " ".join(reason.split())[:LONGEST]
+        what, reason = printable(what, LONGEST // 3), printable(reason, LONGEST)
         found = self.counts.setdefault(site, {})
         key = general(reason)
         if key not in found and len(found) >= MOST_REASONS:
@@ -48,6 +48,12 @@ class Refusals:
 
     def load(self, counts: Mapping[str, Mapping[str, int]]) -> None:
         self.counts = {site: dict(reasons) for site, reasons in counts.items()}
+
+
+def printable(text: str, most: int) -> str:
+    """One line that a terminal can bear, whatever a message made of it."""
+    shown = "".join(sign if sign.isprintable() else " " for sign in text[: 4 * most])
+    return " ".join(shown.split())[:most]
 
 
 def general(reason: str) -> str:

@@ -31,6 +31,7 @@ class GridPost:
         self.grid, self.folder = grid, folder
         self.names: dict[str, str] = {}  # public key: site
         self.nodes: dict[str, int] = {}
+        self.asked: dict[str, int] = {}  # ticket: the node it was sent to
         self.strangers: set[str] = set()
 
     def connected(self) -> set[str]:
@@ -67,7 +68,9 @@ class GridPost:
             )
             for site, content in letters.items()
         ]
-        return [str(ticket) for ticket in self.grid.push_messages(messages)]
+        tickets = [str(ticket) for ticket in self.grid.push_messages(messages)]
+        self.asked |= {t: self.nodes[site] for t, site in zip(tickets, letters, strict=True)}
+        return tickets
 
     def collect(self, tickets: Sequence[str]) -> list[Answer]:
         """One at a time: what makes Flower stumble over one message must not lose another."""
@@ -75,13 +78,29 @@ class GridPost:
         for ticket in tickets:
             try:
                 for message in self.grid.pull_messages([ticket]):
-                    answers.append(_answer(ticket, message))
+                    if self._is_reply(ticket, message):
+                        answers.append(_answer(ticket, message))
             except httpx.HTTPError:  # no message's fault: the SuperLink is gone
                 raise
             except Exception as error:  # Flower names no errors for what it cannot read
                 reason = f"Flower cannot read it ({type(error).__name__})"
                 answers.append(Answer(ticket, None, reason, refused=True))
         return answers
+
+    def _is_reply(self, ticket: str, message: Message) -> bool:
+        """Whether it answers this ticket and comes from the node that was asked.
+
+        Flower hands out whatever any node of the run has addressed to the SuperLink with the next
+        pull, and leaves it to the receiver who wrote it.
+        """
+        told = message.metadata
+        asked = self.asked.get(ticket, told.src_node_id)
+        if told.reply_to_message_id == ticket and (
+            message.has_error() or told.src_node_id == asked
+        ):
+            return True
+        log.warning("a message of node %d is no answer to what was asked", told.src_node_id)
+        return False
 
 
 def _answer(ticket: str, message: Message) -> Answer:
@@ -96,7 +115,8 @@ def _answer(ticket: str, message: Message) -> Answer:
 def _reason(text: str) -> str:
     """What a site's process said, in one short line."""
     inner = text.partition(":<'")[2].removesuffix("'>") or text
-    return " ".join(inner.split())[:300] or "its process failed without a reason"
+    shown = "".join(sign if sign.isprintable() else " " for sign in inner)
+    return " ".join(shown.split())[:300] or "its process failed without a reason"
 
 
 app = ServerApp()
