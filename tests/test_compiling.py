@@ -1,23 +1,173 @@
-"""Compiling ahead: setting up leaves nothing for the first run to compile."""
+"""Compiling ahead and keeping what was compiled; runs where either cannot be had."""
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import fuels
+from fuels import kept_code
+from fuels.compiling import compiled
+from test_cli import SMALL
+
+# Commands of the command line, one after the other in one process.
+COMMANDS = """
+import sys
+from fuels.cli import main
+for words in {commands!r}:
+    sys.argv = ["fuels", *words]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+BEST = ["run", "--data", "traffic.csv", "--out", "best", *SMALL]
+PAPER = ["run", "--data", "traffic.csv", "--preset", "paper", "--out", "paper", *SMALL]
+SPLIT = ["--split", "10/2/2"]
+
+# Prints every function whose machine code is looked for on disk, and for which types.
+LOOK = """
+import fuels.kept_code as kept
+look = kept.KeptCode.load_overload
+def load_overload(self, sig, context):
+    print("looked for", self._name.split(" at ")[0], sig)
+    return look(self, sig, context)
+kept.KeptCode.load_overload = load_overload
+"""
 
 
-def test_setting_up_compiles_every_kernel() -> None:
+def python(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def looked_for(done: subprocess.CompletedProcess[str]) -> set[str]:
+    assert done.returncode == 0, done.stderr
+    return {line for line in done.stdout.splitlines() if line.startswith("looked for")}
+
+
+def test_setting_up_compiles_all_that_a_first_run_needs(csv: str, tmp_path: Path) -> None:
     """What `python -m fuels.compiling` leaves out would make the first run wait."""
     package = Path(fuels.__file__).parent
     holding = {
         "fuels." + ".".join(file.relative_to(package).with_suffix("").parts)
         for file in package.rglob("*.py")
-        if "\n@compiled(" in file.read_text() and file.parent.name != "bench"
+        if "compiled(" in file.read_text() and "import compiled" in file.read_text()
+        if file.parent.name != "bench"
     }
-    assert holding
+    assert "fuels.experts.intervals" in holding
     script = "import sys, fuels.compiling as c; c.compile_all(); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert holding <= set(done.stdout.split())
+    ahead = python(LOOK + script, tmp_path)
+    assert holding <= set(ahead.stdout.split())
+    commands = [BEST, ["forecast", "best"]]
+    first = looked_for(python(LOOK + COMMANDS.format(commands=commands), tmp_path))
+    assert len(first) > 10
+    assert first <= looked_for(ahead)
+
+
+@pytest.mark.parametrize(
+    ("hide", "environment", "reason"),
+    [
+        ("import sys; sys.modules.update(numba=None, llvmlite=None)", {}, "numba"),
+        ("", {"NUMBA_DISABLE_JIT": "1"}, "NUMBA_DISABLE_JIT is set"),
+    ],
+    ids=["without Numba", "switched off"],
+)
+def test_runs_come_to_their_end_without_a_compiler(
+    hide: str, environment: dict[str, str], reason: str, csv: str, tmp_path: Path
+) -> None:
+    commands = [BEST, [*PAPER, *SPLIT], ["forecast", "best"]]
+    done = python(hide + COMMANDS.format(commands=commands), tmp_path, **environment)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "best" / "summary.json").exists()
+    assert (tmp_path / "paper" / "summary.json").exists()
+    notes = [line for line in done.stderr.splitlines() if "not available" in line]
+    assert len(notes) == 1 and reason in notes[0]
+    assert "Warning" not in done.stderr and "note: " not in done.stderr
+    demand = [*BEST, "--out", "demand", "--set", "engine.kernels=fused"]
+    done = python(hide + COMMANDS.format(commands=[demand]), tmp_path, **environment)
+    assert done.returncode == 1
+    assert "the fused kernels are not available" in done.stderr.splitlines()[-1]
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder of its own for compiled code, and nothing said or given up yet."""
+    monkeypatch.setattr("numba.core.config.CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(kept_code, "_told", set())
+    monkeypatch.setattr(kept_code, "_writable", True)
+    return tmp_path
+
+
+def make_double() -> Callable[[Any], Any]:
+    def double(x: float) -> float:
+        return 2.0 * x
+
+    return compiled("f8(f8)")(double)
+
+
+def test_what_was_compiled_is_kept(kept: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        assert make_double()(4.0) == 8.0
+    assert caplog.text.count("compiling kernels, once on this machine") == 1
+    assert len(caplog.records) == 1
+    assert len(list(kept.rglob("*.nbi"))) == len(list(kept.rglob("*.nbc"))) == 1
+
+
+@pytest.mark.parametrize("damaged", ["*.nbi", "*.nbc"])
+@pytest.mark.parametrize("left", [0, 40])
+def test_damaged_code_is_noted_once_and_replaced(
+    damaged: str, left: int, kept: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_double()
+    (file,) = kept.rglob(damaged)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:left])
+    caplog.clear()
+    assert make_double()(4.0) == 8.0
+    (note,) = caplog.records
+    assert str(file.parent) in note.getMessage() and "compiled again" in note.getMessage()
+    assert len(file.read_bytes()) == len(whole)
+    caplog.clear()
+    kept_code._told.clear()
+    assert make_double()(4.0) == 8.0
+    assert not caplog.records
+
+
+def test_on_a_full_disk_kernels_are_compiled_in_memory(
+    kept: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: object, name: str, data: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("numba.core.caching.IndexDataCacheFile._save_data", full)
+    for _ in range(2):
+        assert make_double()(4.0) == 8.0
+    notes = [record.getMessage() for record in caplog.records]
+    assert sum("cannot be kept ([Errno 28] No space left" in note for note in notes) == 1
+    assert len(notes) == 2  # and that compiling begins
+    assert not [file for file in kept.rglob("*") if file.is_file()]
+
+
+def test_without_a_folder_kernels_are_compiled_in_memory(
+    kept: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
+    for _ in range(2):
+        assert make_double()(4.0) == 8.0
+    (note,) = caplog.records
+    assert "NUMBA_CACHE_DIR names a folder" in note.getMessage()

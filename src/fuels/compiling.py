@@ -1,21 +1,33 @@
-"""Numba, with what it compiled kept on disk where a disk can be written.
+"""Numba where it is there, plain Python where it is not.
 
-Importing a module of kernels compiles them, some seconds the first time on a machine. Setting up
-can do it ahead, so that the first run does not wait: python -m fuels.compiling
+The first run on a machine compiles what it uses, half a minute in all, and keeps it. Setting up can
+do it ahead, so that the first run does not wait: python -m fuels.compiling
+
+Without Numba `compiled` hands back the function as it is. A loop over arrays then runs slowly; what
+works on registers cannot run at all, and model/backend.py takes plain torch instead.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from numba import njit
+try:
+    from fuels.kept_code import compile_ahead, config, jit
+
+    # Why nothing can be compiled here; empty if it can.
+    ABSENT = "NUMBA_DISABLE_JIT is set" if config.DISABLE_JIT else ""
+except (ImportError, OSError) as problem:  # an OSError is a compiler library that does not load
+    ABSENT = str(problem)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 KERNELS = (
     "fuels.data.telecom_kernel",
+    "fuels.experts.intervals",
     "fuels.experts.mixture_kernel",
     "fuels.experts.smoothing",
     "fuels.jsd_lanes",
@@ -24,28 +36,44 @@ KERNELS = (
     "fuels.model.updates",
 )
 
+_log = logging.getLogger(__name__)
 
-def compiled(signature: Any = None, **options: Any) -> Callable[[Function], Function]:
+
+def compiled(
+    signature: Any = None, *, ahead: str = "", **options: Any
+) -> Callable[[Function], Function]:
     """Compile without the GIL; from the second process on the machine code comes from disk.
 
+    With a signature when the module is imported, without it at the first call with each types;
+    `ahead` are the types that setting up compiles it for, as text, which needs no import of Numba.
     Numba watches the file of the compiled function, not those it calls into: after an edit of
     model/lanes.py, tiles.py or doubles.py remove the __pycache__ folders.
     """
 
     def decorate(function: Function) -> Function:
-        options.setdefault("nogil", True)
-        try:
-            made: Function = njit(signature, cache=True, **options)(function)
-        except (RuntimeError, OSError):  # no folder or no room for the cache: in memory then
-            made = njit(signature, **options)(function)
+        if ABSENT:
+            note_absence()
+            return function
+        made: Function = jit(function, signature, ahead, {"nogil": True, **options})
         return made
 
     return decorate
 
 
+@functools.cache  # once in a process
+def note_absence() -> None:
+    _log.warning(
+        "compiled kernels are not available (%s): plain torch and Python run, slower", ABSENT
+    )
+
+
 def compile_all() -> None:
+    if ABSENT:
+        note_absence()
+        return
     for name in KERNELS:
         importlib.import_module(name)
+    compile_ahead()
 
 
 if __name__ == "__main__":

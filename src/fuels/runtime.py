@@ -22,13 +22,16 @@ def set_up(engine: Engine) -> int:
     """
     if engine.threads < 0:
         raise FuelsError(f"engine.threads must not be negative, it is {engine.threads}")
-    if engine.device != "cpu" and not torch.cuda.is_available():
-        raise FuelsError(f"engine.device is {engine.device}, but no such device is available here")
+    kind = engine.device.partition(":")[0]  # cuda:1 is the second of its kind
+    if kind not in ("cpu", "cuda"):
+        raise FuelsError(f"engine.device is {engine.device}; it must be cpu or cuda")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise FuelsError(f"engine.device is {engine.device}, but none is available here: take cpu")
     threads = engine.threads or available_cores()
     torch.set_num_threads(1)
     set_threads(threads)
     threadpool_limits(limits=1)
-    use_kernels("plain" if engine.device != "cpu" else engine.kernels, "engine.kernels")
+    use_kernels("plain" if kind == "cuda" else engine.kernels, "engine.kernels")
     return threads
 
 

@@ -115,4 +115,6 @@ def _sum_lines(
     return DONE, at, lines, 0, 0
 
 
-sum_lines: Any = compiled()(_sum_lines)
+sum_lines: Any = compiled(
+    ahead="(u1[::1], i8, i8, i8, i8, i8, i8[::1], f8[:, :, ::1], u1[:, ::1], i8[::1])"
+)(_sum_lines)

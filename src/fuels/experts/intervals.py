@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from fuels.compiling import compiled
 from fuels.errors import FuelsError
 from fuels.experts.state import State, copied, restored
 
@@ -145,8 +145,13 @@ class Intervals:
 # The state in the order of Intervals.state: compiled code takes it as a tuple.
 Parts = tuple[Floats, ...]
 
+# The same for the compiler.
+_PARTS = (
+    "Tuple((f8[:, ::1], f8[:, ::1], f8[:, ::1], f8[:, :, ::1], f8[:, ::1], f8[:, :, ::1], f8[::1]))"
+)
 
-@njit(cache=True, nogil=True)
+
+@compiled()
 def _learn(entry: Floats, c: int, misses: Floats, parts: Parts) -> None:
     """Renew the state of client c by one past step, if its truth and its forecast are known."""
     correction, scores, seen, slots, everything, _, _ = parts
@@ -167,7 +172,7 @@ def _learn(entry: Floats, c: int, misses: Floats, parts: Parts) -> None:
     everything[c, 1] = ALL_FADE * everything[c, 1] + 1.0
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _issue(point: float, slot: int, c: int, misses: Floats, parts: Parts, entry: Floats) -> None:
     """Radii of client c's next step, in `entry`; its truth is not known yet."""
     correction, scores, seen, slots, everything, _, _ = parts
@@ -189,7 +194,7 @@ def _issue(point: float, slot: int, c: int, misses: Floats, parts: Parts, entry:
                 entry[4 + wide] = max(entry[4 + wide], entry[4 + narrow])
 
 
-@njit(cache=True, nogil=True)
+@compiled(ahead=f"(f8[:, ::1], f8[:, ::1], i8[::1], f8[::1], i8, {_PARTS}, f8[:, :, ::1])")
 def _run(
     truth: Floats,
     points: Floats,
@@ -210,7 +215,7 @@ def _run(
             radius[c, k] = entry[4:]
 
 
-@njit(cache=True, nogil=True)
+@compiled(ahead=f"(f8[:, ::1], i8[::1], f8[::1], i8, {_PARTS}, f8[:, :, ::1])")
 def _next(
     points: Floats,
     slot: NDArray[np.int64],

@@ -189,6 +189,13 @@ def clipped(forecasts: Floats, truth: float, scale: Floats) -> float:
 # The state in the order of Mixture.state: compiled code takes it as a tuple.
 Parts = tuple[Floats, ...]
 
+# The same for the compiler, and what `run` takes.
+_PARTS = (
+    "Tuple((f8[:, :, ::1], f8[:, ::1], f8[:, :, ::1], f8[:, ::1], f8[:, :, ::1], f8[:, ::1],"
+    " f8[:, :, ::1], f8[:, ::1], f8[:, :, ::1], f8[::1]))"
+)
+_RUN = f"(f8[:, ::1], f8[:, :, ::1], i8, {_PARTS}, f8[:, ::1]" + ", f8[:, :, ::1]" * 3 + ")"
+
 
 @compiled()
 def _learn(entry: Floats, c: int, parts: Parts) -> None:
@@ -229,7 +236,7 @@ def _combine(
     entry[-2] = mixed
 
 
-@compiled()
+@compiled(ahead=_RUN)
 def run(
     truth: Floats,
     forecasts: Floats,
@@ -254,7 +261,7 @@ def run(
             out_trust[c, k] = trust[c]
 
 
-@compiled()
+@compiled(ahead=f"(f8[:, ::1], i8, {_PARTS}, f8[::1], f8[:, ::1])")
 def step_ahead(
     forecasts: Floats, delay: int, parts: Parts, out: Floats, out_weights: Floats
 ) -> None:

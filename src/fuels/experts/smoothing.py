@@ -56,7 +56,7 @@ def _smooth(
             )
 
 
-@compiled()
+@compiled(ahead="(f8[:, ::1], i8[::1], i8, i8, i8, f8[:, ::1])")
 def _choose(
     y: Floats, slot: NDArray[np.int64], slots: int, horizon: int, warm: int, grid: Floats
 ) -> NDArray[np.int64]:
@@ -77,7 +77,7 @@ def _choose(
     return best
 
 
-@compiled()
+@compiled(ahead="(f8[:, ::1], i8[::1], i8, i8, f8[:, ::1], f8[:, ::1])")
 def _all(
     y: Floats, slot: NDArray[np.int64], slots: int, horizon: int, pace: Floats, out: Floats
 ) -> None:

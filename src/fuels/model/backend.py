@@ -2,27 +2,26 @@
 
 `auto` (the default) takes the kernels for float32 tensors on the CPU where Numba can compile them,
 and the plain path otherwise, saying so once. `fused` insists on the kernels, `plain` does without.
-The environment variable FUELS_KERNELS gives the choice at start, `use_kernels` changes it.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
-import os
 import threading
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from fuels import compiling
 from fuels.errors import FuelsError
 
 CHOICES = ("auto", "fused", "plain")
 
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
-_choice: str | None = None
+_choice = "auto"
 _threads = 1
 _loaded: dict[str, ModuleType | Exception] = {}
 
@@ -57,8 +56,6 @@ def use_kernels(choice: str, place: str = "kernels") -> None:
 
 def kernels(name: str, *tensors: Tensor) -> ModuleType | None:
     """The module of compiled kernels to use on these tensors, or None for the plain path."""
-    if _choice is None:
-        use_kernels(os.environ.get("FUELS_KERNELS", "auto"), "the environment's FUELS_KERNELS")
     if _choice == "plain":
         return None
     fitting = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
@@ -77,10 +74,17 @@ def kernels(name: str, *tensors: Tensor) -> ModuleType | None:
 def _load(name: str) -> ModuleType | Exception:
     with _lock:
         if name not in _loaded:
-            _log.info("loading %s (some seconds when a machine compiles it first)", name)
-            try:
-                _loaded[name] = importlib.import_module(name)
-            except Exception as problem:  # whatever stops the compiler, the plain path still works
-                _log.warning("compiled kernels are not available (%s): plain torch runs", problem)
-                _loaded[name] = problem
+            _loaded[name] = _imported(name)
         return _loaded[name]
+
+
+def _imported(name: str) -> ModuleType | Exception:
+    if compiling.ABSENT:
+        compiling.note_absence()
+        return RuntimeError(compiling.ABSENT)
+    try:
+        return importlib.import_module(name)
+    except Exception as problem:  # whatever stops the compiler, the plain path still works
+        if str(problem) not in map(str, _loaded.values()):  # one cause is told once
+            _log.warning("compiled kernels are not available (%s): plain torch runs", problem)
+        return problem
