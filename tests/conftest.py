@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 from hypothesis import settings
 
 from fuels.cli import main
+from fuels.config import Engine
 from fuels.data.panel import Panel
 from fuels.forecaster import long_frame
+from fuels.model.backend import use_kernels
 
 # The same generated cases each time: a change is judged by what it changes, not by the draw.
 # Others are tried with `pytest --hypothesis-seed=random`.
@@ -82,3 +85,12 @@ def fuels(
 def csv(tmp_path: Path) -> str:
     long_frame(make_panel(clients=4, days=14)).write_csv(tmp_path / "traffic.csv")
     return "traffic.csv"
+
+
+@pytest.fixture
+def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The kernels are demanded: `auto` would take the plain path where they do not load."""
+    monkeypatch.setattr("small_federation.Engine", partial(Engine, kernels="fused"))
+    use_kernels("fused")
+    yield
+    use_kernels("auto")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
@@ -11,12 +9,7 @@ from scipy.spatial.distance import jensenshannon
 from fuels.jsd_kernel import pairwise_jsd
 from fuels.model.backend import use_kernels
 
-
-@pytest.fixture(autouse=True)
-def fused() -> Iterator[None]:
-    use_kernels("fused")  # no silent fall-back: a kernel that does not compile fails here
-    yield
-    use_kernels("auto")
+pytestmark = pytest.mark.usefixtures("fused")
 
 
 def distributions(count: int, rows: int, width: int, seed: int, spread: float) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,11 +24,7 @@ from test_jsd_kernel import distributions
 PAPER = GruShape(hidden=128, branches=((3, 1), (3, 1)))
 
 
-@pytest.fixture(autouse=True)
-def fused() -> Iterator[None]:
-    use_kernels("fused")  # no silent fall-back: a kernel that does not compile fails here
-    yield
-    use_kernels("auto")
+pytestmark = pytest.mark.usefixtures("fused")
 
 
 def draw(

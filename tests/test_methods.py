@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from fuels.federation.transport import LocalTransport
 from fuels.methods import METHODS, complete
 from fuels.methods.base import MODEL
 from fuels.methods.fedrep import FedRep
-from fuels.model.backend import use_kernels
 from small_federation import (
     TRAIN,
     assert_same_models,
@@ -35,13 +33,7 @@ from small_federation import (
 pytestmark = pytest.mark.filterwarnings("ignore:nothing to share")
 
 
-@pytest.fixture(autouse=True)
-def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The kernels are demanded: `auto` would take the plain path where they do not load."""
-    monkeypatch.setattr("small_federation.Engine", partial(Engine, kernels="fused"))
-    use_kernels("fused")
-    yield
-    use_kernels("auto")
+pytestmark = pytest.mark.usefixtures("fused")
 
 
 # -- against the textbook --------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +11,8 @@ import torch
 import oracle
 import oracle_fuels
 from fuels.build import Job
-from fuels.config import Engine
 from fuels.data.panel import Panel
 from fuels.losses import inter_loss, intra_loss, prediction_loss, unit
-from fuels.model.backend import use_kernels
 from fuels.randomness import AUGMENTATION, FILTER, generator
 from fuels.training import gradients
 from small_federation import (
@@ -32,13 +28,7 @@ from small_federation import (
 pytestmark = pytest.mark.filterwarnings("ignore:nothing to share")
 
 
-@pytest.fixture(autouse=True)
-def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The kernels are demanded: `auto` would take the plain path where they do not load."""
-    monkeypatch.setattr("small_federation.Engine", partial(Engine, kernels="fused"))
-    use_kernels("fused")
-    yield
-    use_kernels("auto")
+pytestmark = pytest.mark.usefixtures("fused")
 
 
 def first_filters(job: Job) -> list[torch.Tensor]:
