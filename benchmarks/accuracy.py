@@ -56,7 +56,7 @@ def main() -> None:
     fused, plain = np.mean(found, axis=0)
     change = fused / plain - 1
     print(f"| mean | {fused:.5f} | {plain:.5f} | {100 * change:+.3f} % |")
-    sys.exit(abs(change) > LIMIT)
+    sys.exit(int(abs(change) > LIMIT))
 
 
 if __name__ == "__main__":
