@@ -210,3 +210,22 @@ def test_joined_by_hand() -> None:
     np.testing.assert_array_equal(early.values, [[7], [8]])
     with pytest.raises(FuelsError, match="clock"):
         joined(old, replace(new, start=new.start + np.timedelta64(1800, "s")))
+
+
+def test_models_alone_take_the_mixture_beside_them(fuels: Fuels, folder: Path) -> None:
+    """Without config.toml the same forecasts, and without the mixture too a word about it."""
+    run = folder / "run"
+    told, _ = forecasts(fuels, "--data", "all.csv")
+    (run / "learned.safetensors").unlink()
+    (run / "config.toml").unlink()
+    code, out, err = fuels("forecast", "run/models.safetensors", "--data", "all.csv")
+    assert code == 0, err
+    table = pl.read_csv(out.encode())
+    mixed = dict(zip(table["client"], table["forecast"], strict=True))
+    assert mixed == pytest.approx(told, rel=1e-6)
+    (run / "mixture.safetensors").unlink()
+    code, out, err = fuels("forecast", "run/models.safetensors", "--data", "all.csv")
+    assert code == 0 and "without the experts" in err
+    table = pl.read_csv(out.encode())
+    alone = dict(zip(table["client"], table["forecast"], strict=True))
+    assert alone != pytest.approx(told, rel=1e-3)

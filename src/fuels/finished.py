@@ -57,7 +57,9 @@ class FinishedRun:
         source = str(recent) if recent.is_file() else settings.data.source
         source = source if config.is_file() else ""
         settings = replace(settings, data=replace(settings.data, source=source))
-        mixing = _mixing(folder, models, forget) if settings.mixture.on else None
+        # Without settings the mixture beside the models tells that they are one expert of several.
+        mixed = settings.mixture.on if config.is_file() else (folder / MIXTURE).is_file()
+        mixing = _mixing(folder, models, forget) if mixed else None
         return cls(folder, settings, models, mixing)
 
     def own_data(self) -> Panel:
@@ -79,6 +81,11 @@ class FinishedRun:
         """The next values, and what there is to tell. `new` data have the run's own before them."""
         panel, known = fitting(self.models, panel), matching(self.models, panel)
         notes, alone = [], False
+        if self.mixing is None and not self.settings.data.source:
+            notes.append(
+                f"{self.folder}: neither {CONFIG} nor {MIXTURE} is beside the models; these are"
+                " their own forecasts, without the experts that a run may have had"
+            )
         if new:
             try:
                 panel = joined(self.own_data(), panel)
