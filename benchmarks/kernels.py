@@ -26,6 +26,7 @@ from fuels.bench.floor import FLOORS, on_threads, one_core
 from fuels.jsd_kernel import pairwise_jsd
 from fuels.losses import Inter, Intra, local_losses, plain_losses
 from fuels.model.gru import GruShape, begin, encoder_size
+from fuels.model.network import Target
 from fuels.model.optimiser import adam
 
 EPOCH = 37
@@ -109,10 +110,10 @@ def losses_turn(losses: Callable[..., tuple[Tensor, object]], clients: int = 16)
     moving = [tensor.requires_grad_() for tensor in (encoded.tanh_(), decoder, W)]
     weight = torch.full((clients, B), 1 / B)
     terms = Intra(W, 0.02, weight), Inter(normal(B, width), normal(B, width), 0.02, weight, 5.0)
-    y = normal(B)
+    target = Target(normal(B, 1), weight.unsqueeze(2), torch.zeros(B, 1, 0))
     start = time.thread_time()
     for _ in range(10):
-        total, _ = losses(decoder, encoded, y, weight, *terms)
+        total, _ = losses(decoder, encoded, target, *terms)
         torch.autograd.grad(total.sum(), moving)
     return 1e5 * (time.thread_time() - start) / clients
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -17,13 +19,17 @@ from fuels.training import Batch, Group, Optimiser
 from small_federation import PERIOD, job_of, small_panel
 
 WIDTH = 16  # two branches of hidden 8
+RICH = {"calendar": ["time", "free"], "target": "change", "horizon": 3}
 
 
 def setting(
-    clients: list[int], optimiser: Optimiser | None = None, augment: bool = True
+    clients: list[int],
+    optimiser: Optimiser | None = None,
+    augment: bool = True,
+    windows: dict[str, Any] | None = None,
 ) -> tuple[Group, Batch]:
     """Some of three clients before their first round, and a batch."""
-    job = job_of("fuels", small_panel())
+    job = job_of("fuels", small_panel(), windows=windows or {})
     group = job.site._group(np.array(clients), 1)
     if optimiser is not None:
         group.optimiser = optimiser
@@ -51,12 +57,13 @@ def step(
     clients: tuple[int, ...] = (0, 1, 2),
     optimiser: Optimiser | None = None,
     weight: float = 0.0,
+    windows: dict[str, Any] | None = None,
 ) -> dict[str, torch.Tensor]:
     """All that a step leaves: parts, optimiser memory, encoded rows, terms."""
-    use_kernels(kernels)
+    chosen = list(clients)
+    group, batch = setting(chosen, optimiser, contrasted, windows)
+    use_kernels(kernels)  # after the federation was built, which chooses for itself
     try:
-        chosen = list(clients)
-        group, batch = setting(chosen, optimiser, contrasted)
         contrast = contrast_for(group, batch, chosen) if contrasted else nothing
         updates = group.updates(names, batch.active)
         anchors = {name: torch.full((1, group.parts[name].shape[1]), 0.5) for name in names}
@@ -88,6 +95,20 @@ def test_a_step_equals_autograd(names: tuple[str, ...], weight: float) -> None:
     assert found.keys() == wanted.keys()
     for key, value in wanted.items():
         assert torch.allclose(found[key].double(), value.double(), rtol=1e-4, atol=2e-5), key
+
+
+@pytest.mark.parametrize("contrasted", [True, False])
+def test_a_step_with_calendar_and_several_heads_equals_autograd(contrasted: bool) -> None:
+    names = ("encoder", "decoder", "filter") if contrasted else MODEL
+    found, wanted = (
+        step(kernels, names, contrasted=contrasted, windows=RICH) for kernels in ("fused", "plain")
+    )
+    for key, value in wanted.items():
+        assert torch.allclose(found[key].double(), value.double(), rtol=1e-4, atol=2e-5), key
+    before, _ = setting([0, 1, 2], windows=RICH)
+    moved = (found["part decoder"] != before.parts["decoder"]).view(3, 3, -1)
+    assert moved[:2].any(dim=2).all()  # every head; the third client has a gap to come
+    assert any(not torch.equal(found[key], wanted[key]) for key in wanted)  # two ways, not one
 
 
 def test_a_step_of_sgd_equals_autograd() -> None:

@@ -18,6 +18,7 @@ from fuels.errors import FuelsError
 from fuels.losses import Inter, Intra, local_losses, plain_losses
 from fuels.model.backend import prepare_thread, use_kernels
 from fuels.model.doubles import combine, dots, exponentials, pairs
+from fuels.model.network import Target
 
 
 @pytest.fixture(autouse=True)
@@ -47,21 +48,23 @@ def draw(clients: int = 3, B: int = 24, width: int = 256, seed: int = 0, **optio
     )
     row_weight, has = weights(), torch.ones(clients, 1)
     has[1:2] = 0
+    H, columns = options.get("heads", 1), options.get("columns", 0)
+    counts = torch.stack([weights() for _ in range(H)], dim=2) / H
+    head = width + columns + 1
     tau = options.get("tau", 0.05)
     return {
         "encoded": torch.cat([r, augmented], dim=1),
-        "y": normal(clients, B),
-        "weight": weights(),
+        "target": Target(normal(clients, B, H), counts, normal(B, H, columns)),
         "intra": Intra(normal(clients, B, B), tau, row_weight, options.get("detach", False)),
         "inter": Inter(positive, negative, tau, row_weight * has, rho=5.0),
-        "decoder": normal(clients, width + 1) / width**0.5,
+        "decoder": normal(clients, H * head) / head**0.5,
     }
 
 
 def in_double(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.double()
-    if isinstance(value, Intra | Inter):
+    if isinstance(value, Intra | Inter | Target):
         return replace(value, **{name: in_double(v) for name, v in vars(value).items()})
     return value
 
@@ -70,20 +73,18 @@ def without(step: Step, *names: str) -> Step:
     """The batch without a term; r' goes with L_intra."""
     changed = {name: None if name in names else value for name, value in step.items()}
     if "intra" in names:
-        changed["encoded"] = step["encoded"][:, : step["y"].shape[1]]
+        changed["encoded"] = step["encoded"][:, : step["target"].y.shape[1]]
     return changed
 
 
 def run(losses: Any, step: Step, by: Tensor | None = None) -> dict[str, Tensor]:
     """Loss, terms and gradients; `by` [client] weighs the clients' losses."""
     step = dict(step)
-    moving = {name: step[name].clone().requires_grad_(True) for name in ("encoded", "decoder", "y")}
+    moving = {name: step[name].clone().requires_grad_(True) for name in ("encoded", "decoder")}
     if step["intra"] is not None and step["intra"].W is not None:
         moving["W"] = step["intra"].W.clone().requires_grad_(True)
         step["intra"] = replace(step["intra"], W=moving["W"])
-    step |= {"encoded": moving["encoded"], "y": moving["y"]}
-    del step["decoder"]
-    total, terms = losses(moving["decoder"], **step)
+    total, terms = losses(**step | {name: moving[name] for name in ("encoded", "decoder")})
     down = total.sum() if by is None else (by * total).sum()
     gradients = torch.autograd.grad(down, list(moving.values()))
     found = {f"d {name}": g for name, g in zip(moving, gradients, strict=True)}
@@ -130,7 +131,7 @@ def test_clients_and_rows_that_do_not_count() -> None:
     step = draw()
     found = assert_equals_plain(step)
     assert found["inter"][1] == 0 and (found["inter"][[0, 2]] > 0).all()
-    out = (step["intra"].weight == 0) & (step["weight"] == 0)
+    out = (step["intra"].weight == 0) & (step["target"].weight[..., 0] == 0)
     assert out.any()
     assert not found["d encoded"][:, :24][out].any()
     assert not found["d W"].transpose(1, 2)[step["intra"].weight == 0].any()
@@ -141,8 +142,9 @@ def test_prediction_by_hand() -> None:
     step = {
         "encoded": torch.tensor([[[1.0, 2.0], [0.0, 1.0]]]),
         "decoder": torch.tensor([[1.0, 2.0, -1.0]]),
-        "y": torch.tensor([[2.0, 3.0]]),
-        "weight": torch.tensor([[0.75, 0.25]]),
+        "target": Target(
+            torch.tensor([[[2.0], [3.0]]]), torch.tensor([[[0.75], [0.25]]]), torch.zeros(2, 1, 0)
+        ),
         "intra": None,
         "inter": None,
     }
@@ -153,10 +155,33 @@ def test_prediction_by_hand() -> None:
     assert found["d decoder"].tolist() == [[3.0, 5.0, 2.0]]
 
 
+def test_heads_and_the_clock_by_hand() -> None:
+    """Two heads, [r | clock | bias]: 2*3 + 1*5 + 1 = 12 of 10, and -2 + 0*4 + 3 = 1 of 2."""
+    step = {
+        "encoded": torch.tensor([[[2.0]]]),
+        "decoder": torch.tensor([[3.0, 5.0, 1.0, -1.0, 4.0, 3.0]]),
+        "target": Target(
+            torch.tensor([[[10.0, 2.0]]]),
+            torch.tensor([[[0.5, 0.25]]]),
+            torch.tensor([[[1.0], [0.0]]]),
+        ),
+        "intra": None,
+        "inter": None,
+    }
+    found = run(local_losses, step)
+    assert found["total"].tolist() == [0.5 * 4 + 0.25 * 1]
+    # slopes in the forecasts: 2 * 0.5 * 2 = 2 and 2 * 0.25 * -1 = -0.5
+    assert found["d encoded"].tolist() == [[[2 * 3.0 + -0.5 * -1.0]]]
+    assert found["d decoder"].tolist() == [[4.0, 2.0, 2.0, -1.0, 0.0, -0.5]]
+
+
 @settings(max_examples=25, deadline=None)
-@given(st.integers(1, 4), st.integers(1, 30), st.integers(1, 70), st.integers(0, 2**31))
-def test_any_shape(clients: int, B: int, width: int, seed: int) -> None:
-    assert_equals_plain(draw(clients, B, width, seed, tau=0.5))
+@given(st.data(), st.integers(1, 4), st.integers(1, 30), st.integers(1, 70))
+def test_any_shape(data: st.DataObject, clients: int, B: int, width: int) -> None:
+    seed, heads = data.draw(st.integers(0, 2**31)), data.draw(st.integers(1, 4))
+    columns = data.draw(st.integers(0, 30))
+    step = draw(clients, B, width, seed, tau=0.5, heads=heads, columns=columns)
+    assert_equals_plain(step)
 
 
 def test_row_of_zeros() -> None:
@@ -186,13 +211,14 @@ def test_each_client_has_the_gradient_of_its_own_loss() -> None:
 
 
 def test_stacking_and_threads_change_no_bit() -> None:
-    step = draw(clients=5)
+    step = draw(clients=5, heads=3, columns=7)
 
     def of(client: int, value: Any) -> Any:
         if isinstance(value, Tensor):
             return value[client : client + 1]
-        if isinstance(value, Intra | Inter):
-            return replace(value, **{name: of(client, v) for name, v in vars(value).items()})
+        if isinstance(value, Intra | Inter | Target):
+            own = {name: of(client, v) for name, v in vars(value).items() if name != "clock"}
+            return replace(value, **own)
         return value
 
     together = run(local_losses, step)
@@ -206,7 +232,7 @@ def test_stacking_and_threads_change_no_bit() -> None:
 def test_a_part_that_does_not_move_costs_no_gradient() -> None:
     step = without(draw(), "intra", "inter")
     decoder = step["decoder"].clone().requires_grad_(True)
-    total, _ = local_losses(decoder, step["encoded"], step["y"], step["weight"])
+    total, _ = local_losses(decoder, step["encoded"], step["target"])
     (found,) = torch.autograd.grad(total.sum(), decoder)
     assert torch.equal(found, run(local_losses, step)["d decoder"])
 
@@ -215,7 +241,8 @@ def test_a_part_that_does_not_move_costs_no_gradient() -> None:
     ("name", "value"),
     [
         ("encoded", torch.zeros(3, 24, 256)),
-        ("weight", torch.zeros(3, 23)),
+        ("target.weight", torch.zeros(3, 23, 1)),
+        ("target.clock", torch.zeros(24, 2, 0)),
         ("decoder", torch.zeros(3, 200)),
         ("intra.W", torch.zeros(3, 24, 23)),
         ("intra.weight", torch.zeros(2, 24)),
@@ -226,8 +253,7 @@ def test_shapes_that_do_not_fit_are_refused(name: str, value: Tensor) -> None:
     step = draw()
     term, _, field = name.partition(".")
     step[term] = replace(step[term], **{field: value}) if field else value
-    words = "encoded" if name == "decoder" else name  # the decoder says how wide a row is
-    with pytest.raises(FuelsError, match=f"losses: {words} of shape"):
+    with pytest.raises(FuelsError, match=f"losses: {name} of shape"):
         run(local_losses, step)
 
 

@@ -18,6 +18,7 @@ from fuels.losses import (
     unit,
 )
 from fuels.model.backend import use_kernels
+from fuels.model.network import Target
 from fuels.prototypes import ConcatenationPrototype, PeriodicPrototype
 
 HALF = torch.tensor([[0.5, 0.5]])
@@ -155,7 +156,8 @@ def contrastive(term: str, given: dict[str, Tensor], tau: float) -> dict[str, Te
 def fused(term: str, given: dict[str, Tensor], tau: float, kernels: str) -> dict[str, Tensor]:
     """The same from `local_losses`, with no weight on L_pred."""
     moving = {name: value.clone().requires_grad_(True) for name, value in given.items()}
-    nothing, weight = torch.zeros(CLIENTS, ROWS), torch.full((CLIENTS, ROWS), 1 / ROWS)
+    nothing, weight = torch.zeros(CLIENTS, ROWS, 1), torch.full((CLIENTS, ROWS), 1 / ROWS)
+    target = Target(nothing, nothing, torch.zeros(ROWS, 1, 0))
     encoded, intra, inter = moving["r"], None, None
     if term == "inter":
         inter = Inter(given["positive"], given["negative"], tau, weight, rho=1.0)
@@ -165,7 +167,7 @@ def fused(term: str, given: dict[str, Tensor], tau: float, kernels: str) -> dict
     decoder = torch.zeros(CLIENTS, WIDTH + 1)
     use_kernels(kernels)
     try:
-        loss, _ = local_losses(decoder, encoded, nothing, nothing, intra, inter)
+        loss, _ = local_losses(decoder, encoded, target, intra, inter)
     finally:
         use_kernels("auto")
     return {"loss": loss.detach()} | with_gradients(loss, moving)

@@ -119,9 +119,8 @@ def test_forward_losses_and_gradients_at_hidden_128(wide: tuple[Job, oracle.Fede
         encoded = network.encode(leaves, batch.views, batch.clock)
         r, u = encoded[:, :PERIOD], unit(encoded)
         if key == "prediction":
-            loss = prediction_loss(
-                batch.y, network.decode(leaves, r, batch.x, batch.clock), batch.weight
-            )
+            said = network.decode(leaves, r, batch.x, batch.clock)
+            loss = prediction_loss(batch.y[..., 0], said, batch.weight[..., 0])
         elif key == "intra":
             W = leaves["filter"].view(3, PERIOD, PERIOD)
             loss = intra_loss(u[:, :PERIOD], u[:, PERIOD:], W, 0.02, batch.row_weight)

@@ -131,25 +131,22 @@ def test_doubt_tells_some_days_wrongly_and_all_clients_alike() -> None:
     assert not data.clock(0, 24)[:, 0, -1].any()  # 1 January 2024 was a Monday; forecasts know it
 
 
-def test_targets_of_later_heads_stay_inside_training() -> None:
+def test_targets_of_all_heads_stay_inside_training() -> None:
     panel = make_panel(clients=2, days=12, period=24)
     panel.values[5 * 24 + 7, 0] = np.nan
     sample = Sample(((1,), (24,)), 24, horizon=3)
     data = prepare(panel, sample, split="8/2/2")
     group = GroupData(data, np.arange(2), torch.device("cpu"))
     period = 7  # the last of training
-    later = group.later_of(period, group.rows(period))
-    assert later is not None
+    y, weight = group.y[:, group.rows(period)], group.weight[period]
     at = period * 24
-    np.testing.assert_array_equal(later.y[:, 4, 0], data.series[:, at + 5])
-    np.testing.assert_array_equal(later.y[:, 4, 1], data.series[:, at + 6])
-    assert (later.weight[:, 22] > 0).tolist() == [[True, False]] * 2  # row 22 sees one step more
-    assert (later.weight[:, 23] > 0).tolist() == [[False, False]] * 2
-    total = group.weight[period].sum(1) + later.weight.sum((1, 2))
-    torch.testing.assert_close(total, torch.ones(2))
-    gap = group.later_of(5, group.rows(5))
-    assert gap is not None  # a filled value is no target, one or two steps ahead either
-    assert gap.weight[0, 6, 0] == 0 and gap.weight[0, 5, 1] == 0 and gap.weight[0, 6, 1] > 0
+    for h in range(3):
+        np.testing.assert_array_equal(y[:, 4, h], data.series[:, at + 4 + h])
+    assert (weight[:, 22] > 0).tolist() == [[True, True, False]] * 2  # row 22 sees one step more
+    assert (weight[:, 23] > 0).tolist() == [[True, False, False]] * 2
+    torch.testing.assert_close(weight.sum((1, 2)), torch.ones(2))
+    gap = group.weight[5][0]  # a filled value is no target, one or two steps ahead either
+    assert gap[7, 0] == gap[6, 1] == gap[5, 2] == 0 and gap[6, 2] > 0
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fuels.losses import Inter, Intra, begin_losses, local_losses, prediction_loss
-from fuels.model.network import Network, Parts
+from fuels.losses import Inter, Intra, begin_losses, local_losses
+from fuels.model.network import Network, Parts, Target
 from fuels.model.optimiser import Update
 from fuels.training import Batch, gradients, leaves
 
@@ -64,7 +64,8 @@ def _together(
     """Encoded rows, terms of L and gradient by autograd, for all clients at once."""
     moving = leaves(parts, names)
     encoded = network.encode(moving, batch.views, batch.clock)
-    loss, terms = batch_losses(network, batch, moving, encoded, *contrast(moving))
+    target = batch_target(network, batch)
+    loss, terms = local_losses(moving["decoder"], encoded, target, *contrast(moving))
     return encoded.detach(), terms, gradients(loss, names, moving)
 
 
@@ -80,16 +81,17 @@ def _client_by_client(
 
     Where there are updates clients share the memory of one gradient, and none is left to be used.
     """
-    if network.sizes["decoder"] != network.width + 1:  # one head without a clock is compiled
-        return None
     encoding = network.begin(parts, batch.views, batch.clock)
     if encoding is None:
         return None
-    head, rest = network.first_head(parts, batch.x, batch.clock)
-    y = batch.y if rest is None else batch.y - rest
     shared, deep = bool(updates), "encoder" in names
     losses = begin_losses(
-        head, encoding.encoded, y, batch.weight, *contrast(parts), deep=deep, shared=shared
+        parts["decoder"],
+        encoding.encoded,
+        batch_target(network, batch),
+        *contrast(parts),
+        deep=deep,
+        shared=shared,
     )
     if losses is None:
         return None
@@ -99,7 +101,7 @@ def _client_by_client(
     tape = encoding.take_tape(shared) if deep else None
     stages = [encoding.forward(tape, shared), losses.stage()]
     if tape is not None and losses.d_encoded is not None:
-        gradient["encoder"] = torch.empty(1 if shared else len(y), network.sizes["encoder"])
+        gradient["encoder"] = torch.empty(1 if shared else len(batch.y), network.sizes["encoder"])
         stages.append(encoding.backward(tape, losses.d_encoded, gradient["encoder"], shared))
     stages += [
         update.stage(gradient[name], shared)
@@ -113,26 +115,5 @@ def _client_by_client(
     return encoding.encoded, losses.terms(), {name: gradient[name] for name in names}
 
 
-def batch_losses(
-    network: Network,
-    batch: Batch,
-    parts: Parts,
-    encoded: Tensor,
-    intra: Intra | None = None,
-    inter: Inter | None = None,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """L of Eq. 15 [client], to be differentiated, and its terms by name, to be reported.
-
-    `encoded` holds r and, for L_intra, r' below it. Heads beyond the first count in L_pred.
-    """
-    head, rest = network.first_head(parts, batch.x, batch.clock)
-    y = batch.y if rest is None else batch.y - rest
-    loss, terms = local_losses(head, encoded, y, batch.weight, intra, inter)
-    if batch.later is not None:
-        r = encoded[:, : batch.y.shape[1]]
-        said = network.decode_later(parts, r, batch.x, batch.clock).flatten(1)
-        later = batch.later
-        more = prediction_loss(later.y.flatten(1), said, later.weight.flatten(1))
-        terms["prediction"] = terms["prediction"] + more.detach()
-        loss = loss + more
-    return loss, terms
+def batch_target(network: Network, batch: Batch) -> Target:
+    return network.target(batch.y, batch.weight, batch.x, batch.clock)

@@ -49,17 +49,35 @@ def _inverse_lengths(r: int, rows: int, width: int, inverse: np.ndarray) -> None
 
 @compiled()
 def _prediction(
-    r: int, phi: int, y: int, weight: int, B: int, width: int, slope: np.ndarray
-) -> tuple[float, float]:
-    """Eq. 14, and the sum of the slopes [B] in the forecasts."""
-    loss = bias = 0.0
-    pairs(r, width, B, phi, 0, width, address(slope))
-    for b in range(B):
-        error = slope[b] + get(phi, width) - get(y, b)
-        slope[b] = 2.0 * get(weight, b) * error
-        loss += get(weight, b) * error * error
-        bias += slope[b]
-    return loss, bias
+    r: int, phi: int, y: int, weight: int, clock: int, B: int, H: int, width: int, columns: int,
+    slope: np.ndarray, d_phi: int,
+) -> float:  # fmt: skip
+    """Eq. 14 of the heads [weights of r | of the clock | bias] for 1, ..., H steps ahead.
+
+    Fills the slopes [H B] in the forecasts, and the gradient in the heads.
+    """
+    loss, head = 0.0, width + columns + 1
+    for h in range(H):
+        said, phi_h, d_phi_h = h * B, phi + 4 * h * head, d_phi + 4 * h * head
+        at = address(slope) + 8 * said
+        pairs(r, width, B, phi_h, 0, width, at)
+        bias = 0.0
+        for b in range(B):
+            error = slope[said + b] + get(phi_h, head - 1)
+            for column in range(columns):
+                error += get(phi_h, width + column) * get(clock, (b * H + h) * columns + column)
+            error -= get(y, b * H + h)
+            slope[said + b] = 2.0 * get(weight, b * H + h) * error
+            loss += get(weight, b * H + h) * error * error
+            bias += slope[said + b]
+        combine(at, 0, 1, r, width, B, 0, 0, 1, d_phi_h, width, width)
+        for column in range(columns):
+            total = 0.0
+            for b in range(B):
+                total += slope[said + b] * get(clock, (b * H + h) * columns + column)
+            put(d_phi_h, width + column, np.float32(total))
+        put(d_phi_h, head - 1, np.float32(bias))
+    return loss
 
 
 @compiled()
@@ -159,28 +177,33 @@ def losses_and_gradients(table: int, n: int) -> None:
     """A client's total [client], parts [(prediction, intra, inter), client] and total's gradients.
 
     All arrays are given by their address and lie row by row, with the client first: encoded
-    [rows, width] holds r and, for Eq. 3-6, r' below it; decoder [width + 1]; y and the weights [B];
-    W [B, B]; positive and negative [B, width]. Without W there is no filter, without positive no
-    Eq. 11-13, without d_encoded or d_y their gradients are not wanted. Gradients that are shared
-    have room for one client, who is the one at hand.
+    [rows, width] holds r and, for Eq. 3-6, r' below it; decoder [H, head]; y and weight [B, H]; the
+    clock, one for all, [B, H, columns]; the other weights [B]; W [B, B]; positive and negative
+    [B, width]. Without W there is no filter, without positive no Eq. 11-13, without d_encoded its
+    gradient is not wanted. Gradients that are shared have room for one client, who is the one at
+    hand.
     """
-    clients, rows, B, width, encoded, decoder, y, weight = wholes(table, 0, 8)
-    intra, detach, W, intra_weight, positive, negative, inter_weight = wholes(table, 8, 7)
-    total, parts, shared, d_encoded, d_decoder, d_W, d_y = wholes(table, 15, 7)
-    intra_tau, inter_tau, rho = reals(table, 22, 3)
+    clients, rows, B, width, H, head = wholes(table, 0, 6)
+    encoded, decoder, y, weight, clock = wholes(table, 6, 5)
+    intra, detach, W, intra_weight, positive, negative, inter_weight = wholes(table, 11, 7)
+    total, parts, shared, d_encoded, d_decoder, d_W = wholes(table, 18, 6)
+    intra_tau, inter_tau, rho = reals(table, 24, 3)
     here = 0 if shared else n
     inverse, own = np.empty(rows), np.empty(rows)
-    slope, towards, away, work = np.empty(B), np.empty(B), np.empty(B), np.empty(2 * B)
-    s, c, terms = np.empty((B, B)), np.empty((B, B)), np.empty((4, 3), dtype=np.int64)
+    slope, towards, away, work = np.empty(H * B), np.empty(B), np.empty(B), np.empty(2 * B)
+    s, c, terms = np.empty((B, B)), np.empty((B, B)), np.empty((H + 3, 3), dtype=np.int64)
     inter = positive != NOTHING
-    r, phi = encoded + 4 * n * rows * width, decoder + 4 * n * (width + 1)
+    r, phi = encoded + 4 * n * rows * width, decoder + 4 * n * H * head
     r_augmented = r + 4 * B * width
     pr, nr = positive + 4 * n * B * width, negative + 4 * n * B * width
     of_client = 4 * n * B
     for row in range(rows):
         own[row] = 0.0
     l_intra = l_inter = 0.0
-    l_prediction, bias = _prediction(r, phi, y + of_client, weight + of_client, B, width, slope)
+    l_prediction = _prediction(
+        r, phi, y + of_client * H, weight + of_client * H, clock, B, H, width, head - width - 1,
+        slope, d_decoder + 4 * here * H * head,
+    )  # fmt: skip
     if intra or inter:
         _inverse_lengths(r, rows, width, inverse)
     if intra:
@@ -201,21 +224,16 @@ def losses_and_gradients(table: int, n: int) -> None:
     put(parts, n, np.float32(l_prediction))
     put(parts, clients + n, np.float32(l_intra))
     put(parts, 2 * clients + n, np.float32(l_inter))
-    d_phi = d_decoder + 4 * here * (width + 1)
-    combine(address(slope), 0, 1, r, width, B, 0, 0, 1, d_phi, width, width)
-    put(d_phi, width, np.float32(bias))
-    if d_y != NOTHING:
-        for b in range(B):
-            put(d_y, here * B + b, np.float32(-slope[b]))
     if d_encoded == NOTHING:
         return
     for row in range(rows if intra or inter else 0):  # too short: it has no direction to turn
         own[row] *= inverse[row] ** 2 if inverse[row] < 1.0 / SHORTEST else 0.0
-    _set_term(terms, 0, slope, 0, phi, 0)
-    _set_term(terms, 1, own, 0, r, width)
-    _set_term(terms, 2, towards, 0, pr, width)
-    _set_term(terms, 3, away, 0, nr, width)
-    count = 4 if inter else 2 if intra else 1
+    for h in range(H):
+        _set_term(terms, h, slope, h * B, phi + 4 * h * head, 0)
+    _set_term(terms, H, own, 0, r, width)
+    _set_term(terms, H + 1, towards, 0, pr, width)
+    _set_term(terms, H + 2, away, 0, nr, width)
+    count = H + (3 if inter else 1 if intra else 0)
     d_r = d_encoded + 4 * here * rows * width
     combine(
         address(c), B, 1, r_augmented, width, B if intra else 0,

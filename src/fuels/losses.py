@@ -30,6 +30,7 @@ from torch.nn import functional
 
 from fuels.errors import FuelsError
 from fuels.model.backend import kernels
+from fuels.model.network import Target
 from fuels.model.stages import Stage, run
 
 _KERNELS = "fuels.loss_kernels"
@@ -44,8 +45,8 @@ def unit(r: Tensor) -> Tensor:
 
 
 def prediction_loss(y: Tensor, predicted: Tensor, weight: Tensor) -> Tensor:
-    """Eq. 14: the mean squared error over the rows."""
-    return (weight * (y - predicted).square()).sum(1)
+    """Eq. 14: the mean squared error over the rows, and over the steps ahead where [.., H]."""
+    return (weight * (y - predicted).square()).flatten(1).sum(1)
 
 
 def intra_loss(
@@ -116,42 +117,40 @@ class Inter:
 def local_losses(
     decoder: Tensor,
     encoded: Tensor,
-    y: Tensor,
-    weight: Tensor,
+    target: Target,
     intra: Intra | None = None,
     inter: Inter | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """L of Eq. 15 [client], to be differentiated, and its terms by name, to be reported.
 
-    decoder [client, width + 1] is a head, its bias last; encoded [client, B, width] holds r, for
-    L_intra [client, 2 B, width] with r' below it; y and weight [client, B] belong to L_pred. A term
-    whose needs are not given is left out.
+    decoder [client, H * head] has a head for each step ahead, [weights of r | weights of the clock
+    | bias]; encoded [client, B, width] holds r, for L_intra [client, 2 B, width] with r' below it.
+    A term whose needs are not given is left out.
     """
     begun = begin_losses(
-        decoder, encoded, y, weight, intra, inter, deep=encoded.requires_grad, shared=False
+        decoder, encoded, target, intra, inter, deep=encoded.requires_grad, shared=False
     )
     if begun is None:
-        return plain_losses(decoder, encoded, y, weight, intra, inter)
-    if y.requires_grad:
-        begun.d_y = torch.empty(y.shape)
+        return plain_losses(decoder, encoded, target, intra, inter)
     W = None if intra is None else intra.W
-    total = cast(Tensor, cast(Any, _FusedLosses).apply(encoded, decoder, W, y, begun))
+    total = cast(Tensor, cast(Any, _FusedLosses).apply(encoded, decoder, W, begun))
     return total, begun.terms()
 
 
 def plain_losses(
     decoder: Tensor,
     encoded: Tensor,
-    y: Tensor,
-    weight: Tensor,
+    target: Target,
     intra: Intra | None = None,
     inter: Inter | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The same in torch operators, differentiated by autograd."""
-    B = y.shape[1]
+    clients, B, H = target.y.shape
     r, r_augmented = encoded[:, :B], encoded[:, B:]
-    said = torch.baddbmm(decoder[:, -1:, None], r, decoder[:, :-1, None]).squeeze(2)
-    total = prediction_loss(y, said, weight)
+    heads, width = decoder.view(clients, H, -1), r.shape[2]
+    bias = torch.einsum("nhc,bhc->nbh", heads[:, :, width:-1], target.clock) + heads[:, None, :, -1]
+    said = torch.baddbmm(bias, r, heads[:, :, :width].transpose(1, 2))
+    total = prediction_loss(target.y, said, target.weight)
     terms = {"prediction": total.detach()}
     if intra is not None:
         u_augmented = unit(r_augmented.detach() if intra.detach else r_augmented)
@@ -169,8 +168,7 @@ def plain_losses(
 def begin_losses(
     decoder: Tensor,
     encoded: Tensor,
-    y: Tensor,
-    weight: Tensor,
+    target: Target,
     intra: Intra | None,
     inter: Inter | None,
     *,
@@ -183,9 +181,12 @@ def begin_losses(
     gradient too; gradients that are `shared` have room for one client, each takes the place of the
     one before.
     """
-    given = _fitting(encoded, decoder, y, weight, intra, inter)
+    given = _fitting(encoded, decoder, target, intra, inter)
     compiled = kernels(_KERNELS, *(tensor for tensor in given if tensor is not None))
-    return None if compiled is None else FusedLosses(given, intra, inter, deep, shared, compiled)
+    if compiled is None:
+        return None
+    _, B, H = target.y.shape
+    return FusedLosses(given, (B, H), intra, inter, deep, shared, compiled)
 
 
 class FusedLosses:
@@ -194,6 +195,7 @@ class FusedLosses:
     def __init__(
         self,
         given: Sequence[Tensor | None],
+        rows_and_heads: tuple[int, int],
         intra: Intra | None,
         inter: Inter | None,
         deep: bool,
@@ -204,24 +206,23 @@ class FusedLosses:
         self.given = [None if t is None else t.detach().contiguous() for t in given]
         encoded, decoder = cast(Tensor, self.given[0]), cast(Tensor, self.given[1])
         self.clients, self.rows, self.width = encoded.shape
-        self.B = self.rows if intra is None else self.rows // 2
+        self.B, self.H = rows_and_heads
         self.total, self.parts = torch.empty(self.clients), torch.empty(3, self.clients)
         room = 1 if shared else self.clients
         self.d_encoded = torch.empty(room, self.rows, self.width) if deep else None
         self.d_decoder = torch.empty(room, decoder.shape[1])
         filtered = intra is not None and intra.W is not None
         self.d_W = torch.empty(room, self.B, self.B) if filtered else None
-        self.d_y: Tensor | None = None  # wanted where y is not data alone
 
     def stage(self) -> Stage:
         """Losses of a client, and the gradient of their sum."""
         intra, inter, given = self.intra, self.inter, self.given
         return Stage(
             self.compiled.losses_and_gradients,
-            self.clients, self.rows, self.B, self.width, *given[:4],
-            intra is not None, intra is not None and intra.detach, *given[4:],
+            self.clients, self.rows, self.B, self.width, self.H, self.d_decoder.shape[1] // self.H,
+            *given[:5], intra is not None, intra is not None and intra.detach, *given[5:],
             self.total, self.parts, self.shared,
-            self.d_encoded, self.d_decoder, self.d_W, self.d_y,
+            self.d_encoded, self.d_decoder, self.d_W,
             float(intra.tau) if intra else 1.0,
             float(inter.tau) if inter else 1.0, float(inter.rho) if inter else 0.0,
         )  # fmt: skip
@@ -238,10 +239,10 @@ class _FusedLosses(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, encoded: Tensor, decoder: Tensor, W: Tensor | None, y: Tensor, begun: FusedLosses
+        ctx: Any, encoded: Tensor, decoder: Tensor, W: Tensor | None, begun: FusedLosses
     ) -> Tensor:
         run([begun.stage()], begun.clients)
-        ctx.gradients = (begun.d_encoded, begun.d_decoder, begun.d_W, begun.d_y)
+        ctx.gradients = (begun.d_encoded, begun.d_decoder, begun.d_W)
         return begun.total.detach()
 
     @staticmethod
@@ -256,22 +257,18 @@ class _FusedLosses(torch.autograd.Function):
 
 
 def _fitting(
-    encoded: Tensor,
-    decoder: Tensor,
-    y: Tensor,
-    weight: Tensor,
-    intra: Intra | None,
-    inter: Inter | None,
+    encoded: Tensor, decoder: Tensor, target: Target, intra: Intra | None, inter: Inter | None
 ) -> list[Tensor | None]:
     """What the kernel reads, in its order; it goes by addresses, so that sizes must be right."""
-    clients, B = y.shape
-    width = decoder.shape[1] - 1
+    (clients, B, H), width = target.y.shape, encoded.shape[2]
+    columns = target.clock.shape[2]
     one, square, prototype = (clients, B), (clients, B, B), (clients, B, width)
     given: list[tuple[str, Tensor | None, tuple[int, ...]]] = [
         ("encoded", encoded, (clients, B if intra is None else 2 * B, width)),
-        ("decoder", decoder, (clients, width + 1)),
-        ("y", y, one),
-        ("weight", weight, one),
+        ("decoder", decoder, (clients, H * (width + columns + 1))),
+        ("target.y", target.y, (clients, B, H)),
+        ("target.weight", target.weight, (clients, B, H)),
+        ("target.clock", target.clock, (B, H, columns)),
         ("intra.W", intra.W if intra else None, square),
         ("intra.weight", intra.weight if intra else None, one),
         ("inter.positive", inter.positive if inter else None, prototype),

@@ -57,24 +57,15 @@ class Batch:
     last_epoch: bool
     views: Tensor  # windows x [client, B, lag], with augmentation x' below them
     clock: Tensor  # what the clock tells, [B, H, column], the same for all clients
-    y: Tensor  # values to predict, [client, B]
-    weight: Tensor  # of each row in the prediction loss, sums to 1, [client, B]
+    y: Tensor  # values to predict, 1, ..., H steps ahead, [client, B, H]
+    weight: Tensor  # of each of them in the prediction loss, sums to 1, [client, B, H]
     row_weight: Tensor  # of each row in the contrastive losses, [client, B]
     active: Tensor  # [client]: the client has something to learn from here
     complete: Tensor  # [client]: every row has a window
-    later: Later | None = None  # targets of the heads beyond the first
 
     @property
     def x(self) -> Tensor:
         return self.views[:, : self.y.shape[1]]
-
-
-@dataclass(frozen=True)
-class Later:
-    """Targets 2, ..., H steps ahead."""
-
-    y: Tensor  # [client, B, H - 1]
-    weight: Tensor  # [client, B, H - 1]; with those of the first step they sum to 1
 
 
 class GroupData:
@@ -92,7 +83,7 @@ class GroupData:
         # One step more than the targets: the temporal shift of the last sample needs it, and its
         # newest value is still the last one of the training part.
         self.windows = torch.from_numpy(dataset.inputs(clients, first, last + 1)).to(device)
-        self.y = torch.from_numpy(dataset.series[clients, first:last]).to(device)
+        self.y = torch.from_numpy(_values_ahead(dataset, clients, first, last)).to(device)
         self.doubt = dataset.sample.doubt
         self.clocks = [  # the right one and, where it is needed, the one wrong about free days
             torch.from_numpy(dataset.clock(first, last, wrong)).to(device)
@@ -105,16 +96,10 @@ class GroupData:
         # Period first, so that what belongs to one batch lies together: [period, client, ...].
         ahead = _ahead(dataset, clients)  # [client, period, B, H], the first H is `target`
         weight = _row_weights(ahead.reshape(*ahead.shape[:2], -1)).reshape(ahead.shape)
-        by_period = [weight[..., 0], _row_weights(window), target.any(2), window.all(2)]
+        by_period = [weight, _row_weights(window), target.any(2), window.all(2)]
         self.weight, self.row_weight, self.active, self.complete = (
             torch.from_numpy(np.swapaxes(array, 0, 1).copy()).to(device) for array in by_period
         )
-        self.later: tuple[Tensor, Tensor] | None = None
-        if dataset.sample.horizon > 1:
-            self.later = (
-                torch.from_numpy(_later_values(dataset, clients, first, last)).to(device),
-                torch.from_numpy(np.swapaxes(weight[..., 1:], 0, 1).copy()).to(device),
-            )
         self.samples = target[:, self.first :].sum(axis=(1, 2)).astype(np.int64)
         places = dataset.panel.coordinates
         self.coordinates = None if places is None else places[clients]  # [client, 2]
@@ -122,12 +107,6 @@ class GroupData:
     def rows(self, period: int) -> slice:
         start = (period - self.first) * self.period
         return slice(start, start + self.period)
-
-    def later_of(self, period: int, rows: slice) -> Later | None:
-        if self.later is None:
-            return None
-        y, weight = self.later
-        return Later(y[:, rows], weight[period])
 
 
 def _ahead(dataset: Dataset, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -143,13 +122,13 @@ def _ahead(dataset: Dataset, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
     return np.stack(masks, axis=-1).reshape(len(clients), -1, period, len(masks))
 
 
-def _later_values(
+def _values_ahead(
     dataset: Dataset, clients: NDArray[np.int64], first: int, last: int
 ) -> NDArray[np.float32]:
-    """Values 1, ..., H - 1 steps after each step, [client, step, H - 1]; 0 past training."""
-    values = np.zeros((len(clients), last - first, dataset.sample.horizon - 1), np.float32)
-    for h in range(1, dataset.sample.horizon):
-        values[:, : last - first - h, h - 1] = dataset.series[clients, first + h : last]
+    """The value of each step and of the H - 1 after it, [client, step, H]; 0 past training."""
+    values = np.zeros((len(clients), last - first, dataset.sample.horizon), np.float32)
+    for h in range(dataset.sample.horizon):
+        values[:, : last - first - h, h] = dataset.series[clients, first + h : last]
     return values
 
 
@@ -213,7 +192,6 @@ class Group:
                     row_weight=data.row_weight[period],
                     active=data.active[period],
                     complete=data.complete[period],
-                    later=data.later_of(period, rows),
                 )
 
     def _views(self, epoch: int, augment: bool) -> Tensor:

@@ -9,6 +9,7 @@ sends is a representation, not a model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -130,6 +131,15 @@ ENCODERS: dict[str, Callable[[int, Branches, int], Encoder]] = {
 }
 
 
+@dataclass(frozen=True)
+class Target:
+    """What the heads of a decoder are to say, 1, ..., H steps ahead."""
+
+    y: Tensor  # [client, row, H]
+    weight: Tensor  # of each in the prediction loss, [client, row, H]
+    clock: Tensor  # what a head reads beside r, the same for all clients, [row, H, column]
+
+
 class Network:
     """Encoder and decoder; the decoder is one fully connected layer from d_r to each step ahead.
 
@@ -199,16 +209,11 @@ class Network:
             bias = bias + head[:, self.width : -1] @ clock[:, : self.sample.clock_width].T
         return bias + x[:, :, self.sample.newest] if self.sample.change else bias
 
-    def first_head(
-        self, parts: Mapping[str, Tensor], x: Tensor, clock: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """The first head as [weights of r | bias], and what it adds besides, [client, row]."""
-        head = parts["decoder"][:, : self.head]
-        if self.head == self.width + 1 and not self.sample.change:
-            return head, None
-        bias = head[:, -1:]
-        rest = self.offset(head, x, clock[:, 0]) - bias
-        return torch.cat([head[:, : self.width], bias], dim=1), rest
+    def target(self, y: Tensor, weight: Tensor, x: Tensor, clock: Tensor) -> Target:
+        """What the heads are to say of the values y [client, row, H] after the windows x."""
+        if self.sample.change:
+            y = y - x[:, :, self.sample.newest, None]
+        return Target(y, weight, clock[:, :, : self.sample.clock_width])
 
     def decode_later(
         self, parts: Mapping[str, Tensor], r: Tensor, x: Tensor, clock: Tensor
