@@ -104,6 +104,15 @@ def load_state(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     return arrays, facts
 
 
+def stamp(path: Path) -> str:
+    """The checksum that a state was saved with, without reading the rest."""
+    try:
+        with safe_open(path, framework="np") as file:
+            return str((file.metadata() or {}).get(CHECKSUM, ""))
+    except (OSError, SafetensorError) as error:
+        raise FuelsError(f"{path}: not a readable checkpoint ({_cause(error)})") from None
+
+
 def _cause(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 

@@ -27,6 +27,7 @@ from fuels.methods.base import Method
 from fuels.randomness import LATE, SELECTION, generator
 
 BYTES = 4  # of one float32
+SITES = "transport"  # prefix of the sites' arrays in a state
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Round:
     numbers_down: float = 0.0
     failures: list[Failure] = field(default_factory=list)
     stages: dict[str, float] = field(default_factory=dict)  # seconds
+    touched: NDArray[np.int64] | None = None  # rows of the sites' state that changed; None: all
 
     def line(self) -> dict[str, Any]:
         """The round without anything that differs between two equal runs."""
@@ -151,6 +153,7 @@ class Loop:
                 reports = self.transport.evaluate(number, judged)
                 self.admit(self.transport.clients)
                 self._note(reports, done)
+        done.touched = self.transport.touched()
         self._finish(done, upload, download)
         return done
 
@@ -258,7 +261,7 @@ class Loop:
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         arrays = prefixed("server", self.server.state())
-        arrays |= prefixed("transport", self.transport.state())
+        arrays |= prefixed(SITES, self.transport.state())
         arrays |= {"loop/val_mse": self.val_mse, "loop/val_mae": self.val_mae}
         if self.best_download is not None:
             arrays |= prefixed("best", self.best_download.shared)
@@ -278,7 +281,7 @@ class Loop:
         if tuple(facts["clients"]) != self.clients:
             raise FuelsError("the checkpoint belongs to other clients than the data have now")
         self.server.load(unprefixed("server", arrays))
-        self.transport.load(unprefixed("transport", arrays))
+        self.transport.load(unprefixed(SITES, arrays))
         self.val_mse = np.array(arrays["loop/val_mse"])
         self.val_mae = np.array(arrays["loop/val_mae"])
         best = unprefixed("best", arrays)
@@ -289,6 +292,11 @@ class Loop:
         self.unheard = set(facts.get("unheard", []))
         self.totals = dict(facts["totals"])
         self.refused.load(facts.get("refused", {}))
+
+
+def of_sites(name: str) -> bool:
+    """Whether an array of the state is what the transport keeps of the sites."""
+    return name.startswith(f"{SITES}/")
 
 
 def need_finite(reports: Sequence[Report], number: int) -> None:

@@ -131,6 +131,9 @@ class RayTransport:
         calls = [(seat, (round_number, download.take(seat.clients))) for seat in self.seats]
         return self._call("evaluate", calls, f"round {round_number}")
 
+    def touched(self) -> NDArray[np.int64] | None:
+        return None
+
     def state(self) -> State:
         """The state of all clients, as one site that holds them all would give it."""
         states = self._ray.get([seat.state for seat in self.seats])

@@ -78,6 +78,7 @@ class Site:
         self.parts, self.slots = self._start()
         self.best_mse = np.full(len(self.ids), np.inf)
         self.best_round = np.zeros(len(self.ids), dtype=np.int64)
+        self.touched = np.ones(len(self.ids), dtype=np.bool_)  # rows of `state`, since last asked
         self.best: Parts = {}
         if self.keep_best and not method.one_model:
             self.best = self._expand(self.network.initial(method.facts.seed))
@@ -174,6 +175,7 @@ class Site:
         for name, slot in self.slots.items():
             for key, value in slot.items():
                 value.copy_(torch.from_numpy(state[f"slots.{name}.{key}"]))
+        self.touched[:] = True
         self.best_mse = np.array(state["best_mse"])
         self.best_round = np.array(state["best_round"])
 
@@ -237,6 +239,7 @@ class Site:
     def _store(self, group: Group, index: NDArray[np.int64]) -> None:
         """Keep what stays on the clients; groups have different clients, so threads never clash."""
         rows = torch.from_numpy(index).to(self.device)
+        self.touched[index] = True
         for name, part in self.parts.items():
             part[rows] = group.parts[name]
             for key, value in self.slots[name].items():
@@ -264,6 +267,7 @@ class Site:
             rows = torch.from_numpy(index[better]).to(self.device)
             for name, part in self.best.items():
                 part[rows] = models[name][torch.from_numpy(better).to(self.device)].detach()
+            self.touched[index[better]] = True
             self.best_mse[index[better]] = mse[better]
             self.best_round[index[better]] = round_number
         return Report(group.ids, losses, mse, mae)

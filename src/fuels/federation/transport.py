@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fuels.federation.site import Report, Site
@@ -49,6 +50,10 @@ class Transport(Protocol):
 
     def evaluate(self, round_number: int, download: Download) -> list[Report]: ...
 
+    def touched(self) -> NDArray[np.int64] | None:
+        """Rows of `state` that may differ since this was last asked; None: all of it."""
+        ...
+
     def state(self) -> dict[str, NDArray[Any]]: ...
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None: ...
@@ -85,6 +90,11 @@ class LocalTransport:
 
     def evaluate(self, round_number: int, download: Download) -> list[Report]:
         return [self.site.evaluate(round_number, download)]
+
+    def touched(self) -> NDArray[np.int64] | None:
+        rows = np.flatnonzero(self.site.touched)
+        self.site.touched[:] = False
+        return rows
 
     def state(self) -> dict[str, NDArray[Any]]:
         return self.site.state()

@@ -3,7 +3,7 @@
 config.toml       reproduces the run
 metrics.jsonl     one line a round, nothing in it depends on the clock
 timings.jsonl     seconds of each round by stage
-checkpoint.safetensors   while the run is unfinished
+checkpoint.safetensors   while the run is unfinished; checkpoint-N: what changed since (journal.py)
 models.safetensors, server.safetensors, forecasts.parquet, plots/, summary.json   when it is done
 mixture.safetensors      the experts and their weights, where the run has them
 learned.safetensors      what they learned from the data of later forecasts (finished.py)
@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from fuels.config import Engine, Settings, read_config, write_toml
 from fuels.errors import FuelsError
-from fuels.federation.checkpoint import load_state, save_state
-from fuels.federation.loop import Round
+from fuels.federation.journal import Journal
+from fuels.federation.loop import Round, of_sites
 
 
 @contextmanager
@@ -49,6 +49,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.timings = path / "timings.jsonl"
         self.checkpoint = path / "checkpoint.safetensors"
+        self.journal = Journal(self.checkpoint)
         self.models = path / "models.safetensors"
         self.server = path / "server.safetensors"
         self.mixture = path / "mixture.safetensors"
@@ -129,7 +130,7 @@ class RunFolder:
 
     def restore(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
         """The last checkpoint, if a round was finished; logs are cut back to it."""
-        restored = load_state(self.checkpoint) if self.checkpoint.exists() else None
+        restored = self.journal.load() if self.checkpoint.exists() else None
         rounds = int(restored[1].get("round", 0)) if restored else 0
         if restored is None and len(read_lines(self.metrics)) > 1:  # a kill leaves one line at most
             raise FuelsError(
@@ -156,7 +157,9 @@ class RunFolder:
         way round a line would be lost.
         """
         self._append(self.metrics, done.line())
-        save_state(self.checkpoint, arrays, facts)
+        rows = done.touched
+        changed = {} if rows is None else {name: rows for name in arrays if of_sites(name)}
+        self.journal.save(done.number, dict(arrays), facts, changed)
 
     def on_round(self, done: Round) -> None:
         """Log how long a finished round took."""
@@ -198,7 +201,7 @@ class RunFolder:
         """The last act of a run: with the summary written it counts as finished."""
         with writing(self.summary) as temporary:
             temporary.write_text(json.dumps(summary, indent=2) + "\n")
-        self.checkpoint.unlink(missing_ok=True)
+        self.journal.delete()
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

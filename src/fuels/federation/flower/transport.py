@@ -344,6 +344,9 @@ class FlowerTransport:
 
     # -- state ---------------------------------------------------------------------------------
 
+    def touched(self) -> NDArray[np.int64] | None:
+        return None
+
     def state(self) -> dict[str, NDArray[Any]]:
         facts = {
             "members": self.members.state(),

@@ -1,0 +1,95 @@
+"""The state of a run on disk, round after round: the whole of it, or only what a round changed.
+
+Where few of many clients train in a round, nearly all of the state is what it was. Then the rows
+that changed go into a small file beside the whole one, and the next round's into another, until
+together they are as large as the whole, which is then written anew. A small file names the whole
+one it belongs to by its checksum: one that a kill left behind is no part of a later state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.federation.checkpoint import load_state, save_state, stamp
+
+Arrays = dict[str, NDArray[Any]]
+Rows = Mapping[str, NDArray[np.int64]]  # of some arrays: the rows that changed
+FIRST = "first"  # prefix of the arrays of which a small file holds some rows only
+LARGEST = 0.5  # of the whole: with more than this changed, the whole is written
+
+
+class Journal:
+    """A state in `path`, and what changed since in numbered files beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.round = -1  # of the state that was saved last, here and in this process
+        self.whole = self.since = 0  # bytes of the whole state, and of what changed since
+        self.steps = 0  # small files that belong to it
+        self.stamp = ""
+
+    def save(self, number: int, arrays: Arrays, facts: Mapping[str, Any], changed: Rows) -> None:
+        """Make the state of a round durable; `changed` is since the round before."""
+        size = sum(
+            array.nbytes * len(changed[name]) // max(1, len(array))
+            if name in changed
+            else array.nbytes
+            for name, array in arrays.items()
+        )
+        follows = number == self.round + 1 and self.stamp
+        if not follows or size > LARGEST * self.whole or self.since + size > self.whole:
+            self._save_whole(arrays, facts)
+        else:
+            self._save_step(arrays, facts, changed)
+            self.since += size
+        self.round = number
+
+    def _save_whole(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        save_state(self.path, arrays, facts)
+        self.stamp, self.steps = stamp(self.path), 0
+        self.whole, self.since = sum(array.nbytes for array in arrays.values()), 0
+        self._delete_steps()
+
+    def _save_step(self, arrays: Arrays, facts: Mapping[str, Any], changed: Rows) -> None:
+        given: Arrays = {}
+        for name, array in arrays.items():
+            if name in changed:
+                rows = changed[name]
+                given[f"{FIRST}/{name}"], given[f"{FIRST}-rows/{name}"] = array[rows], rows
+            else:
+                given[name] = array
+        save_state(self._step(self.steps + 1), given, {"after": self.stamp, "facts": dict(facts)})
+        self.steps += 1
+
+    def load(self) -> tuple[Arrays, dict[str, Any]]:
+        """The state that was saved last."""
+        arrays, facts = load_state(self.path)
+        whole, step = stamp(self.path), 1
+        while (path := self._step(step)).exists():
+            given, about = load_state(path)
+            if about.get("after") != whole:
+                break
+            for name, array in given.items():
+                kind, _, own = name.partition("/")
+                if kind == FIRST:
+                    arrays[own][given[f"{FIRST}-rows/{own}"]] = array
+                elif kind != f"{FIRST}-rows":
+                    arrays[name] = array
+            facts, step = about["facts"], step + 1
+        return arrays, facts
+
+    def delete(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self._delete_steps()
+
+    def _delete_steps(self) -> None:
+        for path in self.path.parent.glob(f"{self.path.stem}-*{self.path.suffix}*"):
+            path.unlink(missing_ok=True)
+
+    def _step(self, number: int) -> Path:
+        return self.path.with_name(f"{self.path.stem}-{number}{self.path.suffix}")

@@ -1,0 +1,134 @@
+"""States on disk that are written whole or in what changed: what is read is what was saved last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fuels.config import Engine
+from fuels.errors import FuelsError
+from fuels.federation.journal import Journal
+from fuels.methods import METHODS
+from fuels.report.folder import RunFolder
+from small_federation import job_of, small_panel
+
+CLIENTS = 20
+
+
+def states(rounds: int, share: int = 2) -> list[tuple[dict[str, Any], np.ndarray]]:
+    """Arrays after each round, and the rows that differ from the round before."""
+    rng, found = np.random.default_rng(0), []
+    rows = np.arange(CLIENTS)
+    wide, small = rng.random((CLIENTS, 50)), rng.random(3)
+    for _ in range(rounds):
+        wide, small = wide.copy(), rng.random(3)
+        wide[rows] = rng.random((len(rows), 50))
+        found.append(({"sites/wide": wide, "other": small}, rows))
+        rows = np.sort(rng.choice(CLIENTS, share, replace=False))
+    return found
+
+
+def save(journal: Journal, number: int, arrays: dict[str, Any], rows: np.ndarray) -> None:
+    journal.save(number, arrays, {"round": number}, {"sites/wide": rows})
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def assert_last(path: Path, arrays: dict[str, Any], number: int) -> None:
+    read, facts = Journal(path).load()
+    assert facts == {"round": number} and read.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(read[name], array)
+
+
+def test_what_is_read_is_what_was_saved_last(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    journal = Journal(path)
+    most = 0
+    for number, (arrays, rows) in enumerate(states(25), start=1):
+        save(journal, number, arrays, rows)
+        assert_last(path, arrays, number)
+        most = max(most, len(files(tmp_path)))
+    assert most == 1 + 9  # a tenth changes, and a little besides: nine fit under the whole
+    journal.delete()
+    assert files(tmp_path) == []
+
+
+def test_small_files_hold_what_changed(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    journal = Journal(path)
+    for number, (arrays, rows) in enumerate(states(3), start=1):
+        save(journal, number, arrays, rows)
+    assert files(tmp_path) == ["state-1.safetensors", "state-2.safetensors", path.name]
+    assert (tmp_path / "state-2.safetensors").stat().st_size < 0.25 * path.stat().st_size
+
+
+def test_much_that_changed_is_written_whole(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    journal = Journal(path)
+    for number, (arrays, rows) in enumerate(states(3, share=11), start=1):
+        save(journal, number, arrays, rows)
+        assert files(tmp_path) == [path.name]
+
+
+def test_files_of_an_earlier_whole_are_no_part_of_the_next(tmp_path: Path) -> None:
+    """As a kill leaves them between the new whole and their end."""
+    path, made = tmp_path / "state.safetensors", states(4)
+    journal = Journal(path)
+    for number, (arrays, rows) in enumerate(made[:2], start=1):
+        save(journal, number, arrays, rows)
+    old = (tmp_path / "state-1.safetensors").read_bytes()
+    save(Journal(path), 3, made[2][0], made[2][1])  # another process: whole
+    (tmp_path / "state-1.safetensors").write_bytes(old)
+    assert_last(path, made[2][0], 3)
+
+
+def test_a_round_left_out_is_not_built_upon(tmp_path: Path) -> None:
+    path, made = tmp_path / "state.safetensors", states(4)
+    journal = Journal(path)
+    save(journal, 1, *made[0])
+    save(journal, 3, *made[2])  # what round 2 changed is not in the rows
+    assert_last(path, made[2][0], 3)
+
+
+def test_a_damaged_small_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    journal = Journal(path)
+    for number, (arrays, rows) in enumerate(states(2), start=1):
+        save(journal, number, arrays, rows)
+    small = tmp_path / "state-1.safetensors"
+    content = bytearray(small.read_bytes())
+    content[-3] ^= 1
+    small.write_bytes(content)
+    with pytest.raises(FuelsError, match=r"state-1.safetensors: damaged"):
+        Journal(path).load()
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_round_of_every_method_is_saved_whole(tmp_path: Path, method: str) -> None:
+    """One client of six trains in a round: what is read equals all that the run knows."""
+    job = job_of(
+        method,
+        small_panel(clients=6, holes=False),
+        rounds=5,
+        windows={"split": "9/3/3"},
+        training={"rounds": 5, "selection": 0.17},
+        options={"week": 1} if method == "fedda" else {},
+    )
+    folder = RunFolder.create(tmp_path / "run", job.settings, Engine())
+    with job:
+        for _ in range(5):
+            done = job.loop.step()
+            arrays, facts = job.loop.state()
+            folder.save(done, arrays, facts)
+            read, known = RunFolder(tmp_path / "run").journal.load()
+            assert known["round"] == facts["round"] and read.keys() == arrays.keys()
+            for name, array in arrays.items():
+                np.testing.assert_array_equal(read[name], array, err_msg=name)
+    steps = list((tmp_path / "run").glob("checkpoint-*"))
+    assert steps or method != "fuels"
