@@ -101,8 +101,9 @@ def test_threads_and_client_order_change_nothing(tmp_path: Path, preset: str) ->
     panel, settings = make_panel(clients=19), small(preset)
     do_run(tmp_path / "one", settings, panel, threads=1)
     do_run(tmp_path / "two", settings, panel, threads=2)
+    do_run(tmp_path / "five", settings, panel, threads=5)
     do_run(tmp_path / "shuffled", settings, panel.take(np.random.default_rng(1).permutation(19)))
-    for name in ("two", "shuffled"):
+    for name in ("two", "five", "shuffled"):
         assert results(tmp_path / name) == results(tmp_path / "one")
 
 

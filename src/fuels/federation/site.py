@@ -209,9 +209,9 @@ class Site:
         self, work: Callable[[NDArray[np.int64]], T], rows: NDArray[np.int64]
     ) -> list[T]:
         """`work` on groups of clients, in the order of the rows."""
-        # Groups of equal size and even number, so that two threads, or four, end together. Their
-        # size does not depend on the number of threads, and neither do the results.
-        count = min(len(rows), 2 * -(-len(rows) // (2 * GROUP)))
+        # As many groups for each thread, of equal size, so that all threads end together. No
+        # operation mixes clients: who is in a group with whom changes no result.
+        count = min(len(rows), self.threads * -(-len(rows) // (self.threads * GROUP)))
         groups = np.array_split(rows, count)
         # Also with one thread: its settings must not change those of the caller's.
         if self.pool is None:
