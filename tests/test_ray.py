@@ -205,6 +205,20 @@ def test_an_actor_killed_between_rounds_loses_nothing(ray: Any, job: Job) -> Non
     assert_same(job, trained_locally(job.settings))
 
 
+def test_a_state_that_died_with_its_machine_is_told(ray: Any, job: Job) -> None:
+    """Whoever holds an object may be lost: here it is freed, which Ray tells in the same way."""
+    assert isinstance(job.sites, RayTransport)
+    seat = job.sites.seats[0]
+    kept, seat.state = seat.state, ray.put({"parts": np.zeros(1_000_000)})
+    try:
+        with pytest.warns(DeprecationWarning):
+            ray._private.internal_api.free([seat.state])
+        with pytest.raises(FuelsError, match=r"the state of a site is lost .* --resume"):
+            job.sites.state()
+    finally:
+        seat.state = kept
+
+
 @pytest.mark.parametrize(
     ("what", "message"),
     [

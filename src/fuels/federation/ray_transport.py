@@ -136,7 +136,10 @@ class RayTransport:
 
     def state(self) -> State:
         """The state of all clients, as one site that holds them all would give it."""
-        states = self._ray.get([seat.state for seat in self.seats])
+        try:
+            states = self._ray.get([seat.state for seat in self.seats])
+        except self._ray.exceptions.ObjectLostError as error:
+            raise FuelsError(f"the state of a site {_gone(error)}") from None
         return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -218,6 +221,10 @@ class RayTransport:
                 )
                 self._start(seat)
                 sent = _send(seat, verb, arguments)
+            except errors.ObjectLostError as error:  # a site's machine died with what it kept
+                raise FuelsError(
+                    f"{stage}: the answer of site {seat.name} {_gone(error)}"
+                ) from None
             except errors.RayTaskError as error:
                 if isinstance(error.cause, FuelsError):
                     raise FuelsError(f"site {seat.name}: {error.cause}") from None
@@ -232,6 +239,13 @@ def _send(seat: Seat, verb: str, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
     """References to the answer and to the state after it."""
     answer, state = getattr(seat.actor, verb).options(num_returns=2).remote(*arguments)
     return answer, state
+
+
+def _gone(error: Exception) -> str:
+    return (
+        f"is lost with the machine that held it ({_cause(error)}); continue with --resume, which"
+        " goes back to the last checkpoint"
+    )
 
 
 def _cause(error: Exception) -> str:
