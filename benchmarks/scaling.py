@@ -1,11 +1,13 @@
 """How a round grows with the number of clients: time by stage, peak memory, bytes, and exponents.
 
-Each size is a run of its own process: `fuels run --preset paper` for two rounds with all clients on
-synthetic Net data (62 days by the hour, 888 training samples a client, hidden 128). What a stage
-took is divided by the rounds. An exponent b is fitted to cost = a N^b over the sizes from 100 on:
-below that a fixed cost decides.
+Each size is a run of its own process: `fuels run --preset paper` for two rounds on synthetic Net
+data (62 days by the hour, 888 training samples a client, 11 days of validation, hidden 128). The
+figures are those of the second round: the first one has no prototypes to compare yet, and all
+clients train in it. --selection is the share alpha of clients in the second. An exponent b is
+fitted to cost = a N^b over the sizes from 100 on: below that a fixed cost decides.
 
-    python benchmarks/scaling.py [--sizes 10,100,1000,6575] [--json] [--figure scaling.png]
+    python benchmarks/scaling.py [--sizes 10,100,1000,6575] [--selection 1] [--json]
+                                 [--figure scaling.png]
 """
 
 from __future__ import annotations
@@ -25,16 +27,17 @@ from fuels.data.writers import write_panel
 from fuels.report.style import figure, legend, save
 
 ROUNDS = 2
-STAGES = ("train", "aggregate", "save")
+STAGES = ("train", "aggregate", "evaluate", "save")
 FITTED_FROM = 100
 
 
-def measure(data: Path, clients: int, folder: Path) -> dict[str, float]:
+def measure(data: Path, clients: int, selection: float, folder: Path) -> dict[str, float]:
     """One run; seconds of a round by stage, peak memory in MB, bytes of a client and round."""
     out = folder / f"run-{clients}"
     words = [
         *("run", "--preset", "paper", "--data", str(data), "--clients", str(clients)),
-        *("--split", "40/0/11", "--rounds", str(ROUNDS), "--no-plots", "--out", str(out)),
+        *("--rounds", str(ROUNDS), "--set", f"training.selection={selection}"),
+        *("--no-plots", "--out", str(out)),
     ]
     done = subprocess.run(
         [sys.executable, "-c", "from fuels.cli import main; main()", *words],
@@ -44,11 +47,14 @@ def measure(data: Path, clients: int, folder: Path) -> dict[str, float]:
     if done.returncode:
         sys.exit(f"fuels {' '.join(words)}: {done.stderr.strip()}")
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
-    found = {stage: summary["seconds"].get(stage, 0.0) / ROUNDS for stage in STAGES}
+    rounds = [json.loads(line) for line in (out / "timings.jsonl").read_text().splitlines()]
+    second = next(line for line in rounds if line["round"] == ROUNDS)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    found = {stage: float(second.get(stage, 0.0)) for stage in STAGES}
     found["round"] = sum(found.values())
     found["memory_mb"] = summary["peak_memory_mb"]
-    found["bytes_up"] = summary["totals"]["bytes_up"] / ROUNDS / clients
-    found["bytes_down"] = summary["totals"]["bytes_down"] / (ROUNDS - 1) / clients
+    found["bytes_up"] = 4 * lines[-1]["numbers_up"]
+    found["bytes_down"] = 4 * lines[-1]["numbers_down"]
     return found
 
 
@@ -66,7 +72,13 @@ def fit(found: dict[int, dict[str, float]]) -> dict[str, float]:
 
 
 def table(found: dict[int, dict[str, float]], exponents: dict[str, float]) -> str:
-    heads = ("clients", "train s", "aggregate s", "save s", "round s", "peak MB", "up B", "down B")
+    heads = (
+        "clients",
+        *(f"{stage} s" for stage in (*STAGES, "round")),
+        "peak MB",
+        "up B",
+        "down B",
+    )
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for n, row in found.items():
         seconds = " | ".join(f"{row[name]:.3g}" for name in (*STAGES, "round"))
@@ -82,7 +94,7 @@ def draw(found: dict[int, dict[str, float]], path: Path) -> None:
     picture, [[axes]] = figure(
         *(1, 1, STAGES),
         title="Time of a round by stage",
-        subtitle="All clients train, on 2 cores; both axes are logarithmic.",
+        subtitle="On 2 cores; both axes are logarithmic.",
         footer="benchmarks/scaling.py, synthetic Net data",
     )
     for stage in STAGES:
@@ -95,6 +107,7 @@ def draw(found: dict[int, dict[str, float]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", default="10,100,1000,6575")
+    parser.add_argument("--selection", type=float, default=1.0)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--figure", type=Path)
     options = parser.parse_args()
@@ -105,7 +118,7 @@ def main() -> None:
         # Some more than are needed: near-empty clients may be left out.
         write_panel(synthesise("net", clients=sizes[-1] + 200, seed=0), data)
         for n in sizes:
-            found[n] = measure(data, n, Path(folder))
+            found[n] = measure(data, n, options.selection, Path(folder))
             print(f"{n} clients: {found[n]['round']:.3g} s a round", file=sys.stderr, flush=True)
     exponents = fit(found)
     if options.figure:
