@@ -22,6 +22,7 @@ from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
 from fuels.experiments import complexity, constants, data, filtering, similarity, theory
 from fuels.experiments.base import Budget, Context, Experiment
+from fuels.federation.journal import Journal
 from fuels.losses import inter_loss, unit
 from fuels.study.store import Store
 from fuels.training import GroupData
@@ -226,6 +227,39 @@ def test_filtering_refuses_a_run_without_filter_and_an_unknown_client(tmp_path: 
         filtering.run(
             context_of(filtering.EXPERIMENT, tmp_path, panel, options={"client": "nobody"})
         )
+
+
+@pytest.mark.parametrize("experiment", [filtering, theory])
+def test_what_was_interrupted_goes_on_and_ends_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment: Any
+) -> None:
+    """Stopped after a round, then asked for again: the same tables as without a stop."""
+
+    def found(folder: str) -> list[Any]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        context = context_of(experiment.EXPERIMENT, tmp_path / folder, small_panel(), rounds=5)
+        tables = experiment.run(context).tables
+        return [(name, table.rows) for name, table in tables.items()]
+
+    whole, real = found("whole"), Journal.save
+
+    def stopping(self: Journal, number: int, *rest: Any) -> None:
+        real(self, number, *rest)
+        if number == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "save", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        found("stopped")
+    rounds: list[int] = []
+
+    def noting(self: Journal, number: int, *rest: Any) -> None:
+        rounds.append(number)
+        real(self, number, *rest)
+
+    monkeypatch.setattr(Journal, "save", noting)
+    assert found("stopped") == whole and rounds == [4, 5]
+    assert found("stopped") == whole and rounds == [4, 5]  # a third time nothing is trained
 
 
 # -- complexity --------------------------------------------------------------------------------

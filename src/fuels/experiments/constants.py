@@ -7,8 +7,9 @@ estimate is the largest value seen, so the true constant is at least as large.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 from fuels.bounds import Constants
 from fuels.build import Job
 from fuels.errors import FuelsError
+from fuels.federation.checkpoint import unprefixed
 from fuels.federation.loop import Round
 from fuels.losses import inter_loss, unit
 from fuels.messages import Download
@@ -76,6 +78,11 @@ class Look:
     squared: Floats  # squared length of the mean gradient
     gradient: Tensor  # the mean gradient, all parts side by side, [client, size]
 
+    @property
+    def numbers(self) -> Floats:
+        """All but the gradient, which the next look does not need, [4, client]."""
+        return np.stack([self.loss, self.largest, self.norm, self.squared])
+
 
 def look(job: Job, data: GroupData, index: Sequence[int], parts: Parts, download: Download) -> Look:
     """Loss and gradient of the round that `download` starts, at fixed parameters."""
@@ -131,6 +138,24 @@ class Probe:
         self.alike = alike
         if done.number in self.when:
             self.see(done.number)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        found = {f"look/{number}": look.numbers for number, look in self.looks.items()}
+        found |= {f"before/{name}": part.cpu().numpy() for name, part in self.before.items()}
+        found["largest"] = np.array([self.steepest, self.coupling])
+        found["changed"] = np.array(self.changed, dtype=np.float64)
+        return found if self.alike is None else found | {"alike": self.alike}
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        looks = unprefixed("look", arrays)
+        nothing = torch.empty(0)
+        self.looks = {int(n): Look(*looks[n], nothing) for n in sorted(looks, key=int)}
+        before, parts = unprefixed("before", arrays), self.job.site.parts  # whose order counts
+        self.before = {
+            n: torch.from_numpy(before[n]).to(p) for n, p in parts.items() if n in before
+        }
+        self.steepest, self.coupling = arrays["largest"].tolist()
+        self.changed, self.alike = arrays["changed"].tolist(), arrays.get("alike")
 
     def see(self, number: int) -> None:
         rows = torch.from_numpy(self.index)

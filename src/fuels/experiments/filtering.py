@@ -8,20 +8,19 @@ rounds, as means over all clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.build import Job, build
-from fuels.config import Settings
+from fuels.build import Job
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.experiments.base import Budget, Context, Experiment, Result, source_name
-from fuels.federation.loop import Round, Watcher
+from fuels.experiments.inside import follow
+from fuels.federation.loop import Round
 from fuels.report.style import GRID, INK, METHOD, RIVAL, figure, legend, origin, short
 from fuels.report.tables import Cell, Column, Table
 
@@ -33,17 +32,6 @@ Floats32 = NDArray[np.float32]
 
 PINK, PURPLE = "#ef6fae", "#5b2a86"  # positive and not, as in the paper's figure
 SHOWN = (0, 1, 2, 5, 10, 20, 30, 50, 80, 120, 200)  # rounds that stand in the table
-
-
-def follow(context: Context, settings: Settings, watcher: Callable[[Job], Watcher]) -> Job:
-    """Train with a watcher that looks inside; such runs leave no folder and are not kept."""
-    job = build(settings, context.engine, context.store.panel(settings))
-    watching = watcher(job)
-    place = context.teller.place(1, 1)
-    display = nullcontext() if place is None else place.rounds(job.loop, settings)
-    with display as shown:
-        job.loop.run([watching] if shown is None else [watching, shown])
-    return job
 
 
 @dataclass
@@ -75,6 +63,18 @@ class FilterWatcher:
     def on_round(self, done: Round) -> None:
         self.look(done.number)
 
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {
+            "start": self.start,
+            "rounds": np.array(self.rounds),
+            "diagonal": np.stack(self.diagonal),
+            "others": np.stack(self.others),
+        }
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.start, self.rounds = arrays["start"], arrays["rounds"].tolist()
+        self.diagonal, self.others = list(arrays["diagonal"]), list(arrays["others"])
+
     def look(self, number: int) -> None:
         on, off = shares(self.weights())
         self.rounds.append(number)
@@ -93,14 +93,7 @@ def shares(W: Floats32) -> tuple[Floats, Floats]:
 
 def run(context: Context) -> Result:
     settings = context.settings("fuels")
-    watchers: list[FilterWatcher] = []
-
-    def watch(job: Job) -> FilterWatcher:
-        watchers.append(FilterWatcher(job))
-        return watchers[0]
-
-    job = follow(context, settings, watch)
-    [seen] = watchers
+    job, seen = follow(context, "filtering", settings, FilterWatcher)
     W = seen.weights()
     client = _client(context.options.get("client", ""), job.dataset, seen)
     last = seen.rounds[-1]

@@ -20,11 +20,10 @@ from fuels.bounds import (
     largest_rate,
     rounds,
 )
-from fuels.build import Job
 from fuels.errors import FuelsError
 from fuels.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.experiments.constants import Probe, estimate
-from fuels.experiments.filtering import follow
+from fuels.experiments.inside import follow
 from fuels.report.style import METHOD, RIVAL, figure, legend, number, origin
 from fuels.report.tables import Cell, Column, Table
 
@@ -35,14 +34,7 @@ if TYPE_CHECKING:
 def run(context: Context) -> Result:
     kappa = _numbers(context.options["kappa"], "kappa", 1.0)[0]
     dimensions = _numbers(context.options["vc"], "vc", math.inf)
-    probes: list[Probe] = []
-
-    def watch(job: Job) -> Probe:
-        probes.append(Probe(job))
-        return probes[0]
-
-    job = follow(context, context.settings("fuels"), watch)
-    [probe] = probes
+    job, probe = follow(context, "theory", context.settings("fuels"), Probe)
     constants, largest_loss = estimate(probe)
     seen = float(np.mean([found.squared.mean() for found in probe.looks.values()]))
     samples = [int(n) for n in job.dataset.target[:, : job.dataset.split.train].sum(axis=1)]
