@@ -148,11 +148,15 @@ class Probe:
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         looks = unprefixed("look", arrays)
-        nothing = torch.empty(0)
-        self.looks = {int(n): Look(*looks[n], nothing) for n in sorted(looks, key=int)}
-        before, parts = unprefixed("before", arrays), self.job.site.parts  # whose order counts
-        self.before = {
-            n: torch.from_numpy(before[n]).to(p) for n, p in parts.items() if n in before
+        self.looks = {}
+        for number in sorted(looks, key=int):
+            loss, largest, norm, squared = looks[number]
+            self.looks[int(number)] = Look(loss, largest, norm, squared, torch.empty(0))
+        before = unprefixed("before", arrays)
+        self.before = {  # in the order of the parts, which lie side by side
+            name: torch.from_numpy(before[name]).to(part)
+            for name, part in self.job.site.parts.items()
+            if name in before
         }
         self.steepest, self.coupling = arrays["largest"].tolist()
         self.changed, self.alike = arrays["changed"].tolist(), arrays.get("alike")
