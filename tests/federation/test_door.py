@@ -7,8 +7,10 @@ from typing import Any
 
 import httpx
 import pytest
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import Message, Metadata
 
-from fuels.federation.flower.door import LARGEST, PULL, Door, is_open
+from fuels.federation.flower.door import LARGEST, PULL, PUSH, Door, is_answer, is_open
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,28 @@ def test_the_door_refuses_without_asking_the_superlink() -> None:
     assert ask("POST", "/v1/control/start-run", 1) == 403
     assert ask("GET", "/v1/fleet/pull-messages", 1) == 403
     assert ask("POST", "/v1/fleet/push-object", LARGEST // 2**20 + 1) == 413
+
+
+def letter(*answered: str) -> bytes:
+    """Messages of a site that answer these of the server; "" answers none."""
+    messages = [Message(metadata=Metadata(reply_to_message_id=which)) for which in answered]
+    return PushMessagesRequest(messages_list=messages).SerializeToString()
+
+
+def test_a_site_writes_only_when_it_was_asked() -> None:
+    assert is_answer(letter("first")) and is_answer(letter("first", "second"))
+    for content in (letter(""), letter("first", ""), b"\xff no record"):
+        link, sent = Link(empty=0), list[Any]()
+
+        async def receive(content: bytes = content) -> dict[str, Any]:
+            return {"body": content, "more_body": False}
+
+        async def send(event: Any, sent: list[Any] = sent) -> None:
+            sent.append(event)
+
+        scope = {"type": "http", "method": "POST", "raw_path": PUSH.encode(), "headers": []}
+        asyncio.run(Door(link)(scope, receive, send))  # type: ignore[arg-type]
+        assert sent[0]["status"] == 403 and link.asked == 0
 
 
 def test_a_request_that_breaks_off_is_not_passed_on() -> None:

@@ -8,28 +8,19 @@ bytes are searched for values of the data.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_ssh_public_key,
-)
-from tests.federation.helpers import LIMIT, SITES, World, settings, write_panel
+from tests.federation.helpers import SITES, World, settings, write_panel
+from tests.federation.wire import Seen, Wire
 
 from fuels.build import build, method_for, train_periods
 from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.errors import FuelsError
-from fuels.federation.codec import Envelope, decode
 from fuels.federation.flower import desk
-from fuels.federation.flower.commands import run_config
 from fuels.federation.flower.parties import SiteFolder
 from fuels.federation.flower.post import Time
 from fuels.federation.flower.serving import serve
@@ -37,95 +28,9 @@ from fuels.messages import Upload
 from fuels.methods.base import Method
 
 pytest.importorskip("flwr")
+pytestmark = pytest.mark.usefixtures("quiet")
 
 FIGURES = {"val_mse", "val_mae", "loss/prediction", "loss/intra", "loss/inter"}
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A message on its way."""
-
-    way: str  # up or down
-    site: str
-    wire: bytes  # all that Flower sends for it
-    content: bytes
-
-    @property
-    def envelope(self) -> Envelope:
-        return decode(self.content, LIMIT)
-
-
-class Wire:
-    """Flower's Grid, with the sites' ClientApp behind it and every byte kept."""
-
-    def __init__(self, root: Path, chosen: Settings) -> None:
-        self.root, self.seen = root, list[Seen]()
-        self.names = dict(enumerate(SITES, 2))
-        self.replies: dict[str, Any] = {}
-        config = run_config("run", chosen)
-        self.config = {
-            (f"{key}.{inner}" if inner else key): value
-            for key, section in config.items()
-            for inner, value in (section.items() if isinstance(section, dict) else [("", section)])
-        }
-
-    def get_nodes(self) -> list[Any]:
-        form = Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
-        keys = {
-            node: load_ssh_public_key((self.root / "sites" / name / "site.pub").read_bytes())
-            for node, name in self.names.items()
-        }
-        return [
-            SimpleNamespace(node_id=node, public_key=key.public_bytes(*form))
-            for node, key in keys.items()
-        ]
-
-    def push_messages(self, messages: Sequence[Any]) -> list[str]:
-        from flwr.app import Context, RecordDict
-
-        from fuels.federation.flower.app_client import app
-
-        tickets = []
-        for message in messages:
-            node = message.metadata.dst_node_id
-            site = self.names[node]
-            folder = str(self.root / "sites" / site)
-            context = Context(1, node, {"folder": folder}, RecordDict(), self.config, 1)
-            ticket = message.metadata.__dict__["_message_id"] = message.object_id  # as a Grid does
-            carried = self._carry("down", site, message)
-            carried.metadata.__dict__["_message_id"] = ticket
-            reply = app(carried, context)
-            self.replies[ticket] = self._carry("up", site, reply)
-            tickets.append(ticket)
-        return tickets
-
-    def pull_messages(self, tickets: Sequence[str]) -> list[Any]:
-        return [self.replies.pop(ticket) for ticket in tickets if ticket in self.replies]
-
-    def _carry(self, way: str, site: str, message: Any) -> Any:
-        """The message as it comes out at the other end."""
-        from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-        from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-
-        from fuels.federation.flower.records import unpack
-
-        objects = {i: piece.deflate() for i, piece in get_all_nested_objects(message).items()}
-        self.seen.append(Seen(way, site, b"".join(objects.values()), unpack(message.content)))
-        return inflate_object_from_contents(message.object_id, dict(objects))
-
-
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The apps run in this process: they neither watch its parent nor keep its log."""
-    from flwr.supercore.task_identity import TaskIdentity
-
-    for name in ("run_id", "node_id", "task_id"):  # Flower gives a process these at its start
-        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
-    monkeypatch.setattr("fuels.federation.flower.app_client.end_with_parent", lambda: None)
-    log = logging.getLogger("fuels")
-    before = log.handlers, log.propagate
-    yield
-    log.handlers, log.propagate = before
 
 
 def run(

@@ -20,6 +20,7 @@ from fuels.federation.flower.keys import public_line
 from fuels.federation.flower.lifeline import end_with_parent
 from fuels.federation.flower.parties import Current, ServerFolder, key_of, log, set_up_log
 from fuels.federation.flower.post import Answer
+from fuels.federation.flower.pulls import Pulls
 from fuels.federation.flower.records import pack, unpack
 from fuels.federation.flower.serving import serve, settings_of
 
@@ -32,6 +33,7 @@ class GridPost:
         self.names: dict[str, str] = {}  # public key: site
         self.nodes: dict[str, int] = {}
         self.asked: dict[str, int] = {}  # ticket: the node it was sent to
+        self.pulls = Pulls(grid)
         self.strangers: set[str] = set()
 
     def connected(self) -> set[str]:
@@ -73,11 +75,11 @@ class GridPost:
         return tickets
 
     def collect(self, tickets: Sequence[str]) -> list[Answer]:
-        """One at a time: what makes Flower stumble over one message must not lose another."""
+        """Each by itself: what makes Flower stumble or wait must not lose or hold up another."""
         answers = []
-        for ticket in tickets:
+        for ticket, pull in self.pulls.look(tickets, self.asked).items():
             try:
-                for message in self.grid.pull_messages([ticket]):
+                for message in pull.result():
                     if self._is_reply(ticket, message):
                         answers.append(_answer(ticket, message))
             except httpx.HTTPError:  # no message's fault: the SuperLink is gone
@@ -85,6 +87,8 @@ class GridPost:
             except Exception as error:  # Flower names no errors for what it cannot read
                 reason = f"Flower cannot read it ({type(error).__name__})"
                 answers.append(Answer(ticket, None, reason, refused=True))
+        for answer in answers:
+            self.asked.pop(answer.ticket, None)
         return answers
 
     def _is_reply(self, ticket: str, message: Message) -> bool:

@@ -22,6 +22,8 @@ from typing import Any
 
 import httpx
 import uvicorn
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from fuels.federation.flower.lifeline import end_with_parent
 from fuels.federation.flower.parties import ServerFolder
@@ -33,6 +35,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 PREFIX = "/v1/fleet/"
 LARGEST = 16 * 2**20  # bytes of one request; Flower cuts arrays into pieces of 5 MB
 PULL = "/v1/fleet/pull-messages"
+PUSH = "/v1/fleet/push-messages"
 PATIENCE = 10.0  # seconds a site waits for a message at most; it gives up after 30
 BUSIEST = 25.0  # questions a second to the SuperLink in place of all waiting sites
 SOONEST = 0.4  # seconds between two in place of one site
@@ -60,6 +63,9 @@ class Door:
             return
         if body is None:
             await answer(send, 413, b"too large")
+            return
+        if path == PUSH and not is_answer(body):
+            await answer(send, 403, b"sites answer and do not write of their own accord")
             return
         headers = [(name, value) for name, value in scope["headers"] if name not in HOP]
         try:
@@ -97,6 +103,19 @@ class Door:
 def is_empty(reply: httpx.Response) -> bool:
     """No message for this site: a protobuf record without any field."""
     return reply.status_code == 200 and not reply.content
+
+
+def is_answer(body: bytes) -> bool:
+    """Only answers to what was asked.
+
+    Flower hands a letter that answers nothing to the server with whichever answer it pulls next,
+    and a letter of which pieces are missing would hold up the answer of another site.
+    """
+    try:
+        messages = PushMessagesRequest.FromString(body).messages_list
+    except DecodeError:
+        return False
+    return all(message.metadata.reply_to_message_id for message in messages)
 
 
 def is_open(path: str) -> bool:
