@@ -107,3 +107,56 @@ def test_the_declared_bound_is_widened_by_the_reach_of_the_noise() -> None:
     assert bound(noise="laplace") == pytest.approx(1 + 40 / np.sqrt(2))
     with pytest.raises(FuelsError, match=r"options\.noise uniform"):
         bound(noise="uniform")
+
+
+# -- in a federation -------------------------------------------------------------------------------
+
+PROTOTYPE = np.random.default_rng(3).uniform(-1, 1, (3, 24, 16)).astype(np.float32)
+
+
+def hidden(
+    secret: bytes, scale: float = 1.0, values: np.ndarray = PROTOTYPE, number: int = 2
+) -> np.ndarray:
+    return add_noise(values, CLIENTS, "gaussian", scale, seed=0, round_number=number, secret=secret)
+
+
+def test_whoever_knows_all_but_the_secret_cannot_take_the_noise_off() -> None:
+    mine, plain = hidden(b"mine"), hidden(b"")
+    for guess in (plain, hidden(b"another")):
+        left = mine - (guess - PROTOTYPE) - PROTOTYPE  # what remains over the prototype
+        assert left.std() == pytest.approx(np.sqrt(2), rel=0.1)
+    assert (mine - PROTOTYPE).std() == pytest.approx(1, rel=0.1)
+    assert (
+        np.abs(
+            plain
+            - (
+                PROTOTYPE
+                + add_noise(
+                    np.zeros_like(PROTOTYPE), CLIENTS, "gaussian", 1.0, seed=0, round_number=2
+                )
+            )
+        ).max()
+        < 1e-6
+    )  # fmt: skip  without a secret it comes off
+
+
+def test_asking_twice_for_the_same_gives_the_same_and_for_another_scale_another_draw() -> None:
+    once = hidden(b"mine")
+    assert once.tobytes() == hidden(b"mine").tobytes()
+    # Twice the scale of the same draw would give the prototype away: 2 (p + n) - (p + 2 n) = p.
+    assert np.abs(2 * once - hidden(b"mine", scale=2.0) - PROTOTYPE).mean() > 1
+    later = hidden(b"mine", number=3) - PROTOTYPE
+    assert abs(np.corrcoef(later.ravel(), (once - PROTOTYPE).ravel())[0, 1]) < 0.1
+
+
+def test_the_difference_of_two_uploads_is_noisy_too() -> None:
+    """A server that has one day taken out of the average must not see that day without noise."""
+    other = PROTOTYPE.copy()
+    other[:, 0, 0] += 0.01
+    difference = hidden(b"mine", values=other) - hidden(b"mine")
+    assert (difference.reshape(3, -1).std(axis=1) > 1).all()
+
+
+def test_the_secret_is_in_no_text_of_a_method() -> None:
+    method = method_for(settings(noise="gaussian"), periods=4, secret=b"mine-alone")
+    assert method.facts.secret == b"mine-alone" and "mine-alone" not in repr(method.facts)

@@ -81,8 +81,8 @@ def load_dataset(settings: Settings, panel: Panel | None = None) -> Dataset:
     return replace(found, left_out=dataset.left_out | found.left_out)
 
 
-def make_method(settings: Settings, dataset: Dataset) -> Method:
-    return method_for(settings, train_periods(dataset))
+def make_method(settings: Settings, dataset: Dataset, secret: bytes = b"") -> Method:
+    return method_for(settings, train_periods(dataset), secret)
 
 
 def train_periods(dataset: Dataset) -> int:
@@ -90,7 +90,7 @@ def train_periods(dataset: Dataset) -> int:
     return dataset.split.train // dataset.period - dataset.sample.reach_periods
 
 
-def method_for(settings: Settings, periods: int) -> Method:
+def method_for(settings: Settings, periods: int, secret: bytes = b"") -> Method:
     """The settings' method; a server, which has no data, knows `periods` from its sites."""
     training, model = complete(settings).training, settings.model
     sample = sample_of(settings.windows)
@@ -101,6 +101,7 @@ def method_for(settings: Settings, periods: int) -> Method:
         local_epochs=training.local_epochs,
         optimiser=Optimiser(training.optimiser, training.learning_rate, training.momentum),
         seed=settings.seed,
+        secret=secret,
     )
     return build_method(settings.method, settings.options, facts)
 
@@ -127,14 +128,19 @@ class Job:
         self.sites.close()
 
 
-def build(settings: Settings, engine: Engine, panel: Panel | None = None) -> Job:
-    """Check the settings, read the data and set everything up."""
+def build(
+    settings: Settings, engine: Engine, panel: Panel | None = None, secret: bytes = b""
+) -> Job:
+    """Check the settings, read the data and set everything up.
+
+    `secret`: of a site of a federation, so that nobody else can draw its noise; see privacy/noise.
+    """
     check(settings)
     check_engine(engine)
     settings = complete(settings)
     threads = set_up(engine)
     dataset = load_dataset(settings, panel)
-    method = make_method(settings, dataset)
+    method = make_method(settings, dataset, secret)
     sites = open_sites(dataset, method, engine, threads, settings.training.keep)
     loop = Loop(method, sites, settings.training, settings.seed)
     return Job(settings, dataset, method, sites, loop)

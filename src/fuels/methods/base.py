@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -47,6 +47,8 @@ class Facts:
     local_epochs: int
     optimiser: Optimiser
     seed: int
+    # Of a site of a federation: what the server must not be able to draw again. Never sent.
+    secret: bytes = field(default=b"", repr=False)
 
     @property
     def period(self) -> int:

@@ -106,8 +106,15 @@ class Fuels(Method):
             if batch.last_epoch:
                 prototype.add(encoded[:, :B], batch.index, batch.complete)
         value = prototype.value().cpu().numpy()
-        kind, scale = options.noise, options.noise_scale
-        noised = add_noise(value, group.ids, kind, scale, seed=group.seed, round_number=group.round)
+        noised = add_noise(
+            value,
+            group.ids,
+            options.noise,
+            options.noise_scale,
+            seed=group.seed,
+            round_number=group.round,
+            secret=self.facts.secret,
+        )
         return {"prototype": noised}
 
     def prototype(self, group: Group) -> Prototype:

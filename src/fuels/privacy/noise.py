@@ -4,10 +4,17 @@ The FUELS paper (Appendix D.2) adds random numbers to every entry of the uploade
 and Gaussian with mean 0, exponential with mean `scale`; `scale` is the standard deviation of all
 three, so Laplace has b = scale / sqrt(2). Entries are not clipped and nothing is accounted for over
 the rounds: this hides values to a degree and gives no guarantee of differential privacy.
+
+On one machine the noise follows from the seed alone, so that a run can be repeated. A server knows
+the seed, the clients and the rounds, and could draw that noise again and subtract it. A site of a
+federation therefore mixes in a secret of its own, and what the noise is laid upon: the same upload
+always gets the same noise, so that asking again is no second draw, and another one gets noise that
+has nothing to do with it, so that the difference of two uploads is as noisy as they are.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from math import sqrt
 
@@ -52,13 +59,26 @@ def add_noise(
     *,
     seed: int,
     round_number: int,
+    secret: bytes = b"",
 ) -> NDArray[np.float32]:
-    """`values` [client, ...] with noise of each client's own, drawn from (seed, client, round)."""
+    """`values` [client, ...] with noise of each client's own.
+
+    Drawn from (seed, client, round), and with a secret from that, all else that is given, and it.
+    """
     if kind == NONE or scale == 0:
         return values
-    noise = [
-        KINDS[kind](generator(seed, NOISE, client, round_number), scale, values.shape[1:])
-        for client in clients
-    ]
+    noise = []
+    for client, row in zip(clients, values, strict=True):
+        rng = generator(seed, NOISE, client, round_number)
+        if secret:
+            known = repr((seed, client, round_number, kind, float(scale), row.shape)).encode()
+            rng = _secret_generator(secret, known + row.tobytes())
+        noise.append(KINDS[kind](rng, scale, row.shape))
     noised: NDArray[np.float32] = (values + np.stack(noise)).astype(np.float32)
     return noised
+
+
+def _secret_generator(secret: bytes, known: bytes) -> np.random.Generator:
+    """Numbers that nobody without the secret can draw, whatever of them he has seen before."""
+    digest = hashlib.blake2b(known, key=secret, digest_size=32).digest()
+    return np.random.default_rng(int.from_bytes(digest, "big"))

@@ -30,6 +30,7 @@ from fuels.federation.codec import Envelope, decode, encode
 from fuels.federation.flower.declaration import ROUNDS, growing
 from fuels.federation.flower.letters import read_request, reply
 from fuels.federation.flower.parties import Consent, RefusalError, SiteConfig, SiteFolder, log
+from fuels.federation.flower.secret import SECRET, own_secret
 from fuels.federation.guard import download_refusal, refusals
 from fuels.federation.site import Report
 from fuels.messages import Download, Upload
@@ -81,7 +82,8 @@ class Desk:
                 f"the request of round {envelope.round} is older than that of round"
                 f" {progress.round}, which was trained already"
             )
-        with build(self.settings, self.config.engine) as job:
+        secret = own_secret(self.folder.state / SECRET)
+        with build(self.settings, self.config.engine, secret=secret) as job:
             check_declaration(job.method, self.config.consent, envelope.round)
             progress.restore(job)
             return self._work(job, envelope, progress, made)
