@@ -114,6 +114,7 @@ def test_an_upload_without_a_usable_client_does_not_count_towards_the_quorum(
     ("samples", "reason"),
     [
         ([10**9, 10**9], "claims 1000000000 samples"),
+        ([10**18, 10**18], "claims 1000000000000000000 samples"),
         ([0, -1], "claims 0 samples"),
         ([10], "sample counts do not fit the clients"),
         (None, "sample counts are missing"),

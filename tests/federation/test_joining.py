@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.federation.helpers import LIMIT, SITES, World, fate, settings
 
@@ -145,8 +146,10 @@ def test_unequal_training_parts_are_refused_where_the_size_of_uploads_follows_th
     for file in world.root.glob("sites/*/site.toml"):
         file.write_text(file.read_text().replace("raw_derived = false", "raw_derived = true"))
     world.give_data("east", days=24)
-    with pytest.raises(FuelsError, match="whose size follows it; give all sites the same"):
-        world.run()
+    history = world.run()  # the size that most have is the run's
+    assert history[0]["clients"] == 4 and len(history) == 3
+    told = [line["failures"][0] for line in history]
+    assert all("east: introduction refused: the training part" in text for text in told)
     late = World(tmp_path / "late", chosen)
     for file in late.root.glob("sites/*/site.toml"):
         file.write_text(file.read_text().replace("raw_derived = false", "raw_derived = true"))
@@ -265,3 +268,112 @@ def test_a_site_cannot_introduce_itself_as_another(tmp_path: Path) -> None:
     world.post.fate = false
     assert world.run()[0]["clients"] == 4
     assert "not its key's name" in next(iter(world.summary()["refused"]["north"]))
+
+
+# -- false claims ----------------------------------------------------------------------------------
+
+
+def claim(site: str, **facts: Any) -> Any:
+    """A site says of itself what is not so."""
+
+    def decide(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if (who, kind) != (site, "hello"):
+            return 0.0, reply
+        envelope = decode(reply, LIMIT)
+        return 0.0, encode(replace(envelope, facts={**envelope.facts, **facts}))
+
+    return decide
+
+
+def consenting(root: Path, method: str, options: dict[str, Any], rounds: int = 2) -> World:
+    chosen = replace(settings(method, rounds=rounds, selection=1.0), options=options)
+    world = World(root, chosen)
+    for file in world.root.glob("sites/*/site.toml"):
+        file.write_text(file.read_text().replace("raw_derived = false", "raw_derived = true"))
+    return world
+
+
+@pytest.mark.parametrize("periods", [1, 3999])
+@pytest.mark.parametrize(
+    ("method", "options"), [("fuels", {"periodic": False}), ("fedda", {"week": 1})]
+)
+def test_one_false_length_ends_no_run(
+    tmp_path: Path, method: str, options: dict[str, Any], periods: int
+) -> None:
+    """The others train as if the site that lies were not there, and it is told why."""
+    world, alone = (consenting(tmp_path / name, method, options) for name in ("fed", "alone"))
+    world.post.fate = claim("east", train_periods=periods)
+    alone.post.there = {"north", "south"}
+    history = world.run()
+    assert [line["clients"] for line in history] == [4, 4]
+    (reason,) = history[0]["failures"]
+    assert reason.startswith("east: introduction refused: ") and "training p" in reason
+    assert set(world.summary()["refused"]) == {"east"}
+    alone.run()
+    assert set(world.state()) == set(alone.state())
+    for name, part in alone.state().items():
+        np.testing.assert_array_equal(world.state()[name], part)
+
+
+def test_where_no_length_is_that_of_most_the_run_does_not_begin(tmp_path: Path) -> None:
+    world = consenting(tmp_path / "fed", "fuels", {"periodic": False})
+    world.post.there = {"north", "east"}
+    world.post.fate = claim("east", train_periods=9)
+    with pytest.raises(FuelsError, match=r"that of most sites \(periods: east 9, north 5\)"):
+        world.run()
+    assert {kind for _, kind, *_ in world.post.got} == {"hello"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"clients": [f"c{i}" for i in range(10**5)]}, "names * clients, at most * are accepted"),
+        ({"clients": [f"c{i}" for i in range(10**6)]}, "the message has * bytes, at most *"),
+        ({"clients": [f"c{i}" for i in range(5 * 10**5)]}, "the header of the message is cut off"),
+        ({"train_periods": 10**18}, "training part has * periods, at most * are accepted"),
+        ({"train_periods": 1e18}, "it does not say how long its training part is"),
+    ],
+)
+def test_a_site_that_announces_the_impossible_weighs_nothing(
+    tmp_path: Path, facts: dict[str, Any], reason: str
+) -> None:
+    world, alone = (World(tmp_path / n, settings("fedavg", rounds=2)) for n in ("fed", "alone"))
+    world.post.fate = claim("east", **facts)
+    alone.post.there = {"north", "south"}
+    assert [line["clients"] for line in world.run()] == [4, 4]
+    assert all(reason in told for told in world.summary()["refused"]["east"])
+    alone.run()
+    for name, part in alone.state().items():
+        np.testing.assert_array_equal(world.state()[name], part)
+
+
+def test_only_the_claim_to_others_clients_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path / "fed", settings(rounds=2))
+    world.post.fate = claim("north", clients=["a", "b", "d"])  # b is south's
+    world.post.there = {"south", "east"}
+    connect(world, {1: set(SITES)})
+    history = world.run()
+    assert [line["clients"] for line in history] == [4, 4]
+    assert "client 'b' belongs to site south" in history[1]["failures"][0]
+    assert asked_in(world, 1) | asked_in(world, 2) == {"b", "c", "e", "f"}
+    assert {s for s, k, *_ in world.post.sent if k == "train"} == {"south", "east"}
+
+
+@pytest.mark.parametrize("killed", [1, 2])
+def test_after_a_restart_the_first_owner_keeps_its_clients(tmp_path: Path, killed: int) -> None:
+    """South is away when the server comes back, in round 1 or 2, and east claims its clients."""
+    world = World(tmp_path / "fed", settings(rounds=3))
+    kill_at(world, "train", killed)
+    with pytest.raises(KilledError):
+        world.run()
+    world.post.there = {"north", "east"}
+    world.post.fate = claim("east", clients=["b", "c", "e", "f"])
+    connect(world, {killed: set(SITES)})
+    world.post.sent.clear()
+    history = world.run()
+    told = [text for line in history for text in line["failures"]]
+    assert any("east: introduction refused: client 'b' belongs to site south" in t for t in told)
+    for site, kind, _, content in world.post.sent:
+        if kind == "train" and site == "east":
+            assert set(decode(content, LIMIT).facts["asked"]) == {"c", "f"}
+    assert history[-1]["clients"] == 6

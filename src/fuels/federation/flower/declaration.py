@@ -15,10 +15,32 @@ from fuels.methods.base import Method, Sent
 ROUNDS = (1, 2)  # methods declare the same for all later ones, or lend models once
 
 
+def sized(method: Method, periods: int) -> Method:
+    """The method as a site with so many training periods has it."""
+    return type(method)(method.options, replace(method.facts, train_periods=periods))
+
+
 def declared(method: Method, periods: int) -> tuple[dict[str, Sent], ...]:
     """What a site with so many training periods declares to upload, in round 1 and later."""
-    there = type(method)(method.options, replace(method.facts, train_periods=periods))
+    there = sized(method, periods)
     return tuple(there.uploads(number) for number in ROUNDS)
+
+
+def agreed(method: Method, periods: Mapping[str, int]) -> Method:
+    """The method in the size that most sites have; one site alone cannot decide it for the others.
+
+    `periods`: site: its training part. Most methods have one size whatever it is.
+    """
+    for count in sorted(set(periods.values()), reverse=True):
+        alike = [site for site, other in periods.items() if _same(method, count, other)]
+        if 2 * len(alike) > len(periods):
+            return sized(method, count)
+    told = ", ".join(f"{site} {count}" for site, count in sorted(periods.items()))
+    raise FuelsError(
+        f"{method.title} with these options sends {', '.join(growing(method))}, whose size follows"
+        f" the training part, and no length of it is that of most sites (periods: {told}); give all"
+        " sites the same windows.split"
+    )
 
 
 def growing(method: Method) -> list[str]:
@@ -27,6 +49,13 @@ def growing(method: Method) -> list[str]:
     here, longer = declared(method, periods), declared(method, 2 * periods)
     pairs = zip(here, longer, strict=True)
     return sorted({name for a, b in pairs for name in a if a[name].shape != b[name].shape})
+
+
+def _same(method: Method, count: int, other: int) -> bool:
+    try:
+        return declared(method, count) == declared(method, other)
+    except FuelsError:  # no run of this method can have such a length
+        return False
 
 
 def need_equal(method: Method, periods: Mapping[str, int]) -> None:

@@ -80,6 +80,11 @@ class Members:
         self.owner |= dict.fromkeys(clients, site)
         self.periods[site] = periods
 
+    def remove(self, site: str) -> None:
+        """Forget a site and its clients, before anything was trained."""
+        self.owner = {client: owner for client, owner in self.owner.items() if owner != site}
+        del self.periods[site]
+
     def sort(self) -> None:
         """The order that a single machine with all the data would have."""
         self.owner = {client: self.owner[client] for client in sorted(self.owner)}

@@ -131,11 +131,12 @@ def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings, time:
     else:
         transport.load(unprefixed("transport", restored[0]))
         log.info("run %s goes on after round %d", run, restored[1]["round"])
-    method = method_for(settings, transport.members.train_periods)
-    transport.use(method)
+    method = transport.use(method_for(settings, transport.members.train_periods))
     loop = Loop(method, transport, settings.training, settings.seed, refused)
     if restored is not None:
         loop.load(*restored)
+    else:  # who joined with which clients is known from now on, even if round 1 never ends
+        save_state(store.checkpoint, *loop.state())
     loop.run([store, _Log()], saver=store)
     # Only those who trained: a site that introduces itself from now on has nothing to write.
     sites = {site: len(transport.members.of(site)) for site in sorted(transport.members.sites)}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope
-from fuels.federation.flower.declaration import need_equal
+from fuels.federation.flower.declaration import agreed, need_equal
 from fuels.federation.flower.letters import read_report, read_upload, read_withheld
 from fuels.federation.flower.mail import Arrival, Letter, Mail, failed, reading
 from fuels.federation.flower.members import Members
@@ -66,7 +66,7 @@ class FlowerTransport:
         failures: dict[str, str] = {}
         while True:
             new = self.post.connected() - asked
-            self.mail.send("hello", 0, dict.fromkeys(new, ()), Download())
+            self.mail.send("hello", 0, dict.fromkeys(sorted(new), ()), Download())
             asked |= new
             for arrival in self._arrivals("hello", 0):
                 if arrival.failure is not None:
@@ -84,10 +84,20 @@ class FlowerTransport:
             raise FuelsError(f"{there} of {len(expected)} sites joined ({reasons})")
         self.members.sort()
 
-    def use(self, method: Method) -> None:
-        """The method of the run, now that the members' training parts are known."""
-        need_equal(method, self.members.periods)
-        self.method = method
+    def use(self, method: Method) -> Method:
+        """The method of the run, in the size that the members' training parts give it.
+
+        A site whose uploads would be of another size than those of most is no member.
+        """
+        self.method = agreed(method, self.members.periods)
+        for site, periods in sorted(self.members.periods.items()):
+            try:
+                need_equal(self.method, {site: periods})
+            except FuelsError as error:
+                self.refused.add(site, 0, "introduction", str(error))
+                self.members.remove(site)
+                self.greeted.discard(site)
+        return self.method
 
     def _greet(self, connected: set[str], number: int) -> None:
         """Ask those who came, or came back and may have changed, who their clients are."""
@@ -96,7 +106,7 @@ class FlowerTransport:
         hellos = [sent for sent in self.mail.open.values() if sent.kind == "hello"]
         asked = {sent.site for sent in hellos if sent.number >= number - 1}
         new = connected - self.greeted - asked
-        self.mail.send("hello", number, dict.fromkeys(new, ()), Download())
+        self.mail.send("hello", number, dict.fromkeys(sorted(new), ()), Download())
 
     def _introduce(self, sent: Letter, envelope: Envelope) -> Failure | None:
         """Let a site say who its clients are: when it comes, and when it comes back."""
