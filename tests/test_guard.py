@@ -102,10 +102,6 @@ def test_nobody_claims_more_samples_than_there_are() -> None:
     assert set(reasons) == {"b", "c"}
 
 
-def test_declared_noise_widens_the_bound() -> None:
-    assert refusals(upload(changed(1.5)), DECLARED, CLIENTS, margin=1.0) == ({}, "")
-
-
 def test_arrays_without_a_bound_have_a_large_one() -> None:
     declared = {"prototype": Sent((2, 3))}
     assert refusals(upload(changed(50.0)), declared, CLIENTS) == ({}, "")
@@ -205,17 +201,25 @@ def letter(**changes: Any) -> Envelope:
     ],
 )
 def test_the_gate(envelope: Envelope, reason: str) -> None:
-    found = Gate("r", staleness=1).refusal(envelope, "north", "train", 5)
+    found = Gate("r", staleness=1).refusal(envelope, "north", "train", 5, envelope.round)
     assert (found == "") == (reason == "") and reason in found
+
+
+def test_a_message_is_of_the_round_that_was_asked() -> None:
+    gate = Gate("r", staleness=1)
+    assert gate.refusal(letter(round=4), "north", "train", 5, 4) == ""
+    for claimed, asked in ((4, 5), (5, 4)):
+        found = gate.refusal(letter(round=claimed), "north", "train", 5, asked)
+        assert found == f"it is of round {claimed}, asked was round {asked}"
 
 
 def test_the_same_round_is_used_once() -> None:
     gate = Gate("r")
     gate.use(letter(round=5))
-    assert "duplicate" in gate.refusal(letter(round=5), "north", "train", 5)
-    assert "duplicate" in gate.refusal(letter(round=5), "north", "train", 6)
-    assert gate.refusal(letter(round=6), "north", "train", 6) == ""
-    assert gate.refusal(letter(site="south"), "south", "train", 5) == ""
+    assert "duplicate" in gate.refusal(letter(round=5), "north", "train", 5, 5)
+    assert "duplicate" in gate.refusal(letter(round=5), "north", "train", 6, 5)
+    assert gate.refusal(letter(round=6), "north", "train", 6, 6) == ""
+    assert gate.refusal(letter(site="south"), "south", "train", 5, 5) == ""
 
 
 def test_the_size_limit_follows_the_declaration() -> None:

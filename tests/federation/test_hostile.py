@@ -95,6 +95,26 @@ def test_a_hostile_upload_is_refused_and_changes_nothing_for_the_others(
     )
 
 
+@pytest.mark.parametrize("claimed", [1, 2])
+def test_a_letter_is_answered_with_its_own_round(tmp_path: Path, claimed: int) -> None:
+    """North answers round 1 too late and round 2 in time, one of them as if it were the other."""
+    world = World(tmp_path / "fed", settings(rounds=2))
+
+    def decide(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if (who, kind) != ("north", "train"):
+            return 0.0, reply
+        if claimed == 1:  # a new upload that says it is the late one
+            return (NEVER if number == 1 else 0.0), encode(replace(decode(reply, LIMIT), round=1))
+        late = encode(replace(decode(reply, LIMIT), round=2))
+        return (12.0 if number == 1 else NEVER), late  # the late one that says it is new
+
+    world.post.fate = decide
+    history = world.run()
+    assert [line["clients"] for line in history] == [4, 4]
+    reason = f"it is of round {claimed}, asked was round {3 - claimed}"
+    assert any(f"north: upload refused: {reason}" in text for text in history[1]["failures"])
+
+
 def test_an_upload_without_a_usable_client_does_not_count_towards_the_quorum(
     tmp_path: Path,
 ) -> None:

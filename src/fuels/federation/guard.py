@@ -28,14 +28,13 @@ def refusals(
     upload: Upload,
     declared: Mapping[str, Sent],
     expected: Collection[str],
-    margin: float = 0.0,
     counted: bool = False,
     most_samples: float = inf,
 ) -> tuple[dict[str, str], str]:
     """Reasons to refuse single clients, and a reason to refuse the whole upload ("" if none).
 
-    `expected`: the clients that may answer. `margin` widens the bounds by declared noise.
-    `counted`: sample counts are declared; `most_samples` caps the weight that a client can claim.
+    `expected`: the clients that may answer. `counted`: sample counts are declared; `most_samples`
+    caps the weight that a client can claim.
     """
     whole = _misfit(upload.arrays, declared, len(upload.clients))
     if whole:
@@ -53,7 +52,7 @@ def refusals(
             reasons[client] = f"claims {upload.weights[row]} samples"
         else:
             values = {name: array[row] for name, array in upload.arrays.items()}
-            reason = _out_of_bounds(values, declared, margin)
+            reason = _out_of_bounds(values, declared)
             if reason:
                 reasons[client] = reason
     return reasons, ""
@@ -76,7 +75,7 @@ def download_refusal(
         if undeclared:
             return f"undeclared array {undeclared[0]!r}"
         present = {name: declared[name] for name in arrays}
-        reason = _misfit(arrays, present, count) or _out_of_bounds(arrays, present, 0.0)
+        reason = _misfit(arrays, present, count) or _out_of_bounds(arrays, present)
         if reason:
             return reason
     return ""
@@ -111,12 +110,10 @@ def _miscounted(upload: Upload, counted: bool) -> str:
     return ""
 
 
-def _out_of_bounds(
-    arrays: Mapping[str, NDArray[np.float32]], declared: Mapping[str, Sent], margin: float
-) -> str:
+def _out_of_bounds(arrays: Mapping[str, NDArray[np.float32]], declared: Mapping[str, Sent]) -> str:
     for name, sent in declared.items():
         largest = float(np.abs(arrays[name]).max(initial=0.0))
-        bound = LARGEST if sent.bound is None else sent.bound + margin
+        bound = LARGEST if sent.bound is None else sent.bound
         if not np.isfinite(largest):
             return f"{name} is not finite"
         if largest > bound + SLACK:
@@ -142,8 +139,11 @@ class Gate:
     staleness: int = 1  # rounds that an upload may be late
     used: dict[str, int] = field(default_factory=dict)  # site: newest round it was heard in
 
-    def refusal(self, envelope: Envelope, site: str, kind: str, number: int) -> str:
-        """Why a message that came from `site` in round `number` is refused; "" if it is not."""
+    def refusal(self, envelope: Envelope, site: str, kind: str, number: int, asked: int) -> str:
+        """Why a message that came from `site` in round `number` is refused; "" if it is not.
+
+        `asked`: the round of the letter that it answers.
+        """
         if envelope.site != site:
             return f"it claims to come from site {envelope.site!r}, which is not its key's name"
         if envelope.kind != kind:
@@ -156,6 +156,8 @@ class Gate:
             return f"stale: it is of round {envelope.round}, {self.staleness} late is accepted"
         if kind == "train" and envelope.round <= self.used.get(site, 0):
             return f"duplicate: an upload of round {self.used[site]} was already used"
+        if envelope.round != asked:
+            return f"it is of round {envelope.round}, asked was round {asked}"
         return ""
 
     def use(self, envelope: Envelope) -> None:

@@ -112,7 +112,7 @@ class FlowerTransport:
         """Let a site say who its clients are: when it comes, and when it comes back."""
         site = sent.site
         try:
-            reason = self.gate.refusal(envelope, site, "hello", sent.number)
+            reason = self.gate.refusal(envelope, site, "hello", sent.number, sent.number)
             if reason:
                 raise FuelsError(reason)
             clients, periods = reading(lambda: self.members.check(site, envelope, self.rules))
@@ -213,7 +213,7 @@ class FlowerTransport:
         """
         site, most = sent.site, self.members.periods[sent.site] * self._method.facts.period
         try:
-            reason = self.gate.refusal(envelope, site, "train", number)
+            reason = self.gate.refusal(envelope, site, "train", number, sent.number)
             if reason:
                 raise FuelsError(reason)
             upload = reading(lambda: read_upload(envelope))
@@ -305,7 +305,7 @@ class FlowerTransport:
                     pending.discard(sent.site)
                 if envelope is None:
                     continue
-                reason = self.gate.refusal(envelope, sent.site, kind, number)
+                reason = self.gate.refusal(envelope, sent.site, kind, number, sent.number)
                 if reason:
                     self.refused.add(sent.site, number, kind, reason)
                 else:
