@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.tripwires import nothing_executed
 
 from fuels.federation.codec import Envelope
 from fuels.federation.guard import Gate, download_refusal, refusals, size_limit
@@ -123,7 +124,8 @@ def test_whatever_passes_is_what_was_declared(
 ) -> None:
     """No crash; and an accepted row is finite, bounded, of an asked client, and comes once."""
     sent = Upload(tuple(clients), dict.fromkeys(names, array), samples)
-    reasons, whole = refusals(sent, DECLARED, {"a", "b"}, counted=counted, most_samples=100)
+    with nothing_executed():
+        reasons, whole = refusals(sent, DECLARED, {"a", "b"}, counted=counted, most_samples=100)
     if whole:
         return
     assert counted == (samples is not None)
@@ -140,7 +142,8 @@ def test_whatever_passes_is_what_was_declared(
 @given(hnp.arrays(np.float32, (3, 2, 3)))
 def test_refusing_some_leaves_the_others_as_they_were(array: Any) -> None:
     before = array.copy()
-    reasons, whole = refusals(upload(array), DECLARED, CLIENTS)
+    with nothing_executed():
+        reasons, whole = refusals(upload(array), DECLARED, CLIENTS)
     bad = {
         client
         for client, row in zip(CLIENTS, before, strict=True)
@@ -179,6 +182,32 @@ def pair(**arrays: Any) -> Download:
 def test_a_site_checks_what_it_gets(download: Download, reason: str) -> None:
     found = download_refusal(download, GETS, ("a", "b"))
     assert (found == "") == (reason == "") and reason in found
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    names=st.lists(st.sampled_from(["positive", "model", "code"]), max_size=2, unique=True),
+    clients=st.lists(st.sampled_from(["a", "b", "z"]), max_size=3),
+    array=hnp.arrays(np.float32, st.sampled_from([(4,), (2, 2, 3), (1, 2, 3), (0, 2, 3)])),
+    shared=st.booleans(),
+)
+def test_whatever_a_site_takes_is_what_was_declared(
+    names: list[str], clients: list[str], array: Any, shared: bool
+) -> None:
+    arrays = dict.fromkeys(names, array)
+    download = Download(
+        shared=arrays if shared else {}, personal={} if shared else arrays, clients=tuple(clients)
+    )
+    with nothing_executed():
+        reason = download_refusal(download, GETS, ("a", "b"))
+    if reason:
+        return
+    assert len(set(clients)) == len(clients) and set(clients) <= {"a", "b"}
+    for name in names:
+        count = () if shared else (len(clients),)
+        assert array.shape == (*count, *GETS[name].shape)
+        assert np.isfinite(array).all() and np.abs(array).max(initial=0) <= 1.1e6
+        assert name == "model" or np.abs(array).max(initial=0) <= 1.001
 
 
 # -- who may speak, and when -----------------------------------------------------------------------
