@@ -8,6 +8,7 @@ bytes are searched for values of the data.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from fuels.federation.flower import desk
 from fuels.federation.flower.parties import SiteFolder
 from fuels.federation.flower.post import Time
 from fuels.federation.flower.serving import serve
+from fuels.federation.site import Site
 from fuels.messages import Upload
 from fuels.methods.base import Method
 
@@ -222,3 +224,88 @@ def test_what_says_more_of_the_data_needs_consent(
         file.write_text(file.read_text().replace("raw_derived = false", "raw_derived = true"))
     world.run("second")
     assert {site for site, *_ in world.post.got} == {"north", "south"}
+
+
+# -- what an error says ----------------------------------------------------------------------------
+
+
+def no_data(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (world.root / "sites" / "north" / "own.csv").unlink()
+
+
+def damaged_data(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader names the line that it cannot read."""
+    file = world.root / "sites" / "north" / "own.csv"
+    lines = file.read_text().splitlines()
+    lines[40] += "-oops"
+    file.write_text("\n".join(lines))
+
+
+def failing_training(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of training that quotes what is trained on, in full precision."""
+    train = Site.train
+
+    def fail(site: Site, number: int, clients: Any, download: Any) -> Any:
+        if "a" in site.ids:
+            raise ValueError(f"cannot train on {site.dataset.panel.values[:5].tolist()}")
+        return train(site, number, clients, download)
+
+    monkeypatch.setattr(Site, "train", fail)
+
+
+def raw_upload(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upload that the site does not let out, and whose largest entry is a raw value."""
+    train = Site.train
+
+    def leak(site: Site, number: int, clients: Any, download: Any) -> Any:
+        upload, report = train(site, number, clients, download)
+        if "a" in site.ids:
+            largest = site.dataset.panel.values.max()
+            upload.arrays["prototype"][:] = np.float32(largest)
+        return upload, report
+
+    monkeypatch.setattr(Site, "train", leak)
+
+
+def no_state(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the site's state should be is a file; the system's error names the path."""
+    (world.root / "sites" / "north" / "state").write_text("no folder")
+
+
+def no_config(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (world.root / "sites" / "north" / "site.toml").write_text("data = 7.25 what")
+
+
+TROUBLE = (no_data, damaged_data, failing_training, raw_upload, no_state, no_config)
+
+
+@pytest.mark.parametrize("trouble", TROUBLE, ids=lambda trouble: trouble.__name__)
+def test_an_error_tells_the_server_no_value_and_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Any
+) -> None:
+    from fuels.federation.flower.app_server import GridPost
+
+    chosen = settings(rounds=1)
+    world = World(tmp_path / "fed", chosen)
+    world.give_data("north", days=12)
+    values = np.loadtxt(
+        world.root / "sites" / "north" / "own.csv", delimiter=",", skiprows=1, usecols=2
+    )
+    trouble(world, monkeypatch)
+    wire, time = Wire(world.root, chosen), Time(lambda: 0.0, lambda seconds: None)
+    post = GridPost(wire, world.server)  # type: ignore[arg-type]
+    serve(post, world.server, "run", chosen, time)
+    errors = [seen for seen in wire.seen if seen.reason]
+    assert errors and {seen.site for seen in errors} == {"north"}
+    assert world.history()[0]["clients"] == 4
+    written = {f"{value:{form}}" for value in values for form in (".4f", ".6g", ".3g")}
+    for seen in errors:
+        assert "RefusalError" in seen.reason  # nothing else is made to be told
+        told = seen.wire.decode("latin-1")
+        numbers = set(re.findall(r"\d[\d.e+-]*", seen.reason))
+        assert not numbers & written and not any("." in number for number in numbers), seen.reason
+        for secret in (str(tmp_path), "own.csv", "north/", "-oops", "site.toml"):
+            assert secret not in told, seen.reason
+    # What the server keeps of it says as little.
+    kept = " ".join(world.history()[0]["failures"])
+    assert "north: " in kept and "own.csv" not in kept and str(tmp_path) not in kept

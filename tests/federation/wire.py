@@ -101,5 +101,6 @@ class Wire:
         failed = message.has_error()
         content = b"" if failed else unpack(message.content)
         reason = str(message.error.reason) if failed else ""
-        self.seen.append(Seen(way, site, b"".join(objects.values()), content, reason))
+        wire = b"".join([*objects.values(), reason.encode()])
+        self.seen.append(Seen(way, site, wire, content, reason))
         return inflate_object_from_contents(message.object_id, dict(objects))

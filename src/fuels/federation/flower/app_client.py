@@ -10,10 +10,9 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fuels.errors import FuelsError
 from fuels.federation.flower.clerk import Question, ask
 from fuels.federation.flower.lifeline import end_with_parent
-from fuels.federation.flower.parties import SiteFolder
+from fuels.federation.flower.parties import RefusalError, SiteFolder, log
 from fuels.federation.flower.records import pack, unpack
 
 app = ClientApp()
@@ -23,10 +22,20 @@ app = ClientApp()
 @app.evaluate()  # type: ignore[untyped-decorator, unused-ignore]
 @app.query()  # type: ignore[untyped-decorator, unused-ignore]
 def handle(message: Message, context: Context) -> Message:
+    end_with_parent()
+    try:
+        return answer(message, context)
+    except RefusalError:
+        raise
+    except Exception:  # Flower tells the server the text, and only refusals are written to be told
+        log.exception("this request could not be answered")
+        raise RefusalError("it could not answer; its SuperNode's output says why") from None
+
+
+def answer(message: Message, context: Context) -> Message:
     where = str(context.node_config.get("folder", ""))
     if not where:
-        raise FuelsError("the SuperNode's node config names no folder")
-    end_with_parent()
+        raise RefusalError("the SuperNode's node config names no folder")
     question = Question(
         content=unpack(message.content),
         run_config=dict(context.run_config),

@@ -32,6 +32,7 @@ from fuels.federation.flower.letters import read_request, reply
 from fuels.federation.flower.parties import Consent, RefusalError, SiteConfig, SiteFolder, log
 from fuels.federation.flower.secret import SECRET, own_secret
 from fuels.federation.guard import download_refusal, refusals
+from fuels.federation.refusals import general
 from fuels.federation.site import Report
 from fuels.messages import Download, Upload
 from fuels.methods.base import Method
@@ -224,11 +225,12 @@ def check_upload(
     counted = method.counts(number)
     reasons, whole = refusals(upload, method.uploads(number), asked, counted=counted)
     rows = [i for i, client in enumerate(upload.clients) if client not in reasons]
-    if whole or not rows:
-        why = whole or "; ".join(f"client {c}: {reason}" for c, reason in reasons.items())
-        raise RefusalError(f"nothing is sent: {why}")
     for client, reason in reasons.items():
         log.error("round %d: nothing of client %s is sent: %s", number, client, reason)
+    if whole or not rows:
+        told = {client: general(reason) for client, reason in reasons.items()}  # no numbers of ours
+        why = general(whole) or "; ".join(f"client {c}: {reason}" for c, reason in told.items())
+        raise RefusalError(f"nothing is sent: {why}")
     return (upload.take(rows) if reasons else upload), list(reasons)
 
 
