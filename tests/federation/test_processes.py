@@ -19,6 +19,11 @@ import httpx
 import numpy as np
 import polars as pl
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_public_key,
+)
 from tests.federation.cluster import Cluster, cluster, kill
 from tests.federation.helpers import SITES, World, settings, write_panel
 from typer.testing import CliRunner
@@ -278,14 +283,22 @@ def test_what_operators_do(running: Cluster) -> None:
 
 
 def test_strangers_are_not_let_in(running: Cluster, tmp_path: Path) -> None:
-    """An unregistered key, a false name, a wrong authority, plaintext; and the others train on."""
+    """An unregistered key, a false name, a wrong authority, plaintext: each for just that reason.
+
+    And the others train on.
+    """
     running.plan({"train 2 north": "claim south"})
     run = running.submit(settings(rounds=3))
     other = tmp_path / "other"
     found(other, "other", ["north"], "127.0.0.1", running.server.config.port)
     true = SiteFolder(running.root / "sites" / "north")
 
-    def attempt(name: str, **changes: str) -> str:
+    def superlink(words: str) -> list[str]:
+        """Lines of the SuperLink's own log."""
+        lines = (running.root / "server.log").read_text(errors="replace").splitlines()
+        return [line for line in lines if words in line]
+
+    def attempt(name: str, reason: str, **changes: str) -> None:
         folder = tmp_path / name
         folder.mkdir()
         make_site_key(folder)
@@ -312,23 +325,35 @@ def test_strangers_are_not_let_in(running: Cluster, tmp_path: Path) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        assert process.returncode != 0
         text = output.read_text()
-        # It came as far as the server, and no further.
-        assert "SuperNode ID" not in text and "FileNotFoundError" not in text
-        return text
+        # It came as far as the server, and no further; Flower's exit codes name the stage.
+        assert process.returncode == 1 and "Exit Code: 305" in text, text
+        assert f"Failed to initialize the connection to the SuperLink.\n{reason}" in text, text
+        assert "SuperNode ID" not in text
 
-    assert "2004" in attempt("unregistered")
-    attempt("authority", key=str(true.key), ca=str(other / "authority" / "ca.pem"))
-    attempt("plaintext", insecure="yes")
+    attempt("unregistered", "[code: 2004] Failed to activate SuperNode.")
+    key = load_ssh_public_key((tmp_path / "unregistered" / "site.pub").read_bytes())
+    form = Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
+    (refusal,) = superlink(repr(key.public_bytes(*form)))
+    assert "No SuperNode found with the given public key." in refusal
+    running.wait(lambda: len(running.history(run)) >= 1, LONG, "round 1 did not end")  # all are in
+    knocks = len(superlink("/v1/fleet/activate-node"))
+    attempt(
+        "authority",
+        "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get local issuer",
+        key=str(true.key),
+        ca=str(other / "authority" / "ca.pem"),
+    )
+    attempt("plaintext", "Server disconnected without sending a response.", insecure="yes")
+    assert len(superlink("/v1/fleet/activate-node")) == knocks  # neither came through the door
     port = running.server.config.port
     with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
         plain.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\n\r\n")
         plain.settimeout(30)
-        assert b"200" not in plain.recv(200)
+        assert plain.recv(200)[:1] in (b"", b"\x15")  # closed, or TLS's own word for an error
     context = ssl.create_default_context(cafile=str(other / "authority" / "ca.pem"))
     with (
-        pytest.raises(ssl.SSLCertVerificationError),
+        pytest.raises(ssl.SSLCertVerificationError, match="unable to get local issuer"),
         socket.create_connection(("127.0.0.1", port)) as raw,
         context.wrap_socket(raw, server_hostname="127.0.0.1"),
     ):
@@ -342,5 +367,6 @@ def test_strangers_are_not_let_in(running: Cluster, tmp_path: Path) -> None:
 
     history = running.finish(run, LONG)
     assert [line["clients"] for line in history] == [6, 4, 6]
-    assert "claims to come from site 'south'" in history[1]["failures"][0]
+    false = "it claims to come from site 'south', which is not its key's name"
+    assert history[1]["failures"] == [f"north: upload refused: {false}"]
     assert history[2]["failures"] == []
