@@ -41,7 +41,8 @@ def run(
     """A run through Flower's messages, with changes to all sites' config files."""
     from fuels.federation.flower.app_server import GridPost
 
-    world = World(root, chosen)
+    # The clock below stands still, that of a message does not, and kernels may have to be compiled.
+    world = World(root, chosen, deadline=3600.0)
     write_panel(root / "panel.csv", sorted(c for ids in SITES.values() for c in ids), days)
     for file in root.glob("sites/*/site.toml"):
         for old, new in consent:
