@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check install -c co
 
 help:
 	@echo "make run              set up what the main job needs, then train on embedded data"
-	@echo "make test             set up everything, then run all tests"
+	@echo "make test             set up everything, then run all tests (but test-federation)"
 	@echo "make check            ruff, mypy (strict) and the import rules"
 	@echo "make test-federation  failure tests with real server and site processes"
 	@echo "make bench            measure the speed against eager PyTorch, Flower and pfl, 3 minutes"

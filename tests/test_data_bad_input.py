@@ -132,7 +132,7 @@ def test_a_repeated_hour_without_a_zone_suggests_one(tmp_path):
     path = tmp_path / "s.csv"
     times = ["01:00", "02:00", "02:00", "03:00"]
     path.write_text(HEAD + "".join(f"a,2013-10-27T{t},1\n" for t in times), encoding="utf-8")
-    with pytest.raises(FuelsError, match=r"at 2013-10-27 02:00 .*give --timezone"):
+    with pytest.raises(FuelsError, match=r"at 2013-10-27 02:00 .*--timezone"):
         read_panel(path)
     assert read_panel(path, timezone="Europe/Rome").length == 4
 
@@ -177,7 +177,7 @@ def test_a_large_number_may_stand_for_a_missing_value(tmp_path):
     path.write_text(GOOD.replace(",2\n", ",9.96921e36\n"), encoding="utf-8")
     values = read_panel(path, missing="9.96921e36").values[:, 0]
     assert np.array_equal(values, [1, np.nan, 3], equal_nan=True)
-    with pytest.raises(FuelsError, match=r"fill.csv: client a .* give --missing"):
+    with pytest.raises(FuelsError, match=r"fill.csv: client a .*--missing"):
         read_panel(path)
 
 

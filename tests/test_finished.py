@@ -229,3 +229,66 @@ def test_models_alone_take_the_mixture_beside_them(fuels: Fuels, folder: Path) -
     table = pl.read_csv(out.encode())
     alone = dict(zip(table["client"], table["forecast"], strict=True))
     assert alone != pytest.approx(told, rel=1e-3)
+
+
+def test_what_is_not_known_in_between_is_told(fuels: Fuels, folder: Path, panel: Panel) -> None:
+    late = panel.length - NEW + 30
+    write_panel(part(panel, late, panel.length), folder / "late.csv")
+    _, err = forecasts(fuels, "--data", "late.csv")
+    assert "late: nothing is known from" in err and "(30 steps)" in err
+    write_panel(part(panel, panel.length - NEW + 1, panel.length), folder / "next.csv")
+    _, err = forecasts(fuels, "--data", "next.csv")
+    assert "nothing is known at 2" in err
+    _, err = forecasts(fuels, "--data", "new.csv")
+    assert "nothing is known" not in err
+    loaded = Forecaster.load(folder / "run")
+    with pytest.warns(UserWarning, match=r"nothing is known from .* \(30 steps\)"):
+        loaded.predict(1, long_frame(part(panel, late, panel.length)))
+
+
+def test_forgetting_waits_for_the_forecast(fuels: Fuels, folder: Path) -> None:
+    forecasts(fuels, "--data", "new.csv")
+    learned = (folder / "run" / "learned.safetensors").read_bytes()
+    code, _, err = fuels("forecast", "run", "--forget", "--data", "nothing.csv")
+    assert code == 1 and "nothing.csv" in err
+    assert (folder / "run" / "learned.safetensors").read_bytes() == learned
+
+
+def test_a_run_with_names_of_its_own_is_saved_and_read_again(fuels: Fuels, folder: Path) -> None:
+    """What save writes is a panel: the names of columns belong to the file before it."""
+    names = {"client": "cell", "time": "when", "value": "traffic"}
+    pl.read_csv(folder / "all.csv").rename(names).write_csv(folder / "named.csv")
+    words = ("--client-column", "cell", "--time-column", "when", "--value-column", "traffic")
+    size = ("--set", "model.hidden=4", "--rounds", "1", "--split", "14/1/2", "--no-plots")
+    code, _, err = fuels("run", "--data", "named.csv", *words, *size, "--out", "named")
+    assert code == 0, err
+    loaded = Forecaster.load("named")
+    loaded.save("saved")
+    assert Forecaster.load("saved").predict(2).equals(loaded.predict(2))
+    code, out, err = fuels("forecast", "saved")
+    assert code == 0, err
+    assert out == fuels("forecast", "named")[1]
+    code, _, err = fuels("forecast", "saved", "--data", "named.csv")  # in the same names
+    assert code == 0, err
+
+
+def test_a_folder_of_models_alone_says_what_to_do(fuels: Fuels, folder: Path) -> None:
+    (folder / "bare").mkdir()
+    shutil.copy(folder / "run" / "models.safetensors", folder / "bare")
+    code, _, err = fuels("forecast", "bare", "--data", "all.csv")
+    assert code == 1 and "neither config.toml nor summary.json" in err
+    assert "bare/models.safetensors itself" in err
+    with pytest.warns(UserWarning, match=r"without config.toml beside the models"):
+        loaded = Forecaster.load(folder / "bare" / "models.safetensors")
+    frame = long_frame(make_panel(clients=4, days=DAYS))
+    assert len(loaded.predict(1, frame)) == 4
+    code, _, err = fuels("forecast", "run/mixture.safetensors", "--data", "all.csv")
+    assert code == 1 and "mixture.safetensors: holds no models" in err
+
+
+def test_data_before_the_training_ended_are_refused_without_a_contradiction(
+    fuels: Fuels, folder: Path
+) -> None:
+    forecasts(fuels, "--data", "new.csv")
+    code, _, err = fuels("forecast", "run", "--to", "2024-01-10")
+    assert code == 1 and "before the end of the training" in err and "anew" not in err

@@ -291,6 +291,8 @@ def check(settings: Settings) -> None:
 
 def check_engine(engine: Engine) -> None:
     """Refuse an engine that cannot work, in words."""
+    if engine.threads < 0:
+        raise FuelsError(f"engine.threads must not be negative, it is {engine.threads}")
     if engine.transport not in ENGINES:
         raise FuelsError(f"unknown engine {engine.transport}{nearest(engine.transport, ENGINES)}")
     if engine.transport == "local" and (engine.sites != 1 or engine.address):

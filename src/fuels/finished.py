@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fuels.build import load_panel
-from fuels.config import Settings, read_config
+from fuels.config import Data, Settings, read_config
 from fuels.data.clock import format_moment
-from fuels.data.joining import joined
+from fuels.data.joining import joined, unknown_between
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.forecast import Forecast, fitting, forecast, matching
@@ -33,13 +33,15 @@ class FinishedRun:
     """Models and mixture of a run folder, or of a folder of Forecaster.save."""
 
     folder: Path
-    settings: Settings
+    settings: Settings  # its data say how new ones are read
+    data: Data  # the run's own; without a source where they are not known
     models: PersonalModels
     mixing: Mixing | None
+    forget: bool = False  # what later forecasts have taught goes with the next one
 
     @classmethod
     def load(cls, path: Path, *, forget: bool = False) -> FinishedRun:
-        """From the folder or its models; `forget` deletes what later forecasts have taught."""
+        """From the folder or its models; `forget` does without what later forecasts have taught."""
         if not path.exists():
             raise FuelsError(f"{path}: there is no such run")
         folder = path if path.is_dir() else path.parent
@@ -50,25 +52,30 @@ class FinishedRun:
             if config.is_file():
                 again = f"continue it: fuels run --resume {path}"
                 raise FuelsError(f"{path}: this run is not finished; {again}")
+            if found.is_file():
+                raise FuelsError(
+                    f"{path}: {MODELS} is here, but neither {CONFIG} nor {SUMMARY} of its run; name"
+                    f" {found} itself, with the newest data, to forecast with the models alone"
+                )
             raise FuelsError(f"{path}: no finished run is here, {MODELS} is missing")
         models = load_models(found)
         settings = read_config(config)[0] if config.is_file() else Settings()
-        # A folder of `save` may have moved; models alone do not say where their data are.
-        source = str(recent) if recent.is_file() else settings.data.source
-        source = source if config.is_file() else ""
-        settings = replace(settings, data=replace(settings.data, source=source))
+        # A folder of `save` may have moved, and what it holds is a panel already; models alone do
+        # not say where their data are.
+        known = settings.data if config.is_file() else Data(source="")
+        data = Data(source=str(recent)) if recent.is_file() else known
         # Without settings the mixture beside the models tells that they are one expert of several.
         mixed = settings.mixture.on if config.is_file() else (folder / MIXTURE).is_file()
         mixing = _mixing(folder, models, forget) if mixed else None
-        return cls(folder, settings, models, mixing)
+        return cls(folder, settings, data, models, mixing, forget)
 
     def own_data(self) -> Panel:
         """The data the run was made from."""
-        if not self.settings.data.source:
+        if not self.data.source:
             raise FuelsError(
                 f"{self.folder}: without {CONFIG} beside the models their own data are not known"
             )
-        return fitting(self.models, load_panel(self.settings))
+        return fitting(self.models, load_panel(replace(self.settings, data=self.data)))
 
     def forecast(
         self,
@@ -81,14 +88,16 @@ class FinishedRun:
         """The next values, and what there is to tell. `new` data have the run's own before them."""
         panel, known = fitting(self.models, panel), matching(self.models, panel)
         notes, alone = [], False
-        if self.mixing is None and not self.settings.data.source:
+        if self.mixing is None and not self.data.source:
             notes.append(
                 f"{self.folder}: neither {CONFIG} nor {MIXTURE} is beside the models; these are"
                 " their own forecasts, without the experts that a run may have had"
             )
         if new:
             try:
-                panel = joined(self.own_data(), panel)
+                own = self.own_data()
+                notes += unknown_between(own, panel)
+                panel = joined(own, panel)
             except FuelsError as error:
                 notes.append(f"the forecasts rest on the new data alone: {error}")
                 alone = True
@@ -99,6 +108,8 @@ class FinishedRun:
             result = forecast_mixed(mixing, panel, horizon, done)
         except FuelsError as error:
             raise FuelsError("; ".join([str(error), *notes])) from None
+        if self.forget:
+            _delete(self.folder / LEARNED)
         if mixing is self.mixing and not alone and len(known) == len(self.models.ids):
             self._keep(notes)
         return result, notes
@@ -106,8 +117,9 @@ class FinishedRun:
     def _mixing_for(self, panel: Panel, horizon: int, notes: list[str]) -> Mixing:
         """The mixture, or one that starts over where it has learned from what is yet to come."""
         assert self.mixing is not None
-        if not self.mixing.knows_beyond(self.mixing.history(panel), horizon):
-            return self.mixing
+        history = self.mixing.history(panel)
+        if self.mixing.untrained(history) or not self.mixing.knows_beyond(history, horizon):
+            return self.mixing  # the first is refused by the mixture itself
         end = format_moment(panel.times[-1], panel.timezone)
         notes.append(
             f"the data end at {end}, before what this run has learned from: its experts are weighed"
@@ -138,14 +150,16 @@ def _mixing(folder: Path, models: PersonalModels, forget: bool) -> Mixing:
             f"{mixture} is missing: this run's forecasts are a mixture of experts, and its models"
             " alone would say something else"
         )
-    if forget:
-        try:
-            learned.unlink(missing_ok=True)
-        except OSError as error:
-            raise FuelsError(f"{learned}: cannot be deleted ({error.strerror})") from None
-    if not learned.is_file():
+    if forget or not learned.is_file():
         return Mixing.load(mixture, models)
     try:
         return Mixing.load(learned, models)
     except FuelsError as error:
         raise FuelsError(f"{error}; fuels forecast --forget does without it") from None
+
+
+def _delete(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise FuelsError(f"{path}: cannot be deleted ({error.strerror})") from None

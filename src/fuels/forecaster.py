@@ -23,11 +23,12 @@ from fuels.config import (
     Engine,
     Settings,
     check,
+    check_engine,
     merge,
     merge_engine,
     nearest,
 )
-from fuels.data.joining import joined
+from fuels.data.joining import joined, unknown_between
 from fuels.data.panel import Panel
 from fuels.data.sample import sample_of
 from fuels.data.synthetic import synthesise
@@ -36,7 +37,7 @@ from fuels.data.windows import LEAST
 from fuels.errors import FuelsError
 from fuels.experts.history import Floats, History
 from fuels.experts.intervals import checked_levels
-from fuels.finished import LEARNED, MIXTURE, MODELS, RECENT, FinishedRun
+from fuels.finished import CONFIG, LEARNED, MIXTURE, MODELS, RECENT, FinishedRun
 from fuels.forecast import ahead, fitting, forecast
 from fuels.forecast_table import forecast_table, in_zone
 from fuels.methods import find_method
@@ -46,7 +47,7 @@ from fuels.models import PersonalModels, personal_models, save_models
 from fuels.runtime import set_up
 from fuels.scores import errors
 
-SAVED = {MODELS, MIXTURE, RECENT, "config.toml"}  # the files of `save`
+SAVED = {MODELS, MIXTURE, RECENT, CONFIG}  # the files of `save`
 
 
 def example_frame(activity: str = "net", clients: int = 8, days: int = 28) -> pl.DataFrame:
@@ -98,7 +99,8 @@ class Forecaster:
         start = merge(Settings(), {"preset": preset, **PRESETS[preset]}, f"preset {preset}")
         if not isinstance(settings, dict | None):
             raise FuelsError(f"settings must be a dict of sections, not {settings!r}")
-        if validation is not None and (not isinstance(validation, int) or validation < 0):
+        whole = isinstance(validation, int) and not isinstance(validation, bool)
+        if validation is not None and (not whole or validation < 0):
             raise FuelsError(f"validation must be a whole number of periods, not {validation!r}")
         changes = {
             "method": method,
@@ -110,6 +112,7 @@ class Forecaster:
         check(self.settings)
         self.validation = validation
         self.engine = merge_engine(Engine(), {"threads": threads}, "Forecaster")
+        check_engine(self.engine)
         self.models: PersonalModels | None = None
         self.left_out: dict[str, str] = {}
         self._panel: Panel | None = None
@@ -195,7 +198,7 @@ class Forecaster:
         models = self._fitted()
         new = self._newer(frame)
         whole = self._continued(new)
-        if self._mixing is None and self._panel is not None and new.start <= self._panel.times[-1]:
+        if self._panel is not None and new.start <= self._panel.times[-1]:
             warnings.warn(
                 "the frame holds times that fit has seen: their errors say little of what comes",
                 stacklevel=2,
@@ -250,7 +253,7 @@ class Forecaster:
             write_panel(panel, recent, overwrite=True)
             # `fuels forecast FOLDER` then goes on from the data of `fit`.
             data = replace(self.settings.data, source=str(recent.resolve()))
-            write_toml(folder / "config.toml", replace(self.settings, data=data), self.engine)
+            write_toml(folder / CONFIG, replace(self.settings, data=data), self.engine)
         except OSError as error:
             raise FuelsError(f"{folder}: cannot be written ({error.strerror})") from None
 
@@ -262,11 +265,14 @@ class Forecaster:
         """
         from fuels.config import read_config
 
-        folder = Path(path)
-        finished = FinishedRun.load(folder)
-        loaded = cls(finished.settings.method, preset="paper")
-        loaded.settings, loaded.engine = finished.settings, read_config(folder / "config.toml")[1]
-        set_up(loaded.engine)
+        finished = FinishedRun.load(Path(path))
+        loaded, config = cls(preset="paper"), finished.folder / CONFIG
+        loaded.settings = finished.settings
+        if config.is_file():
+            loaded.engine = read_config(config)[1]
+            set_up(loaded.engine)
+        else:
+            loaded.settings = replace(loaded.settings, method=finished.models.method)
         loaded.models, loaded._mixing = finished.models, finished.mixing
         try:
             loaded._panel = finished.own_data()
@@ -282,7 +288,11 @@ class Forecaster:
 
     def _continued(self, new: Panel) -> Panel:
         """The data of `fit`, where they are at hand, with new ones after them."""
-        return new if self._panel is None else joined(self._history(), new)
+        if self._panel is None:
+            return new
+        for sentence in unknown_between(self._panel, new):
+            warnings.warn(sentence, stacklevel=3)
+        return joined(self._panel, new)
 
     def _mixed(self, level: Sequence[float] | None) -> Mixing | None:
         """A mixture that has learned nothing since `fit`, with intervals of the levels asked for.

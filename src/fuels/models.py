@@ -124,6 +124,8 @@ def save_models(path: Path, models: PersonalModels) -> None:
 
 def load_models(path: Path) -> PersonalModels:
     arrays, facts = load_state(path)
+    if "encoder" not in facts:
+        raise FuelsError(f"{path}: holds no models")
     if facts.get("format") != FORMAT:
         raise FuelsError(f"{path}: models of format {facts.get('format')}, this is for {FORMAT}")
     parts = {n: torch.from_numpy(np.array(a)) for n, a in unprefixed("model", arrays).items()}

@@ -9,7 +9,7 @@ import sys
 import torch
 from threadpoolctl import threadpool_limits
 
-from fuels.config import Engine
+from fuels.config import Engine, check_engine
 from fuels.errors import FuelsError
 from fuels.model.backend import set_threads, use_kernels
 
@@ -20,8 +20,7 @@ def set_up(engine: Engine) -> int:
     Groups of clients are trained in parallel, one thread each, so every library underneath gets a
     single thread: more would only fight over the same cores.
     """
-    if engine.threads < 0:
-        raise FuelsError(f"engine.threads must not be negative, it is {engine.threads}")
+    check_engine(engine)
     kind = engine.device.partition(":")[0]  # cuda:1 is the second of its kind
     if kind not in ("cpu", "cuda"):
         raise FuelsError(f"engine.device is {engine.device}; it must be cpu or cuda")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -93,7 +94,7 @@ def forecast_command(
         _check_target(out, overwrite)
     finished = FinishedRun.load(run, forget=forget)
     settings, models = finished.settings, finished.models
-    if data is None and not settings.data.source:
+    if data is None and not finished.data.source:
         raise FuelsError(
             f"{run}: there is no config.toml beside the models to say where their data are; give"
             " the newest with --data"
@@ -118,8 +119,9 @@ def forecast_command(
         if not is_raw(data):
             fresh["activity"] = ""
         changes = {**fresh, **changes}
-    refuse_idle(Data(**{"source": settings.data.source, **changes}))
-    panel = load_panel(replace(settings, data=replace(settings.data, **changes)))
+    base = finished.data if data is None else settings.data
+    refuse_idle(Data(**{"source": base.source, **changes}))
+    panel = load_panel(replace(settings, data=replace(base, **changes)))
     with counting(horizon) as done:
         result, notes = finished.forecast(panel, horizon, new=data is not None, done=done)
     for note in notes:
@@ -170,6 +172,8 @@ def _check_target(out: Path, overwrite: bool) -> None:
         raise FuelsError(f"{out}: there is no folder {out.parent}")
     if out.is_dir():
         raise FuelsError(f"{out}: is a folder")
+    if not os.access(out.parent, os.W_OK):
+        raise FuelsError(f"{out}: the folder {out.parent} cannot be written to")
     if out.exists() and not overwrite:
         raise FuelsError(f"{out} exists; choose another name or give --overwrite")
 

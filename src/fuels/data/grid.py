@@ -99,7 +99,8 @@ def refuse_extreme(panel: Panel) -> None:
         when = format_moment(panel.times[row], panel.timezone)
         raise FuelsError(
             f"{panel.name}: client {panel.ids[column]} has {what} at {when}; values must be smaller"
-            f" than {_LARGEST:g}: correct it, or give --missing if it marks a missing value"
+            f" than {_LARGEST:g}: correct it, or leave it empty (--missing tells which number means"
+            " a missing value)"
         )
 
 
@@ -159,8 +160,8 @@ def _refuse_duplicate(
 ) -> None:
     order = np.argsort(flat, kind="stable")
     row = int(order[1:][np.diff(flat[order]) == 0][0])
-    of = f"client {ids[codes[row]]} has" if ids else "there are"
-    hint = "" if times.zone else " (if clocks were set back then, give --timezone)"
+    of = f"client {ids[codes[row]]} has" if ids else "there is"
+    hint = "" if times.zone else " (if clocks were set back then, times need a zone: --timezone)"
     raise FuelsError(
         f"{place}: {of} more than one row at {_label(int(times.seconds[row]), times)}{hint}"
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fuels.data.clock import format_moment
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 
@@ -36,3 +37,19 @@ def joined(old: Panel, new: Panel) -> Panel:
     block = values[at : at + new.length]
     np.copyto(block, new.values, where=~np.isnan(new.values))
     return replace(new, values=values, start=start)
+
+
+def unknown_between(old: Panel, new: Panel) -> list[str]:
+    """A sentence about the steps between two panels, where there are any."""
+    steps = int((new.start - old.times[-1]) // old.step) - 1
+    if steps < 1:
+        return []
+    first, last = (
+        format_moment(moment, new.timezone)
+        for moment in (old.times[-1] + old.step, new.start - new.step)
+    )
+    span = f"at {first}" if steps == 1 else f"from {first} to {last} ({steps} steps)"
+    return [
+        f"{new.name}: nothing is known {span}, between the data before and these; give the values"
+        " of that time too and forecasts will be better"
+    ]

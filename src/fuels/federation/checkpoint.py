@@ -94,8 +94,9 @@ def load_state(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             about = file.metadata() or {}
             facts = json.loads(about["facts"])
-    except FileNotFoundError:
-        raise FuelsError(f"{path}: no such file") from None
+    except FileNotFoundError:  # the package says so of a file that may not be read, too
+        why = "cannot be read" if path.exists() else "no such file"
+        raise FuelsError(f"{path}: {why}") from None
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise FuelsError(f"{path}: not a readable checkpoint ({_cause(error)})") from None
     # Files of earlier versions have no checksum.
