@@ -12,9 +12,9 @@ from pathlib import Path
 
 import tomli_w
 
-from fuels.config import Settings
 from fuels.errors import FuelsError
-from fuels.federation.flower.commands import run_config, write_connection
+from fuels.federation.flower.bundle import write_app
+from fuels.federation.flower.commands import write_connection
 from fuels.federation.flower.keys import make_authority, make_server_certificate, make_site_key
 from fuels.federation.flower.parties import (
     Consent,
@@ -25,7 +25,6 @@ from fuels.federation.flower.parties import (
     check_name,
 )
 from fuels.methods import find_method
-from fuels.version import __version__
 
 LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"  # of a host name; those of IPv4 fit too
 HOST = re.compile(rf"(?=.{{1,253}}$){LABEL}(\.{LABEL})*")
@@ -184,43 +183,6 @@ def admit(folder: ServerFolder, site: str, line: str) -> None:
     temporary = folder.config_file.with_name("server.toml.tmp")
     temporary.write_text(text.replace("[sites]\n", f"[sites]\n{entry}", 1), encoding="utf-8")
     temporary.replace(folder.config_file)
-
-
-def write_app(folder: Path) -> None:
-    """The Flower app: two lines of code that name this package, and the settings of a run."""
-    package = folder / "fuels_app"
-    package.mkdir(parents=True)
-    package.joinpath("__init__.py").write_text('"""FUELS as a Flower app."""\n')
-    for side in ("server", "client"):
-        package.joinpath(f"{side}.py").write_text(
-            f'"""The {side} side."""\n\n'
-            f"from fuels.federation.flower import app_{side}\n\n"
-            f"app = app_{side}.app\n"
-        )
-    project = {
-        "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
-        "project": {
-            "name": "fuels-app",
-            "version": "1.0.0",
-            "description": "Personal traffic forecasters, learned together on prototypes",
-            "license": "Apache-2.0",
-            "dependencies": [f"fuels[flower]=={__version__}"],
-        },
-        "tool": {
-            "hatch": {"build": {"targets": {"wheel": {"packages": ["."]}}}},
-            "flwr": {
-                "app": {
-                    "publisher": "fuels",
-                    "components": {
-                        "serverapp": "fuels_app.server:app",
-                        "clientapp": "fuels_app.client:app",
-                    },
-                    "config": run_config("", Settings()),
-                }
-            },
-        },
-    }
-    (folder / "pyproject.toml").write_text(tomli_w.dumps(project), encoding="utf-8")
 
 
 def _write(path: Path, header: str, content: dict[str, object]) -> None:

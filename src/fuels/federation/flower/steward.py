@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fuels.errors import FuelsError
 from fuels.federation.flower import commands
+from fuels.federation.flower.bundle import update_app
 from fuels.federation.flower.lifeline import end_with_parent
 from fuels.federation.flower.parties import Current, ServerFolder, key_of, log, set_up_log
 
@@ -29,6 +30,7 @@ def submit(folder: ServerFolder) -> str:
     """Hand the current run to Flower; returns "" or the reason why it was not taken."""
     current = Current(folder)
     run = current.read()["run"]
+    update_app(folder)
     answer = commands.call(
         commands.start_run(folder, str(folder.runs / run / "flower.toml")),
         commands.server_environment(folder),
@@ -148,6 +150,7 @@ def main() -> None:
     folder = ServerFolder(Path(sys.argv[1]))
     set_up_log(folder.state / "steward.log")
     commands.write_connection(folder)  # the folder may have come from elsewhere
+    update_app(folder)  # or from an older version
     stand_by(folder)
 
 
