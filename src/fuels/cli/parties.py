@@ -44,7 +44,8 @@ def need_flower() -> None:
 def server_start(folder: ServerDir, show: Show = False) -> None:
     """Start the server: Flower's SuperLink with TLS, authentication and a database.
 
-    It stays until it is stopped. Started again, it takes up a run that was cut off.
+    It stays until it is stopped; if one of its processes ends, it names it and ends with 1. Started
+    again, it takes up a run that was cut off.
 
     Example: fuels server start metro/server
     """
@@ -53,7 +54,8 @@ def server_start(folder: ServerDir, show: Show = False) -> None:
 
     server = ServerFolder(folder)
     if not show:
-        launch.become_server(server)
+        launch.keep_server(server)
+        return
     extra = commands.server_environment(server)
     for what, command in (
         ("the SuperLink", commands.superlink(server)),

@@ -6,6 +6,7 @@ import datetime
 import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,27 +14,83 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
 
 from fuels.config import Engine, Settings, write_toml
 from fuels.errors import FuelsError
 from fuels.federation.flower import commands
+from fuels.federation.flower.lifeline import bind_to_parent
 from fuels.federation.flower.parties import Current, ServerFolder, SiteFolder, log, set_up_log
 from fuels.federation.flower.steward import is_busy, submit
 
-ENDING = 60.0  # seconds that a stopped run has to end
+ENDING = 60.0  # seconds that a stopped run, or a process, has to end
+LOOK = 0.2  # seconds between two looks at the parts of a server
 SHORTEST, LONGEST = 1.0, 10.0  # seconds before a SuperNode that ended is started again
 
 
-def become_server(folder: ServerFolder) -> NoReturn:
-    """Turn this process into the SuperLink, with its door and its steward beside it."""
-    command, extra = commands.superlink(folder), commands.server_environment(folder)
+def keep_server(folder: ServerFolder) -> None:
+    """Run the SuperLink, its door and its steward until told to stop, or until one of them ends.
+
+    Then the others are ended too, and FuelsError says which one it was: half a server would look
+    like a whole one. A service manager starts all of it again, and an interrupted run goes on.
+    """
+    parts = {
+        "SuperLink": commands.superlink(folder),
+        "door": commands.door(folder),
+        "steward": commands.steward(folder),
+    }
+    need_ports(folder)
     folder.state.mkdir(parents=True, exist_ok=True)
     (folder.state / "ready").unlink(missing_ok=True)
-    environment = commands.environment(extra)
-    for beside in (commands.door(folder), commands.steward(folder)):
-        subprocess.Popen(beside, env=environment)
-    os.execve(command[0], command, environment)
+    environment = commands.environment(commands.server_environment(folder))
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for name, command in parts.items():
+            running[name] = subprocess.Popen(
+                command, env=environment, start_new_session=True, preexec_fn=bind_to_parent
+            )
+        while not stopping.wait(LOOK):
+            for name, child in running.items():
+                if child.poll() is not None:
+                    raise FuelsError(
+                        f"the {name} ended (status {child.returncode}) and the server with it: the"
+                        f" lines before this one, or {folder.state}/steward.log, say why"
+                    )
+    finally:
+        for child in reversed(running.values()):
+            end(child)
+
+
+def need_ports(folder: ServerFolder) -> None:
+    """Refuse in words what would end the SuperLink or the door a moment later."""
+    config = folder.config
+    for key, host, port in (
+        ("port", config.host, config.port),
+        ("control_port", "127.0.0.1", config.control_port),
+    ):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise FuelsError(
+                    f"{folder.config_file}: {key} {port} on {host} cannot be listened on"
+                    f" ({reason.lower()}); does this server run already?"
+                ) from None
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """Ask a process to end, and wait; one that does not is killed."""
+    child.terminate()
+    try:
+        child.wait(ENDING)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def keep_site(folder: SiteFolder, data: str) -> None:
@@ -154,9 +211,14 @@ def main() -> None:
     """`server DIR` or `site DIR [DATA]`: what the commands of the same names do."""
     set_up_log()
     kind, folder, *data = sys.argv[1:]
-    if kind == "server":
-        become_server(ServerFolder(Path(folder)))
-    keep_site(SiteFolder(Path(folder)), data[0] if data else "")
+    try:
+        if kind == "server":
+            keep_server(ServerFolder(Path(folder)))
+        else:
+            keep_site(SiteFolder(Path(folder)), data[0] if data else "")
+    except FuelsError as error:
+        log.error("%s", error)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

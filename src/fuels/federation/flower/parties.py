@@ -149,7 +149,12 @@ class Current:
     def read(self) -> dict[str, Any]:
         if not self.path.exists():
             return {}
-        found: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise FuelsError(f"{self.path}: damaged; without this file a new run can be started")
         return found
 
     def write(self, **changes: Any) -> None:
