@@ -34,7 +34,8 @@ from fuels.config import Engine, Settings, merge
 from fuels.federation.checkpoint import load_state
 from fuels.federation.codec import decode
 from fuels.federation.flower import commands
-from fuels.federation.flower.found import found, renew
+from fuels.federation.flower.found import found
+from fuels.federation.flower.issue import renew
 from fuels.federation.flower.keys import make_site_key
 from fuels.federation.flower.letters import read_upload
 from fuels.federation.flower.parties import Rules, SiteFolder

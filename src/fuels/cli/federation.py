@@ -91,27 +91,47 @@ def add_site_command(
         str, typer.Argument(metavar="NAME", help="Name of the new site, such as west.")
     ],
     methods: Methods = "fuels",
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again",
+            help="Another folder, with a new key, for a site that is there already and lost its"
+            " own.",
+        ),
+    ] = False,
 ) -> None:
-    """Make the folder of one more site and let the server know its key.
+    """Make the folder of one more site, or of one that lost it; this needs authority/ alone.
+
+    A server/ that is still beside it gets to know the key. Otherwise its operator is sent site.pub.
 
     Example: fuels federation add-site metro west
     """
-    from fuels.federation.flower.found import new_site
+    from fuels.federation.flower.issue import new_site
 
-    new_site(folder, name, _names(methods))
-    typer.echo(f"{folder}/sites/{name}/ is ready; a server that runs knows its key in a moment.")
+    if new_site(folder, name, _names(methods), again):
+        typer.echo(f"{folder}/sites/{name}/ is ready; {folder}/server/server.toml has its key.")
+        return
+    typer.echo(
+        f"{folder}/sites/{name}/ is ready. Send its site.pub to the server's operator, who lets it"
+        f" in: fuels server admit DIR {name} site.pub"
+    )
 
 
 @federation_app.command("renew")
 def renew_command(folder: FoundedDir) -> None:
-    """Sign a new certificate for the server; this needs the authority/ folder.
+    """Sign a new certificate for the server; this needs authority/ alone.
 
     Example: fuels federation renew metro
     """
-    from fuels.federation.flower.found import renew
+    from fuels.federation.flower.issue import renew
 
-    renew(folder)
-    typer.echo("the server has a new certificate; restart it, the sites need nothing")
+    if not renew(folder):
+        typer.echo("the server has a new certificate; restart it, the sites need nothing")
+        return
+    typer.echo(
+        f"{folder}/server/ is made anew. A server that is there gets its server.key and server.pem"
+        " and is restarted; one that lost its folder gets all of it. The sites need nothing."
+    )
 
 
 @federation_app.command("run")

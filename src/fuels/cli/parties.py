@@ -28,6 +28,9 @@ ServerDir = Annotated[
         metavar="DIR", help="The server's folder, such as metro/server, or the one init made."
     ),
 ]
+SiteDir = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The site's folder, such as metro/sites/north.")
+]
 
 
 @server_app.callback()
@@ -65,11 +68,54 @@ def server_start(folder: ServerDir, show: Show = False) -> None:
         typer.echo(f"# {what}\n{commands.shown(command, extra)}")
 
 
+@server_app.command("admit")
+def server_admit(
+    folder: ServerDir,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the site, such as west.")],
+    key: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The site.pub that the site has sent.")
+    ],
+) -> None:
+    """Let a site in by its public key: a new site, or one with a new key.
+
+    A server that runs knows it in a moment, and accepts the former key no more.
+
+    Example: fuels server admit metro/server west site.pub
+    """
+    from fuels.federation.flower.issue import admit, read_public_key
+    from fuels.federation.flower.parties import ServerFolder
+
+    former = admit(ServerFolder(folder), name, read_public_key(key))
+    typer.echo(
+        f"site {name} has a new key; the former one is not accepted any more"
+        if former
+        else f"site {name} is let in"
+    )
+
+
+@site_app.command("renew-key")
+def site_renew_key(folder: SiteDir) -> None:
+    """Make a new key pair for a site; the former one is kept beside it.
+
+    Its models stay. The server must get to know the new public key before the site is let in again.
+
+    Example: fuels site renew-key metro/sites/north
+    """
+    from fuels.federation.flower.issue import renew_key
+    from fuels.federation.flower.parties import SiteFolder
+
+    site = SiteFolder(folder)
+    renew_key(site)
+    typer.echo(
+        f"{site.public_key} is new: send this file, and only this, to the server's operator, who"
+        f" lets it in with fuels server admit DIR {site.config.name} site.pub; then restart the"
+        " site"
+    )
+
+
 @site_app.command("start")
 def site_start(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The site's folder, such as metro/sites/north.")
-    ],
+    folder: SiteDir,
     data: Annotated[
         str,
         typer.Option(

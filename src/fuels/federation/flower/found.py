@@ -58,16 +58,14 @@ def found(
                 f"--port {port}: a port lies between 1 and 65534; the one above it is for the"
                 " operator's own commands"
             )
-    _check_methods(methods)
+    check_methods(methods)
     if path.exists():
         raise FuelsError(f"{path} exists; choose another folder with --out")
-    with _or_nothing(path):
-        authority, folder = path / "authority", path / "server"
-        for directory in (authority, folder / "keys", folder / "state"):
-            directory.mkdir(parents=True)
+    with or_nothing(path):
+        authority = path / "authority"
+        authority.mkdir(parents=True)
         authority.chmod(0o700)
         make_authority(authority, name)
-        make_server_certificate(authority, folder, [server, "localhost", "127.0.0.1"])
         keys = {site: add_site(path, name, site, f"{server}:{port}", methods) for site in sites}
         config = ServerConfig(
             federation=name,
@@ -78,10 +76,20 @@ def found(
             rules=rules or Rules(),
             sites=keys,
         )
-        _write(folder / "server.toml", SERVER_HEADER, asdict(config))
-        write_app(folder / "app")
-        write_connection(ServerFolder(folder))
+        make_server(path, config)
+        write(authority / "server.toml", SERVER_HEADER, asdict(config))
         (path / "README.md").write_text(_page(name, sites, path.name), encoding="utf-8")
+
+
+def make_server(path: Path, config: ServerConfig) -> None:
+    """The server's folder, with a certificate that the authority beside it signs."""
+    folder = path / "server"
+    (folder / "state").mkdir(parents=True)
+    host = config.address.rpartition(":")[0]
+    make_server_certificate(path / "authority", folder, [host, "localhost", "127.0.0.1"])
+    write(folder / "server.toml", SERVER_HEADER, asdict(config))
+    write_app(folder / "app")
+    write_connection(ServerFolder(folder))
 
 
 def check_host(host: str, place: str) -> None:
@@ -100,7 +108,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _check_methods(methods: Sequence[str]) -> None:
+def check_methods(methods: Sequence[str]) -> None:
     if not methods:
         raise FuelsError("--methods needs at least one method")
     for method in methods:
@@ -108,7 +116,7 @@ def _check_methods(methods: Sequence[str]) -> None:
 
 
 @contextmanager
-def _or_nothing(folder: Path) -> Iterator[None]:
+def or_nothing(folder: Path) -> Iterator[None]:
     """A folder that is filled as a whole or not at all; it must not exist yet."""
     made = [folder, *(parent for parent in folder.parents if not parent.exists())]
     try:
@@ -124,24 +132,6 @@ def _or_nothing(folder: Path) -> Iterator[None]:
         raise
 
 
-def new_site(path: Path, site: str, methods: Sequence[str]) -> None:
-    """One more site in a federation that exists: its folder, and its key at the server."""
-    check_name(site, "site")
-    _check_methods(methods)
-    server = ServerFolder(path)
-    config = server.config
-    if site in config.sites:
-        raise FuelsError(f"{server.config_file}: there is a site {site} already")
-    if not (path / "authority" / "ca.pem").is_file():
-        raise FuelsError(f"{path}: the folder that `fuels federation init` made is needed, whole")
-    folder = path / "sites" / site
-    if folder.exists():
-        raise FuelsError(f"{folder} exists; it is not replaced")
-    with _or_nothing(folder):
-        line = add_site(path, config.federation, site, config.address, methods)
-        admit(server, site, line)
-
-
 def add_site(path: Path, federation: str, site: str, server: str, methods: Sequence[str]) -> str:
     """A site's folder with its key; returns the public key, which the server must know."""
     folder = path / "sites" / site
@@ -149,7 +139,6 @@ def add_site(path: Path, federation: str, site: str, server: str, methods: Seque
     folder.chmod(0o700)
     line = make_site_key(folder)
     (folder / "ca.pem").write_bytes((path / "authority" / "ca.pem").read_bytes())
-    (path / "server" / "keys" / f"{site}.pub").write_text(line + "\n", encoding="ascii")
     config = asdict(
         SiteConfig(
             federation=federation, name=site, server=server, consent=Consent(methods=tuple(methods))
@@ -158,34 +147,11 @@ def add_site(path: Path, federation: str, site: str, server: str, methods: Seque
     config["consent"]["methods"] = list(methods)
     del config["data"]["ids"]
     config["data"] = {key: value for key, value in config["data"].items() if key == "source"}
-    _write(folder / "site.toml", SITE_HEADER, config)
+    write(folder / "site.toml", SITE_HEADER, config)
     return line
 
 
-def renew(path: Path) -> None:
-    """A new certificate and key for the server; the former ones are kept beside them."""
-    folder = ServerFolder(path)
-    if not (path / "authority" / "ca.key").is_file():
-        raise FuelsError(f"{path}: the authority folder with its ca.key is needed to sign")
-    for file in (folder.key, folder.certificate):
-        file.replace(file.with_name(f"{file.name}.former"))
-    host = folder.config.address.rpartition(":")[0]
-    make_server_certificate(path / "authority", folder.path, [host, "localhost", "127.0.0.1"])
-
-
-def admit(folder: ServerFolder, site: str, line: str) -> None:
-    """Add a site's public key to server.toml; the rest of the file stays as it is."""
-    text = folder.config_file.read_text(encoding="utf-8")
-    if "[sites]" not in text:
-        text += "\n[sites]\n"
-    entry = tomli_w.dumps({site: line})
-    # A running server reads the file at any moment: it is replaced as a whole.
-    temporary = folder.config_file.with_name("server.toml.tmp")
-    temporary.write_text(text.replace("[sites]\n", f"[sites]\n{entry}", 1), encoding="utf-8")
-    temporary.replace(folder.config_file)
-
-
-def _write(path: Path, header: str, content: dict[str, object]) -> None:
+def write(path: Path, header: str, content: dict[str, object]) -> None:
     path.write_text(header + tomli_w.dumps(content), encoding="utf-8")
 
 
@@ -209,11 +175,17 @@ def _page(name: str, sites: Sequence[str], folder: str) -> str:
 
 | folder | goes to |
 |---|---|
-| `authority/` | nobody: keep it offline, it can sign a false server |
+| `authority/` | nobody: the founder keeps it, offline, since it can sign a false server |
 | `server/` | whoever runs the server |
 {rows}
 
-Hand a folder over on a way that only its receiver can read, then delete your copy.
+Hand a folder over on a way that only its receiver can read, then delete your copy. Keep
+`{folder}/authority/`, and a copy of it in another place: with it alone, and with nothing else of
+this folder,
+
+    fuels federation add-site {folder} NAME            makes the folder of one more site
+    fuels federation add-site {folder} NAME --again    makes another for a site that lost its own
+    fuels federation renew {folder}                    makes a server/ with a new certificate
 
 Never send, to anyone:
 
