@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from fuels.config import read_config
-from fuels.federation.flower import commands
 from fuels.federation.flower.parties import Current, ServerFolder
+from fuels.federation.flower.registry import states
 from fuels.federation.flower.steward import is_busy, is_listening
 from fuels.report.folder import read_lines
 
@@ -34,18 +33,6 @@ def status(folder: ServerFolder) -> dict[str, Any]:
         "unconfirmed": [str(site) for site in current.get("unconfirmed", [])],
         "round": lines[-1]["round"] if lines else 0,
         "rounds": rounds,
-        "sites": _sites(folder) if listening else dict.fromkeys(folder.config.sites, "unknown"),
+        "sites": states(folder) if listening else dict.fromkeys(folder.config.sites, "unknown"),
         "failures": failures[-RECENT:],
-    }
-
-
-def _sites(folder: ServerFolder) -> dict[str, str]:
-    """What Flower says of each registered site; it lists a dead one for a minute or so."""
-    noted = folder.state / "nodes.json"
-    known = json.loads(noted.read_text(encoding="utf-8")) if noted.exists() else {}
-    answer = commands.call(commands.list_nodes(), commands.server_environment(folder))
-    states = {str(node["node-id"]): str(node["status"]) for node in answer.get("nodes", [])}
-    return {
-        name: states.get(known.get(name, {}).get("node", ""), "not registered")
-        for name in folder.config.sites
     }

@@ -1,7 +1,6 @@
 """Stands by a SuperLink: makes the sites' keys known and takes up a run that was cut off.
 
-`fuels server start` becomes the SuperLink itself, so that a service manager watches the real
-process; just before, it starts this one, which ends with it. It can be a service of its own too.
+`fuels server start` runs it beside the SuperLink; it can be a service of its own too.
 Flower keeps registered keys and runs in its database but does not go on with a ServerApp that was
 killed: whether one is at work shows in a lock that the system releases with the process.
 """
@@ -9,7 +8,6 @@ killed: whether one is at work shows in a lock that the system releases with the
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import socket
 import sys
@@ -20,9 +18,11 @@ from fuels.errors import FuelsError
 from fuels.federation.flower import commands
 from fuels.federation.flower.bundle import update_app
 from fuels.federation.flower.lifeline import end_with_parent
-from fuels.federation.flower.parties import Current, ServerFolder, key_of, log, set_up_log
+from fuels.federation.flower.parties import Current, ServerFolder, log, set_up_log
+from fuels.federation.flower.registry import register_keys
 
 LOOK = 1.0  # seconds between two looks
+AGAIN = 30.0  # seconds before what failed with the keys is tried again
 GRACE = 60.0  # seconds a submitted run has to begin
 
 
@@ -65,58 +65,39 @@ def is_listening(folder: ServerFolder) -> bool:
     return True
 
 
-def register_keys(folder: ServerFolder) -> None:
-    """Make the SuperLink accept the keys in server.toml and no others.
-
-    Flower does not tell which node has which key, so what was registered is noted here.
-    """
-    extra, noted = commands.server_environment(folder), folder.state / "nodes.json"
-    known: dict[str, dict[str, str]] = {}
-    if noted.exists() and folder.database.exists():
-        known = json.loads(noted.read_text(encoding="utf-8"))
-    sites = {name: key_of(line) for name, line in folder.config.sites.items()}
-    for name in [name for name, entry in known.items() if sites.get(name) != entry["key"]]:
-        answer = commands.call(commands.unregister(known[name]["node"]), extra)
-        if not answer.get("success"):  # it stays noted, so that it is tried again
-            message = answer.get("error-message", "")
-            log.error("the former key of site %s could not be taken back: %s", name, message)
-            continue
-        del known[name]
-        log.info("the former key of site %s is not accepted any more", name)
-    folder.keys.mkdir(exist_ok=True)
-    for name in sorted(set(sites) - set(known)):
-        key = folder.keys / f"{name}.pub"
-        key.write_text(sites[name] + "\n", encoding="ascii")
-        answer = commands.call(commands.register(key, name), extra)
-        if answer.get("success"):
-            known[name] = {"node": str(answer["node-id"]), "key": sites[name]}
-        else:
-            message = answer.get("error-message", "")
-            log.error("the key of site %s could not be registered: %s", name, message)
-    temporary = noted.with_name(noted.name + ".tmp")  # a kill leaves the old list or the new one
-    temporary.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(noted)
-
-
 class Keys:
     """Keeps the registered keys those of server.toml, also when the file is edited."""
 
     def __init__(self, folder: ServerFolder) -> None:
         self.folder = folder
-        self.seen = folder.config_file.stat().st_mtime_ns  # when it was changed, at the last look
+        self.seen = self._changed()  # when the file was changed, at the last look
         self.done = 0  # and as it was registered
+        self.failed, self.again = 0, 0.0  # as it could not be, and when that is tried again
 
     def look(self) -> None:
         """Register what is new, once the file is as it was at the look before."""
-        changed = self.folder.config_file.stat().st_mtime_ns
+        changed = self._changed()
         settled, self.seen = changed == self.seen, changed
-        if not settled or changed == self.done:
+        if not changed or not settled or changed == self.done:
             return
-        self.done = changed
+        if changed == self.failed and time.monotonic() < self.again:
+            return
         try:
-            register_keys(self.folder)
+            done = register_keys(self.folder)
         except FuelsError as error:
             log.error("the keys stay as they are: %s", error)
+            done = False
+        if done:
+            self.done = changed
+        else:
+            self.failed, self.again = changed, time.monotonic() + AGAIN
+
+    def _changed(self) -> int:
+        """When the file was changed; 0 while an editor has it out of the way."""
+        try:
+            return self.folder.config_file.stat().st_mtime_ns
+        except OSError:
+            return 0
 
 
 def stand_by(folder: ServerFolder) -> None:
@@ -149,9 +130,13 @@ def main() -> None:
     end_with_parent()
     folder = ServerFolder(Path(sys.argv[1]))
     set_up_log(folder.state / "steward.log")
-    commands.write_connection(folder)  # the folder may have come from elsewhere
-    update_app(folder)  # or from an older version
-    stand_by(folder)
+    try:
+        commands.write_connection(folder)  # the folder may have come from elsewhere
+        update_app(folder)  # or from an older version
+        stand_by(folder)
+    except (FuelsError, OSError) as error:
+        log.error("the steward cannot go on: %s", error)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,111 @@
+"""The sites' keys at the SuperLink: what it has registered, and making that what server.toml says.
+
+Flower's own list is the only one: a note of ours would be wrong as soon as the database is lost or
+comes from a backup. Flower keeps a key that was taken back for ever and never accepts it again.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+
+import httpx
+from flwr.proto.control_pb2 import ListNodesResponse
+from google.protobuf.message import DecodeError
+
+from fuels.errors import FuelsError
+from fuels.federation.flower import commands
+from fuels.federation.flower.keys import public_line
+from fuels.federation.flower.parties import ServerFolder, key_of, log
+
+TAKEN_BACK = "unregistered"
+PROTOBUF = "application/protobuf"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A key as Flower knows it."""
+
+    number: str
+    status: str  # registered, online, offline or unregistered
+
+
+def registered(folder: ServerFolder) -> dict[str, Node]:
+    """Every key that the SuperLink has or had, with its node.
+
+    By the request behind `flwr supernode list`, which does not print the keys.
+    """
+    url = f"https://127.0.0.1:{folder.config.control_port}/v1/control/list-nodes"
+    headers = {"content-type": PROTOBUF, "accept": PROTOBUF}
+    try:
+        context = ssl.create_default_context(cafile=str(folder.ca))
+        answer = httpx.post(url, content=b"", headers=headers, verify=context, timeout=30)
+        answer.raise_for_status()
+        nodes = ListNodesResponse.FromString(answer.content).nodes_info
+    except (OSError, httpx.HTTPError, DecodeError) as error:
+        raise FuelsError(f"the SuperLink does not say who is registered: {error}") from None
+    return {
+        key_of(public_line(bytes(node.public_key))): Node(str(node.node_id), str(node.status))
+        for node in nodes
+    }
+
+
+def register_keys(folder: ServerFolder) -> bool:
+    """Make the SuperLink accept the keys in server.toml and no others.
+
+    Returns whether all was done that can be done; what Flower failed at may be tried again.
+    """
+    extra, done = commands.server_environment(folder), True
+    sites = {name: key_of(line) for name, line in folder.config.sites.items()}
+    nodes = registered(folder)
+    for key, node in nodes.items():
+        if key in sites.values() or node.status == TAKEN_BACK:
+            continue
+        answer = commands.call(commands.unregister(node.number), extra)
+        if answer.get("success"):
+            log.info("the key of node %s, not in server.toml, is taken back", node.number)
+        else:
+            message = answer.get("error-message", "")
+            log.error("the key of node %s could not be taken back: %s", node.number, message)
+            done = False
+    folder.keys.mkdir(exist_ok=True)
+    for name, key in sorted(sites.items()):
+        if key not in nodes:
+            done &= _register(folder, name, key)
+        elif nodes[key].status == TAKEN_BACK:
+            log.error("%s", worn_out(name))
+    return done
+
+
+def _register(folder: ServerFolder, name: str, key: str) -> bool:
+    file = folder.keys / f"{name}.pub"
+    file.write_text(key + "\n", encoding="ascii")
+    answer = commands.call(commands.register(file, name), commands.server_environment(folder))
+    if answer.get("success"):
+        log.info("the key of site %s is registered", name)
+        return True
+    message = answer.get("error-message", "")
+    log.error("the key of site %s could not be registered: %s", name, message)
+    return False
+
+
+def worn_out(site: str) -> str:
+    """What to tell the operator of a key that was taken out of server.toml and put back."""
+    return (
+        f"site {site} is not let in: its key was taken back before, and Flower never accepts such a"
+        " key again; the site makes a new one with fuels site renew-key, and the server gets it"
+        " with fuels server admit"
+    )
+
+
+def states(folder: ServerFolder) -> dict[str, str]:
+    """What Flower says of each site; it lists a dead one as online for a minute or so."""
+    try:
+        nodes = registered(folder)
+    except FuelsError:
+        return dict.fromkeys(folder.config.sites, "unknown")
+    found = {}
+    for name, line in folder.config.sites.items():
+        node = nodes.get(key_of(line), Node("", "not registered"))
+        found[name] = worn_out(name) if node.status == TAKEN_BACK else node.status
+    return found
