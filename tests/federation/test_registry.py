@@ -11,11 +11,12 @@ import pytest
 
 from fuels.errors import FuelsError
 from fuels.federation.flower import commands, registry, steward
+from fuels.federation.flower.control import Node
 from fuels.federation.flower.found import found
 from fuels.federation.flower.issue import admit
 from fuels.federation.flower.keys import make_site_key
 from fuels.federation.flower.parties import ServerFolder, key_of, log
-from fuels.federation.flower.registry import Node, register_keys, states
+from fuels.federation.flower.registry import register_keys, states
 
 pytest.importorskip("flwr")
 
@@ -30,7 +31,7 @@ class SuperLink:
 
     def registered(self, _: ServerFolder) -> dict[str, Node]:
         if self.deaf:
-            raise FuelsError("the SuperLink does not say who is registered: timed out")
+            raise FuelsError("the SuperLink does not answer")
         return dict(self.nodes)
 
     def call(self, command: list[str], _: Any) -> dict[str, Any]:
@@ -147,7 +148,7 @@ def test_an_editor_may_move_the_file_away_for_a_moment(
 
 
 def test_a_superlink_that_does_not_answer_is_one_sentence(server: ServerFolder) -> None:
-    with pytest.raises(FuelsError, match="the SuperLink does not say who is registered"):
+    with pytest.raises(FuelsError, match="the SuperLink does not answer"):
         registry.registered(server)
     assert states(server) == {"north": "unknown", "south": "unknown"}
 

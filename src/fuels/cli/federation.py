@@ -202,6 +202,7 @@ def run_command(
     """
     from fuels.federation.flower import commands, launch
     from fuels.federation.flower.parties import Current, ServerFolder
+    from fuels.federation.flower.steward import gone
 
     server = ServerFolder(folder)
     changes = given({"method": method, "seed": seed, "training": {"rounds": rounds}})
@@ -212,6 +213,8 @@ def run_command(
         run = str(Current(server).read().get("run", ""))
         if not run:
             raise FuelsError(f"{server.path}: there is no run to go on with")
+        if not (server.runs / run / "flower.toml").is_file():
+            raise FuelsError(gone(server, run))
         chosen, _ = read_config(server.runs / run / "config.toml")
     else:
         chosen = _settings(preset or "paper", changes, settings or [])
@@ -284,32 +287,48 @@ def status_command(folder: ServerDir, json_: Json = False, show: Show = False) -
         typer.echo(f"site      {site}: {state}")
     for text in found["failures"]:
         typer.echo(f"failure   {text}")
+    for number, state in found["others"].items():
+        typer.echo(f"besides   Flower's run {number}: {state}")
 
 
 @federation_app.command("stop")
 def stop_command(folder: ServerDir, show: Show = False) -> None:
     """Stop the current run; server and sites stay up.
 
+    Where there is none, what was submitted by plain `flwr run` and has not begun is stopped.
+
     Example: fuels federation stop metro/server
     """
     from fuels.federation.flower import commands
     from fuels.federation.flower.parties import Current, ServerFolder
-    from fuels.federation.flower.steward import is_busy
+    from fuels.federation.flower.state import others
+    from fuels.federation.flower.steward import ACTIVE, is_busy, standing
 
     server = ServerFolder(folder)
-    current = Current(server)
-    found = current.read()
-    command = commands.stop_run(str(found.get("flower_run", "")) or "RUN_ID")
+    extra = commands.server_environment(server)
+    found = standing(server)
+    number = str(found.get("flower_run", ""))
     if show:
-        typer.echo(commands.shown(command, commands.server_environment(server)))
+        typer.echo(commands.shown(commands.stop_run(number or "RUN_ID"), extra))
         return
-    if found.get("state") not in ("running", "submitted"):
+    rest = others(server, found)
+    if found.get("state") in ACTIVE:
+        Current(server).write(state="stopped", reason="stopped by fuels federation stop")
+        answer = commands.call(commands.stop_run(number), extra)
+        if not answer.get("success") and is_busy(server):  # it may have ended by itself meanwhile
+            raise FuelsError(f"Flower did not stop the run: {answer.get('error-message', '')}")
+        typer.echo(f"run {found['run']} is stopped; --resume takes it up after its last round")
+        if rest:
+            typer.echo(f"Flower has further runs ({', '.join(rest)}): stop once more ends them")
+        return
+    if not rest:
         raise FuelsError(f"{server.path}: no run is in progress")
-    current.write(state="stopped", reason="stopped by fuels federation stop")
-    answer = commands.call(command, commands.server_environment(server))
-    if not answer.get("success") and is_busy(server):  # it may have ended by itself meanwhile
-        raise FuelsError(f"Flower did not stop the run: {answer.get('error-message', '')}")
-    typer.echo(f"run {found['run']} is stopped; --resume takes it up after its last round")
+    for other in rest:
+        answer = commands.call(commands.stop_run(other), extra)
+        if not answer.get("success"):
+            reason = answer.get("error-message", "")
+            raise FuelsError(f"Flower did not stop its run {other}: {reason}")
+        typer.echo(f"Flower's run {other} is stopped")
 
 
 federation_app.command("demo")(demo_command)

@@ -18,11 +18,11 @@ from flwr.serverapp import Grid, ServerApp
 from fuels.errors import FuelsError
 from fuels.federation.flower.keys import public_line
 from fuels.federation.flower.lifeline import end_with_parent
-from fuels.federation.flower.parties import Current, ServerFolder, key_of, log, set_up_log
+from fuels.federation.flower.parties import ServerFolder, key_of, log, set_up_log
 from fuels.federation.flower.post import Answer
 from fuels.federation.flower.pulls import Pulls
 from fuels.federation.flower.records import pack, unpack
-from fuels.federation.flower.serving import serve, settings_of
+from fuels.federation.flower.serving import refuse, serve, settings_of
 
 
 class GridPost:
@@ -136,9 +136,13 @@ def main(grid: Grid, context: Context) -> None:
     set_up_log(folder.state / "server.log")
     run = str(context.run_config.get("run", "")) or f"flower-{context.run_id}"
     try:
-        Current(folder).write(flower_run=str(context.run_id))  # `flwr run` does not tell us
         settings = settings_of(context.run_config)
-        serve(GridPost(grid, folder), folder, run, settings)
+    except FuelsError as error:
+        refuse(folder, run, str(error))
+        log.error("%s", error)
+        raise
+    try:
+        serve(GridPost(grid, folder), folder, run, settings, flower_run=str(context.run_id))
     except FuelsError as error:
         log.error("%s", error)
         raise

@@ -20,7 +20,7 @@ from fuels.errors import FuelsError
 from fuels.federation.flower import commands
 from fuels.federation.flower.lifeline import bind_to_parent
 from fuels.federation.flower.parties import Current, ServerFolder, SiteFolder, log, set_up_log
-from fuels.federation.flower.steward import is_busy, submit
+from fuels.federation.flower.steward import ACTIVE, is_busy, standing, submit
 
 ENDING = 60.0  # seconds that a stopped run, or a process, has to end
 LOOK = 0.2  # seconds between two looks at the parts of a server
@@ -176,8 +176,8 @@ def site_data(folder: SiteFolder, data: str) -> str:
 
 def new_run(folder: ServerFolder, settings: Settings) -> str:
     """Write a new run's folder and make it the current one; returns its name."""
-    found = Current(folder).read()
-    if found.get("state") in ("running", "submitted"):
+    found = standing(folder)
+    if found.get("state") in ACTIVE:
         raise FuelsError(
             f"run {found['run']} is not finished: stop it with fuels federation stop, or let it go"
             " on with fuels federation run --resume"

@@ -6,48 +6,10 @@ comes from a backup. Flower keeps a key that was taken back for ever and never a
 
 from __future__ import annotations
 
-import ssl
-from dataclasses import dataclass
-
-import httpx
-from flwr.proto.control_pb2 import ListNodesResponse
-from google.protobuf.message import DecodeError
-
 from fuels.errors import FuelsError
 from fuels.federation.flower import commands
-from fuels.federation.flower.keys import public_line
+from fuels.federation.flower.control import TAKEN_BACK, Node, registered
 from fuels.federation.flower.parties import ServerFolder, key_of, log
-
-TAKEN_BACK = "unregistered"
-PROTOBUF = "application/protobuf"
-
-
-@dataclass(frozen=True)
-class Node:
-    """A key as Flower knows it."""
-
-    number: str
-    status: str  # registered, online, offline or unregistered
-
-
-def registered(folder: ServerFolder) -> dict[str, Node]:
-    """Every key that the SuperLink has or had, with its node.
-
-    By the request behind `flwr supernode list`, which does not print the keys.
-    """
-    url = f"https://127.0.0.1:{folder.config.control_port}/v1/control/list-nodes"
-    headers = {"content-type": PROTOBUF, "accept": PROTOBUF}
-    try:
-        context = ssl.create_default_context(cafile=str(folder.ca))
-        answer = httpx.post(url, content=b"", headers=headers, verify=context, timeout=30)
-        answer.raise_for_status()
-        nodes = ListNodesResponse.FromString(answer.content).nodes_info
-    except (OSError, httpx.HTTPError, DecodeError) as error:
-        raise FuelsError(f"the SuperLink does not say who is registered: {error}") from None
-    return {
-        key_of(public_line(bytes(node.public_key))): Node(str(node.node_id), str(node.status))
-        for node in nodes
-    }
 
 
 def register_keys(folder: ServerFolder) -> bool:

@@ -71,15 +71,32 @@ class StoppedError(FuelsError):
     """An operator stopped the run; it can be resumed."""
 
 
+def refuse(folder: ServerFolder, run: str, reason: str) -> None:
+    """A current run that cannot begin, by its settings, is over: it is not taken up again."""
+    current = Current(folder)
+    if current.read().get("run") == run:
+        current.write(state="failed", reason=reason)
+
+
 def serve(
-    post: Post, folder: ServerFolder, run: str, settings: Settings, time: Time | None = None
+    post: Post,
+    folder: ServerFolder,
+    run: str,
+    settings: Settings,
+    time: Time | None = None,
+    flower_run: str = "",
 ) -> None:
-    """Run, or take up again, the run of this name until its last round."""
+    """Run, or take up again, the run of this name until its last round.
+
+    `flower_run` is Flower's number of it, by which it is stopped; `flwr run` tells nobody else. It
+    is noted only when this run is at work: another one may be.
+    """
     folder.state.mkdir(parents=True, exist_ok=True)
     current = Current(folder)
     with folder.busy.open("w") as lock:
         _hold(lock, folder)
-        current.write(run=run, state="running", reason="", unconfirmed=[])
+        facts = {"run": run, "flower_run": flower_run, "reason": "", "unconfirmed": []}
+        current.write(state="running", **facts)
         try:
             time = _until_stopped(time or Time(), current)
             unconfirmed = _serve(post, folder, run, settings, time)

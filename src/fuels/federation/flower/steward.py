@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from fuels.errors import FuelsError
 from fuels.federation.flower import commands
@@ -21,6 +22,7 @@ from fuels.federation.flower.lifeline import end_with_parent
 from fuels.federation.flower.parties import Current, ServerFolder, log, set_up_log
 from fuels.federation.flower.registry import register_keys
 
+ACTIVE = ("running", "submitted")  # states of a run that is not over
 LOOK = 1.0  # seconds between two looks
 AGAIN = 30.0  # seconds before what failed with the keys is tried again
 GRACE = 60.0  # seconds a submitted run has to begin
@@ -51,6 +53,22 @@ def is_busy(folder: ServerFolder) -> bool:
         except BlockingIOError:
             return True
     return False
+
+
+def standing(folder: ServerFolder) -> dict[str, Any]:
+    """The current run as it stands; one whose folder is gone cannot go on, and that is noted."""
+    current = Current(folder)
+    found = current.read()
+    if found.get("state") not in ACTIVE:
+        return found
+    missing = not (folder.runs / str(found["run"]) / "flower.toml").is_file()
+    if missing and not is_busy(folder):
+        current.write(state="failed", reason=gone(folder, str(found["run"])))
+    return current.read()
+
+
+def gone(folder: ServerFolder, run: str) -> str:
+    return f"{folder.runs / run} is not there, so this run cannot go on: start a new one"
 
 
 def is_listening(folder: ServerFolder) -> bool:
@@ -110,8 +128,8 @@ def stand_by(folder: ServerFolder) -> None:
     idle_since, taken_up = None, False
     while True:
         keys.look()
-        state = Current(folder).read().get("state")
-        if state not in ("running", "submitted") or is_busy(folder):
+        state = standing(folder).get("state")
+        if state not in ACTIVE or is_busy(folder):
             idle_since, taken_up = None, False
         elif idle_since is None:
             idle_since = time.monotonic()
