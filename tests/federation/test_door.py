@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import socket
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_private_key,
+)
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata
+from flwr.supercore.error import FlowerError
 
-from fuels.federation.flower.door import LARGEST, PULL, PUSH, Door, is_answer, is_open
+from fuels.federation.flower import door
+from fuels.federation.flower.door import LARGEST, PULL, PUSH, Door, Impatient, is_answer, is_open
+from fuels.federation.flower.found import found
+from fuels.federation.flower.guests import Guests
+from fuels.federation.flower.issue import admit
+from fuels.federation.flower.keys import make_site_key
+from fuels.federation.flower.parties import ServerFolder
 
 
 @pytest.mark.parametrize(
@@ -46,7 +69,7 @@ def test_the_door_refuses_without_asking_the_superlink() -> None:
 
         ask.left = chunks  # type: ignore[attr-defined]
         scope = {"type": "http", "method": method, "raw_path": path.encode(), "headers": []}
-        asyncio.run(Door(None)(scope, receive, send))  # type: ignore[arg-type]
+        asyncio.run(Door(None, Anybody())(scope, receive, send))  # type: ignore[arg-type]
         status: int = sent[0]["status"]
         return status
 
@@ -73,7 +96,7 @@ def test_a_site_writes_only_when_it_was_asked() -> None:
             sent.append(event)
 
         scope = {"type": "http", "method": "POST", "raw_path": PUSH.encode(), "headers": []}
-        asyncio.run(Door(link)(scope, receive, send))  # type: ignore[arg-type]
+        asyncio.run(Door(link, Anybody())(scope, receive, send))  # type: ignore[arg-type]
         assert sent[0]["status"] == 403 and link.asked == 0
 
 
@@ -92,8 +115,15 @@ def test_a_request_that_breaks_off_is_not_passed_on() -> None:
 
     scope = {"type": "http", "method": "POST", "raw_path": b"/v1/fleet/push-object", "headers": []}
     link = Link(empty=0)
-    asyncio.run(Door(link)(scope, receive, send))  # type: ignore[arg-type]
+    asyncio.run(Door(link, Anybody())(scope, receive, send))  # type: ignore[arg-type]
     assert link.asked == 0 and sent == []
+
+
+class Anybody:
+    """Guests among whom is everybody."""
+
+    def admits(self, _: Any) -> bool:
+        return True
 
 
 class Link:
@@ -122,7 +152,7 @@ def pull(link: Link, path: str = PULL, leaves: float = 60.0) -> bytes:
         sent.append(event)
 
     scope = {"type": "http", "method": "POST", "raw_path": path.encode(), "headers": []}
-    asyncio.run(Door(link)(scope, receive, send))  # type: ignore[arg-type]
+    asyncio.run(Door(link, Anybody())(scope, receive, send))  # type: ignore[arg-type]
     body: bytes = sent[1]["body"]
     return body
 
@@ -139,3 +169,166 @@ def test_a_site_that_left_gets_no_message_that_would_be_lost() -> None:
 def test_a_site_does_not_wait_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fuels.federation.flower.door.PATIENCE", 0.5)
     assert pull(link := Link(empty=99)) == b"" and link.asked == 3
+
+
+# -- who speaks ------------------------------------------------------------------------------------
+
+Headers = list[tuple[bytes, bytes]]
+
+
+@pytest.fixture
+def metro(tmp_path: Path) -> Path:
+    found(tmp_path / "metro", "metro", ["north"], "127.0.0.1", 9092)
+    return tmp_path / "metro"
+
+
+def signed(folder: Path, age: float = 0.0, as_if: Path | None = None) -> Headers:
+    """The headers of a request of the site in this folder; with the public key of another."""
+    own, shown = (
+        load_ssh_private_key((path / "site.key").read_bytes(), None)
+        for path in (folder, as_if or folder)
+    )
+    assert isinstance(own, ec.EllipticCurvePrivateKey)
+    moment = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=age)
+    stamp = moment.isoformat().encode()
+    pem = shown.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return [
+        (b"flwr-public-key", b64encode(pem)),
+        (b"flwr-timestamp", stamp),
+        (b"flwr-signature", b64encode(own.sign(stamp, ec.ECDSA(hashes.SHA256())))),
+    ]
+
+
+def test_a_site_is_known_by_what_it_signed(metro: Path, tmp_path: Path) -> None:
+    guests, north = Guests(ServerFolder(metro)), metro / "sites/north"
+    stranger = tmp_path / "stranger"
+    stranger.mkdir()
+    make_site_key(stranger)
+    good = signed(north)
+    assert guests.admits(good)
+    assert not guests.admits(signed(stranger))
+    assert not guests.admits(signed(stranger, as_if=north))  # its key can be known to anyone
+    assert not guests.admits(signed(north, age=400))
+    assert not guests.admits(signed(north, age=-60))
+    for i in range(3):
+        assert not guests.admits(good[:i] + good[i + 1 :])
+        for value in (b"", b"x", b"\xff\xfe", b"2024-01-01T00:00:00", b64encode(b"no key")):
+            assert not guests.admits([*good[:i], (good[i][0], value), *good[i + 1 :]])
+
+
+def test_what_flower_sends_is_let_in(metro: Path) -> None:
+    """The headers as a SuperNode of Flower makes them."""
+    pytest.importorskip("flwr")
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    key = load_ssh_private_key((metro / "sites/north/site.key").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    request = httpx.Request("POST", "https://127.0.0.1/v1/fleet/pull-messages")
+
+    class Context:
+        def __init__(self) -> None:
+            self.request = request
+
+    NodeAuthHttpInterceptor(key, key.public_key()).intercept(
+        Context(),
+        lambda _: httpx.Response(200),  # type: ignore[arg-type]
+    )
+    headers = [(name.lower(), value) for name, value in request.headers.raw]
+    assert Guests(ServerFolder(metro)).admits(headers)
+
+
+def test_sites_come_and_go_while_the_door_is_open(metro: Path, tmp_path: Path) -> None:
+    server, west = ServerFolder(metro), tmp_path / "west"
+    guests = Guests(server)
+    west.mkdir()
+    line = make_site_key(west)
+    assert not guests.admits(signed(west))
+    admit(server, "west", line)
+    assert guests.admits(signed(west)) and guests.admits(signed(metro / "sites/north"))
+    text = server.config_file.read_text()
+    server.config_file.write_text("half a li")
+    assert guests.admits(signed(west))  # what was known last
+    server.config_file.write_text(text.replace(f'west = "{line}"\n', ""))
+    assert not guests.admits(signed(west)) and guests.admits(signed(metro / "sites/north"))
+
+
+@contextmanager
+def opened(guests: Any, link: Any) -> Iterator[int]:
+    """A door on loopback, without TLS."""
+    config = uvicorn.Config(
+        Door(link, guests),
+        http=Impatient,
+        ws="none",
+        host="127.0.0.1",
+        port=0,
+        log_level="error",
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+def until_closed(port: int, *pieces: bytes, pause: float = 0.0) -> tuple[bytes, float]:
+    """What comes back until the other side closes, and after how many seconds."""
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
+        for piece in pieces:
+            plain.sendall(piece)
+            time.sleep(pause)
+        got = b""
+        try:
+            while data := plain.recv(65536):
+                got += data
+        except ConnectionResetError:
+            pass
+    return got, time.monotonic() - began
+
+
+HEAD = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\ncontent-length: 15000000\r\n"
+
+
+def test_of_a_stranger_nothing_but_the_headers_is_read(metro: Path) -> None:
+    """He announces 15 MB and gets his answer, and the end of the connection, before they come."""
+    link = Link(empty=0)
+    with opened(Guests(ServerFolder(metro)), link) as port:
+        got, _ = until_closed(port, HEAD + b"\r\n")
+        assert got.startswith(b"HTTP/1.1 412 ") and link.asked == 0
+        error = FlowerError.from_json(got.partition(b"\r\n\r\n")[2].decode())
+        assert error is not None and "not signed by a key in server.toml" in error.message
+        head = b"".join(b"%s: %s\r\n" % pair for pair in signed(metro / "sites/north"))
+        url, small = f"http://127.0.0.1:{port}/v1/fleet/push-object", bytes(2**20)
+        answer = httpx.post(url, content=small, headers=signed(metro / "sites/north"), timeout=30)
+        assert answer.status_code == 200 and link.asked == 1
+        long = head + b"x-long: " + b"x" * 100_000
+        assert until_closed(port, HEAD + long)[0].startswith(b"HTTP/1.1 400 ")
+    assert link.asked == 1
+
+
+def test_who_is_slow_is_cut_off(metro: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "HEADERS", 1.0)
+    monkeypatch.setattr(door, "BODY", 1.0)
+    link = Link(empty=0)
+    with opened(Guests(ServerFolder(metro)), link) as port:
+        assert until_closed(port)[1] < 10  # says nothing
+        # A letter of the head now and then would keep it open for ever.
+        assert until_closed(port, *([b"P"] + [b"O"] * 5), pause=0.1)[1] < 10
+        head = b"".join(b"%s: %s\r\n" % pair for pair in signed(metro / "sites/north"))
+        got, seconds = until_closed(port, HEAD + head + b"\r\n" + b"a bit of 15 MB")
+        assert got.startswith(b"HTTP/1.1 408 ") and seconds < 10
+    assert link.asked == 0
+
+
+def test_a_request_at_work_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that waits for its message waits longer than a head may take."""
+    monkeypatch.setattr(door, "HEADERS", 0.3)
+    link = Link(empty=3)
+    with opened(Anybody(), link) as port:
+        answer = httpx.post(f"http://127.0.0.1:{port}{PULL}", content=b"", timeout=30)
+    assert answer.content == b"message" and link.asked == 4

@@ -3,8 +3,9 @@
 Flower serves three interfaces on one port: Fleet (for sites, who prove their keys), Control (to
 submit and stop runs) and Runtime (for its own processes). Without an account service Control lets
 anybody in who can reach it, and a run is code that every site executes. So the SuperLink listens on
-loopback alone, and this process stands at the public port: TLS, POST, /v1/fleet/, a size cap. It
-ends with the SuperLink.
+loopback alone, and this process stands at the public port: TLS, POST, /v1/fleet/, a request that a
+site has signed, a size cap. Who is no site gets no further than his headers, and has some seconds
+for them. It ends with the SuperLink.
 
 A SuperNode that asks for messages and gets none sleeps for three seconds, which would be most of a
 round. So the door lets it wait a little and asks the SuperLink again in its place.
@@ -13,6 +14,7 @@ round. So the door lets it wait a little and asks the SuperLink again in its pla
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import sys
 import time
@@ -24,9 +26,11 @@ import httpx
 import uvicorn
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from fuels.federation.flower.guests import Guests
 from fuels.federation.flower.lifeline import end_with_parent
-from fuels.federation.flower.parties import ServerFolder
+from fuels.federation.flower.parties import ServerFolder, set_up_log
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -36,17 +40,28 @@ PREFIX = "/v1/fleet/"
 LARGEST = 16 * 2**20  # bytes of one request; Flower cuts arrays into pieces of 5 MB
 PULL = "/v1/fleet/pull-messages"
 PUSH = "/v1/fleet/push-messages"
+HEADERS = 20.0  # seconds that the head of a request may take
+BODY = 240.0  # and the rest of it; what a site signed is valid for five minutes
 PATIENCE = 10.0  # seconds a site waits for a message at most; it gives up after 30
 BUSIEST = 25.0  # questions a second to the SuperLink in place of all waiting sites
 SOONEST = 0.4  # seconds between two in place of one site
 HOP = {b"host", b"connection", b"content-length", b"transfer-encoding"}  # of one connection only
+CLOSE = [(b"connection", b"close")]  # what else was sent is not read
+# Status (412) and text as the SuperLink refuses a node, so that its SuperNode prints the reason and
+# ends. At 401 it leaves without a word, and 403 tells it that a run is over.
+STRANGER = json.dumps(
+    {
+        "code": 2004,  # a node that is not let in
+        "detail": "The request is not signed by a key in server.toml, or the clocks differ.",
+    }
+).encode()
 
 
 class Door:
-    """An ASGI application that passes Fleet requests on and refuses all others."""
+    """An ASGI application that passes Fleet requests of sites on and refuses all others."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self.client = client
+    def __init__(self, client: httpx.AsyncClient, guests: Guests) -> None:
+        self.client, self.guests = client, guests
         self.waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,14 +70,20 @@ class Door:
         # The path as it was sent: a decoded one could hide a second meaning.
         path = bytes(scope["raw_path"]).decode("latin-1")
         if scope["method"] != "POST" or not is_open(path):
-            await answer(send, 403, b"not open to sites")
+            await answer(send, 403, b"not open to sites", CLOSE)
+            return
+        if not self.guests.admits(scope["headers"]):
+            await answer(send, 412, STRANGER, CLOSE)
             return
         try:
-            body = await read(receive)
+            body = await asyncio.wait_for(read(receive), BODY)
         except GoneError:
             return
+        except TimeoutError:
+            await answer(send, 408, b"too slow", CLOSE)
+            return
         if body is None:
-            await answer(send, 413, b"too large")
+            await answer(send, 413, b"too large", CLOSE)
             return
         if path == PUSH and not is_answer(body):
             await answer(send, 403, b"sites answer and do not write of their own accord")
@@ -151,8 +172,33 @@ async def answer(
     await send({"type": "http.response.body", "body": body})
 
 
+class Impatient(H11Protocol):
+    """A connection that is cut if the head of a request takes too long; uvicorn waits for ever."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._hurry()
+
+    def _hurry(self) -> None:
+        self.late = self.loop.call_later(HEADERS, self._cut)
+
+    def _cut(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:  # else a request is at work
+            self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.late.cancel()
+        self._hurry()  # for the next one
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.late.cancel()
+        super().connection_lost(exc)
+
+
 def main() -> None:
     end_with_parent()
+    set_up_log()
     folder = ServerFolder(Path(sys.argv[1]))
     config = folder.config
     context = ssl.create_default_context(cafile=str(folder.ca))
@@ -160,7 +206,9 @@ def main() -> None:
         base_url=f"https://127.0.0.1:{config.control_port}", verify=context, timeout=60.0
     )
     uvicorn.run(
-        Door(client),
+        Door(client, Guests(folder)),
+        http=Impatient,
+        ws="none",
         host=config.host,
         port=config.port,
         ssl_certfile=str(folder.certificate),
