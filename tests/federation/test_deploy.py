@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import configparser
 import shlex
+import shutil
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -60,6 +63,60 @@ def test_commands_are_those_of_this_program(tmp_path: Path, name: str) -> None:
     shown = CliRunner().invoke(app, [kind, verb, str(folder), *options, "--show"])
     assert shown.exit_code == 0, shown.output
     assert ("flower-superlink" if kind == "server" else "flower-supernode") in shown.output
+    for line in shown.output.splitlines():  # all of it is about this folder, and no other
+        assert line.startswith("# ") or str(folder) in line
+
+
+def verify(path: Path, text: str) -> None:
+    """What systemd itself says of a unit."""
+    analyse = shutil.which("systemd-analyze")
+    if analyse is None:
+        pytest.skip("systemd is not installed")
+    path.write_text(text)
+    command = [analyse, "verify", "--man=no", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["fuels-server.service", "fuels-site.service"])
+def test_units_are_complete_and_systemd_takes_them(tmp_path: Path, name: str) -> None:
+    section = unit(name)
+    folder = shlex.split(section["ExecStart"])[3]
+    assert (section["User"], section["Group"]) == ("fuels", "fuels")
+    assert section["WorkingDirectory"] == section["ReadWritePaths"] == folder
+    guide = (DEPLOY.parent / "docs" / "deployment.md").read_text()
+    for needed in (f"deploy/{name}", folder, "/opt/fuels/bin/pip", "useradd", "systemctl enable"):
+        assert needed in guide, needed
+    text = (DEPLOY / name).read_text().replace("/opt/fuels/bin/fuels", sys.executable)
+    verify(tmp_path / name, text)
+    with pytest.raises(AssertionError, match="NoNewPrivilege"):  # it would be noticed
+        verify(tmp_path / name, text.replace("NoNewPrivileges", "NoNewPrivilege"))
+
+
+@pytest.mark.parametrize("kind", ["server", "site"])
+def test_lines_that_are_shown_become_units(tmp_path: Path, kind: str) -> None:
+    """Also with signs that systemd reads in its own way: % and $ are doubled."""
+    root = tmp_path / "100% of $metro"
+    found(root, "metro", ["north"], "fed.example.org", 9092)
+    (tmp_path / "data.parquet").touch()
+    folder = root / ("server" if kind == "server" else "sites/north")
+    data = ["--data", str(tmp_path / "data.parquet")] if kind == "site" else []
+    shown = CliRunner().invoke(app, [kind, "start", str(folder), *data, "--show"])
+    lines = [line for line in shown.output.splitlines() if not line.startswith("#")]
+    assert len(lines) == (3 if kind == "server" else 2)
+    for number, line in enumerate(lines):
+        doubled = line.replace("%", "%%").replace("$", "$$")
+        text = f"[Service]\nExecStart={doubled}\n"
+        verify(tmp_path / f"line{number}.service", text)
+
+
+def test_containers_are_complete() -> None:
+    for name, folder in (("server", "/server"), ("north", "/site")):
+        service = services()[name]
+        assert service["user"] == "1000:1000" and service["working_dir"] == folder
+        assert service["command"][2] == folder and service["restart"] == "always"
+    image = (DEPLOY / "Dockerfile").read_text()
+    assert "useradd --uid 1000" in image and 'ENTRYPOINT ["fuels"]' in image
 
 
 def test_folders_can_be_written_and_data_only_read() -> None:
