@@ -77,6 +77,7 @@ def test_told_to_stop_it_ends_all_without_an_error(
 ) -> None:
     def stop() -> None:
         ids(server, list(parts))
+        (server.state / "ready").touch()
         os.kill(os.getpid(), signal.SIGTERM)
 
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
@@ -89,6 +90,7 @@ def test_told_to_stop_it_ends_all_without_an_error(
         for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
             signal.signal(number, handler)
     assert not any(is_alive(number) for number in ids(server, list(parts)))
+    assert not (server.state / "ready").exists()  # nobody takes it for one that is there
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel offers nothing like it")

@@ -59,6 +59,7 @@ def keep_server(folder: ServerFolder) -> None:
                         f" lines before this one, or {folder.state}/steward.log, say why"
                     )
     finally:
+        (folder.state / "ready").unlink(missing_ok=True)
         for child in reversed(running.values()):
             end(child)
 
