@@ -18,7 +18,7 @@ run: $(VENV)/.ready-run
 	$(BIN)/fuels run
 
 test: $(VENV)/.ready-test
-	$(BIN)/python -m pytest -m "not federation"
+	$(BIN)/python -m pytest -m "not federation" -n 2 --dist loadfile
 
 test-federation: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -m federation --durations=0
