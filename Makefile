@@ -4,13 +4,14 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check install -c constraints.txt
 
-.PHONY: run test check test-federation bench format clean help
+.PHONY: run test check test-federation test-operations bench format clean help
 
 help:
 	@echo "make run              set up what the main job needs, then train on embedded data"
-	@echo "make test             set up everything, then run all tests (but test-federation)"
+	@echo "make test             set up everything, then run all tests but the next two"
 	@echo "make check            ruff, mypy (strict) and the import rules"
-	@echo "make test-federation  failure tests with real server and site processes"
+	@echo "make test-federation  failures of real server and site processes, 20 minutes at most"
+	@echo "make test-operations  what operators do with real processes: keys, restore, demo"
 	@echo "make bench            measure the speed against eager PyTorch, Flower and pfl, 3 minutes"
 	@echo "make format           let ruff format the code"
 
@@ -18,10 +19,13 @@ run: $(VENV)/.ready-run
 	$(BIN)/fuels run
 
 test: $(VENV)/.ready-test
-	$(BIN)/python -m pytest -m "not federation" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not federation and not operations" -n 2 --dist loadfile
 
 test-federation: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -m federation --durations=0
+
+test-operations: $(VENV)/.ready-test
+	$(BIN)/python -m pytest -m operations --durations=0
 
 bench: $(VENV)/.ready-bench
 	$(BIN)/fuels bench

@@ -20,7 +20,9 @@ from typing import Any
 
 import tomli_w
 from tests.federation.helpers import write_panel
+from typer.testing import CliRunner
 
+from fuels.cli.commands import app
 from fuels.config import Settings
 from fuels.federation.checkpoint import load_state
 from fuels.federation.flower import launch
@@ -87,6 +89,13 @@ app.train()(handle)
 app.evaluate()(handle)
 app.query()(handle)
 '''
+
+
+def fuels(*arguments: object) -> str:
+    """A command of the command line, which must succeed; what it prints, on one line."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return " ".join(result.stdout.split())
 
 
 class Cluster:

@@ -29,7 +29,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.federation
+@pytest.mark.operations
 def test_it_trains_compares_and_leaves_nothing_behind(place: Path) -> None:
     result = runner.invoke(federation_app, ["demo", "--sites", "2", "--rounds", "2"])
     assert result.exit_code == 0, result.output

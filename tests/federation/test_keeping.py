@@ -129,7 +129,7 @@ def test_an_address_of_another_machine_is_named(server: ServerFolder) -> None:
         launch.keep_server(server)
 
 
-@pytest.mark.federation
+@pytest.mark.operations
 @pytest.mark.parametrize("name", ["door", "steward", "flower-superlink"])
 def test_a_real_one_that_is_killed_ends_the_server(server: ServerFolder, name: str) -> None:
     log = server.path / "output"

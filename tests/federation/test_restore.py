@@ -9,11 +9,9 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from tests.federation.cluster import Cluster, cluster
+from tests.federation.cluster import Cluster, cluster, fuels
 from tests.federation.helpers import SITES, settings
-from typer.testing import CliRunner
 
-from fuels.cli.commands import app
 from fuels.federation.checkpoint import load_state
 from fuels.federation.flower import commands
 from fuels.federation.flower.control import registered
@@ -22,7 +20,7 @@ from fuels.federation.flower.parties import Current, Rules, key_of
 from fuels.version import __version__
 
 pytest.importorskip("flwr")
-pytestmark = pytest.mark.federation
+pytestmark = pytest.mark.operations
 
 RULES = Rules(deadline=30.0, join=120.0, quorum=0.3, evaluate_every=5)
 LONG = 600.0
@@ -34,12 +32,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     root = tmp_path_factory.mktemp("restore") / "fed"
     with cluster(root, SITES, RULES) as started:
         yield started
-
-
-def fuels(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
-    return " ".join(result.stdout.split())
 
 
 def stop_server(running: Cluster) -> None:

@@ -77,7 +77,7 @@ def test_a_shown_run_names_files_that_exist(metro: Path) -> None:
     assert not (metro / "server" / "runs").exists()
 
 
-@pytest.mark.federation
+@pytest.mark.operations
 def test_a_federation_of_shown_commands_trains(metro: Path) -> None:
     """With hardly any environment, as a service manager starts them."""
     server, data = ServerFolder(metro), metro.parent / "panel.csv"

@@ -13,7 +13,7 @@ from fuels.config import merge
 from fuels.federation.flower.parties import Rules
 
 pytest.importorskip("flwr")
-pytestmark = pytest.mark.federation
+pytestmark = pytest.mark.operations
 
 CLIENTS, PROTOTYPE, MODEL = 100, 4 * 6144, 4 * 100865
 LONG = 900.0
