@@ -26,8 +26,9 @@ from fuels.cli.commands import app
 from fuels.config import Settings
 from fuels.federation.checkpoint import load_state
 from fuels.federation.flower import launch
+from fuels.federation.flower.control import registered
 from fuels.federation.flower.demo import Processes, descendants, federation
-from fuels.federation.flower.parties import Current, Rules, ServerConfig, ServerFolder
+from fuels.federation.flower.parties import Current, Rules, ServerConfig, ServerFolder, key_of
 from fuels.report.folder import RunFolder
 
 FAULTY = '''
@@ -242,6 +243,18 @@ class Relay(threading.Thread):
         finally:
             for end in (source, sink):
                 end.close()
+
+
+def status_of(running: Cluster, site: str) -> str:
+    found = registered(running.server).get(key_of(running.server.config.sites[site]))
+    return "unknown" if found is None else found.status
+
+
+def all_online(running: Cluster) -> None:
+    def there() -> bool:
+        return {status_of(running, site) for site in running.server.config.sites} == {"online"}
+
+    running.wait(there, 180, "not all sites are let in")
 
 
 @contextmanager

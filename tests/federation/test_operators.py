@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import polars as pl
 import pytest
-from tests.federation.cluster import Cluster, cluster, fuels
+from tests.federation.cluster import Cluster, all_online, cluster, fuels
 from tests.federation.helpers import SITES, settings
 
 from fuels.federation.flower import commands
@@ -31,6 +31,7 @@ LONG = 900.0  # seconds any run may take on a busy machine
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     root = tmp_path_factory.mktemp("operators") / "fed"
     with cluster(root, SITES, RULES) as started:
+        all_online(started)
         yield started
 
 

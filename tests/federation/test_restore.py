@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from tests.federation.cluster import Cluster, cluster, fuels
+from tests.federation.cluster import Cluster, all_online, cluster, fuels
 from tests.federation.helpers import SITES, settings
 
 from fuels.federation.checkpoint import load_state
@@ -43,18 +43,6 @@ def stop_server(running: Cluster) -> None:
 def start_server(running: Cluster) -> None:
     running.processes.start("server", ["server", str(running.server.path)])
     wait_for(running.server, running.processes)
-
-
-def status_of(running: Cluster, site: str) -> str:
-    found = registered(running.server).get(key_of(running.server.config.sites[site]))
-    return "unknown" if found is None else found.status
-
-
-def all_online(running: Cluster) -> None:
-    def there() -> bool:
-        return {status_of(running, site) for site in SITES} == {"online"}
-
-    running.wait(there, 180, "not all sites are let in")
 
 
 def clients(running: Cluster, run: str) -> list[int]:
