@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
 import subprocess
@@ -15,6 +16,9 @@ import pytest
 import fuels
 from fuels import kept_code
 from fuels.compiling import compiled
+from fuels.config import Engine
+from fuels.model.backend import kernels
+from fuels.runtime import set_up
 from test_cli import SMALL
 
 # Commands of the command line, one after the other in one process.
@@ -171,3 +175,59 @@ def test_without_a_folder_kernels_are_compiled_in_memory(
         assert make_double()(4.0) == 8.0
     (note,) = caplog.records
     assert "NUMBA_CACHE_DIR names a folder" in note.getMessage()
+
+
+def uses_numba(path: Path) -> bool:
+    text = path.read_text()
+    return "@compiled" in text or "compiled(" in text or "@intrinsic" in text
+
+
+def test_what_is_compiled_into_other_files_is_watched() -> None:
+    """Numba looks at a function's own file: whatever else is compiled into it must be named."""
+    package = Path(fuels.__file__).parent
+    named = {f"fuels.{name.removesuffix('.py').replace('/', '.')}" for name in kept_code.SHARED}
+    for path in package.rglob("*.py"):
+        if not uses_numba(path) or path.name in ("compiling.py", "kept_code.py"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fuels."):
+                module = package.parent / f"{str(node.module).replace('.', '/')}.py"
+                if module.is_file() and uses_numba(module) and module.name != "compiling.py":
+                    assert node.module in named, f"{path.name} is built from {node.module}"
+
+
+def test_another_building_block_makes_kept_code_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three processes: the second finds the code of the first, the third has another block."""
+    script = (
+        LOOK
+        + """
+import fuels.kept_code as kept
+kept._building_blocks = lambda: {digest!r}
+found = kept.FunctionCache.load_overload
+def tell(self, sig, context):
+    made = found(self, sig, context)
+    print("found" if made is not None else "not there")
+    return made
+kept.FunctionCache.load_overload = tell
+import fuels.model.updates
+"""
+    )
+    told = []
+    for digest in ("one", "one", "two"):
+        done = python(script.replace("{digest!r}", repr(digest)), tmp_path,
+                      NUMBA_CACHE_DIR=str(tmp_path / "kept"))  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        told.append({line for line in done.stdout.splitlines() if "looked" not in line})
+    assert told == [{"not there"}, {"found"}, {"not there"}]
+
+
+def test_the_server_of_a_gpu_keeps_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors on a GPU take the plain path; divergences are computed on the CPU all the same."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    try:
+        set_up(Engine(device="cuda", kernels="fused", threads=1))
+        assert kernels("fuels.jsd_lanes") is not None
+    finally:
+        set_up(Engine(threads=1))

@@ -105,8 +105,20 @@ def test_a_damaged_small_file_is_refused(tmp_path: Path) -> None:
     content = bytearray(small.read_bytes())
     content[-3] ^= 1
     small.write_bytes(content)
-    with pytest.raises(FuelsError, match=r"state-1.safetensors: damaged"):
+    with pytest.raises(FuelsError, match=r"state-1.safetensors: damaged.*the round before, 1"):
         Journal(path).load()
+
+
+def test_a_damaged_file_of_an_earlier_whole_stands_in_nobodys_way(tmp_path: Path) -> None:
+    path, made = tmp_path / "state.safetensors", states(4)
+    journal = Journal(path)
+    for number, (arrays, rows) in enumerate(made[:2], start=1):
+        save(journal, number, arrays, rows)
+    old = bytearray((tmp_path / "state-1.safetensors").read_bytes())
+    old[-3] ^= 1
+    save(Journal(path), 3, *made[2])
+    (tmp_path / "state-1.safetensors").write_bytes(old)
+    assert_last(path, made[2][0], 3)
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

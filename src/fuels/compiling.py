@@ -46,8 +46,6 @@ def compiled(
 
     With a signature when the module is imported, without it at the first call with each types;
     `ahead` are the types that setting up compiles it for, as text, which needs no import of Numba.
-    Numba watches the file of the compiled function, not those it calls into: after an edit of
-    model/lanes.py, tiles.py or doubles.py remove the __pycache__ folders.
     """
 
     def decorate(function: Function) -> Function:

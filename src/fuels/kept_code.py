@@ -7,8 +7,11 @@ compiled in memory, by every process anew. Each is noted once in a process.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import logging
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,9 @@ from numba.core.caching import FunctionCache
 
 config: Any = numba.core.config  # Numba's own annotations cover it in part
 sigutils: Any = numba.core.sigutils
+
+# Files whose functions are compiled into those of other files.
+SHARED = ("model/doubles.py", "model/lanes.py", "model/tables.py", "model/tiles.py")
 
 _log = logging.getLogger(__name__)
 _told: set[str] = set()
@@ -31,7 +37,7 @@ def jit(function: Callable[..., Any], signature: Any, ahead: str, options: dict[
     made: Any = njit(**options)(function)
     try:
         # What Numba's cache=True does, with another class.
-        made._cache = KeptCode(function)  # type: ignore[no-untyped-call]
+        made._cache = KeptCode(function)
     except (RuntimeError, OSError) as problem:
         _note_closed(problem)
     if signature is not None:
@@ -50,8 +56,23 @@ def compile_ahead() -> None:
         )  # as a call has them, and the disk's index
 
 
+@functools.cache
+def _building_blocks() -> str:
+    """A digest of what kernels are built from, besides their own file."""
+    found = hashlib.blake2b(version("llvmlite").encode(), digest_size=16)
+    for name in SHARED:
+        found.update((Path(__file__).parent / name).read_bytes())
+    return found.hexdigest()
+
+
 class KeptCode(FunctionCache):
     """The compiled versions of one function on disk."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        # Numba looks at the function's own file alone: code of another file that is compiled into
+        # it would stay what it was before an upgrade.
+        self._cache_file._source_stamp = (self._cache_file._source_stamp, _building_blocks())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:

@@ -30,7 +30,9 @@ def set_up(engine: Engine) -> int:
     torch.set_num_threads(1)
     set_threads(threads)
     threadpool_limits(limits=1)
-    use_kernels("plain" if kind == "cuda" else engine.kernels, "engine.kernels")
+    # Tensors on a GPU take the plain path by themselves; the server's work is on the CPU.
+    chosen = "auto" if kind == "cuda" and engine.kernels == "fused" else engine.kernels
+    use_kernels(chosen, "engine.kernels")
     return threads
 
 

@@ -9,6 +9,7 @@ and at most ln 2.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,8 @@ class SimilarityTable:
         rows = np.array([self.position[client] for client in clients], dtype=np.int64)
         beta = self.threshold(percentile)
         flat = self.prototypes.reshape(len(self.clients), -1)
-        pieces = [self._means(part, beta, flat) for part in _blocks(rows)]
+        with ThreadPoolExecutor(threads()) as pool:  # the products work beside each other
+            pieces = list(pool.map(lambda part: self._means(part, beta, flat), _blocks(rows)))
         has, positive, negative = (np.concatenate(each) for each in zip(*pieces, strict=True))
         having = tuple(client for client, yes in zip(clients, has, strict=True) if yes)
         shape = (-1, *self.prototypes.shape[1:])

@@ -107,9 +107,22 @@ def load_state(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
 
 def stamp(path: Path) -> str:
     """The checksum that a state was saved with, without reading the rest."""
+    return str(_about(path).get(CHECKSUM, ""))
+
+
+def facts_of(path: Path) -> dict[str, Any]:
+    """The facts of a state, without reading its arrays or checking its sum."""
+    try:
+        facts: dict[str, Any] = json.loads(_about(path)["facts"])
+    except (KeyError, ValueError) as error:
+        raise FuelsError(f"{path}: not a readable checkpoint ({_cause(error)})") from None
+    return facts
+
+
+def _about(path: Path) -> dict[str, str]:
     try:
         with safe_open(path, framework="np") as file:
-            return str((file.metadata() or {}).get(CHECKSUM, ""))
+            return dict(file.metadata() or {})
     except (OSError, SafetensorError) as error:
         raise FuelsError(f"{path}: not a readable checkpoint ({_cause(error)})") from None
 

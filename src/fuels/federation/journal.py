@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.federation.checkpoint import load_state, save_state, stamp
+from fuels.errors import FuelsError
+from fuels.federation.checkpoint import facts_of, load_state, save_state, stamp
 
 Arrays = dict[str, NDArray[Any]]
 Rows = Mapping[str, NDArray[np.int64]]  # of some arrays: the rows that changed
@@ -71,9 +72,14 @@ class Journal:
         arrays, facts = load_state(self.path)
         whole, step = stamp(self.path), 1
         while (path := self._step(step)).exists():
-            given, about = load_state(path)
-            if about.get("after") != whole:
+            if facts_of(path).get("after") != whole:  # left over from an earlier whole
                 break
+            try:
+                given, about = load_state(path)
+            except FuelsError as error:
+                raise FuelsError(
+                    f"{error}; delete it to go on from the round before, {facts.get('round')}"
+                ) from None
             for name, array in given.items():
                 kind, _, own = name.partition("/")
                 if kind == FIRST:

@@ -64,8 +64,9 @@ class SiteActor:
 
     def train(
         self, round_number: int, clients: Sequence[str], download: Download
-    ) -> tuple[tuple[Upload, Report], State]:
-        return self.site.train(round_number, clients, download), self.site.state()
+    ) -> tuple[tuple[Upload, Report, float], State]:
+        upload, report = self.site.train(round_number, clients, download)
+        return (upload, report, self.site.judging), self.site.state()
 
     def evaluate(self, round_number: int, download: Download) -> tuple[Report, State]:
         return self.site.evaluate(round_number, download), self.site.state()
@@ -122,8 +123,8 @@ class RayTransport:
         calls = [(seat, (round_number, mine, download.take(mine))) for seat, mine in asked]
         answers = self._call("train", calls, f"round {round_number}")
         replies = [
-            Reply(seat.name, upload, report, mine)
-            for (seat, mine), (upload, report) in zip(asked, answers, strict=True)
+            Reply(seat.name, upload, report, mine, judging=judging)
+            for (seat, mine), (upload, report, judging) in zip(asked, answers, strict=True)
         ]
         return replies, []
 

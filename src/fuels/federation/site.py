@@ -211,6 +211,8 @@ class Site:
         """`work` on groups of clients, in the order of the rows."""
         # As many groups for each thread, of equal size, so that all threads end together. No
         # operation mixes clients: who is in a group with whom changes no result.
+        if not len(rows):
+            return []
         count = min(len(rows), self.threads * -(-len(rows) // (self.threads * GROUP)))
         groups = np.array_split(rows, count)
         # Also with one thread: its settings must not change those of the caller's.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -180,6 +181,8 @@ class RunFolder:
         try:
             with log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
+                file.flush()
+                os.fsync(file.fileno())  # a checkpoint must not outlive its line in a power cut
         except OSError as error:
             raise FuelsError(f"{log}: cannot be written ({error.strerror})") from None
 
