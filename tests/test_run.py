@@ -261,7 +261,7 @@ def _train(folder: Path, settings: Settings) -> None:
     warnings.simplefilter("ignore")
     target = RunFolder(folder)
     resume = target.config.exists()
-    panel = make_panel(clients=4)
+    panel = make_panel(clients=8)
     run(settings, Engine(threads=1), target, panel=panel, resume=resume, plots=False)
 
 
@@ -270,7 +270,7 @@ def test_twenty_kills_end_bit_identical(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str
 ) -> None:
     """Killed with -9 at random moments, in checkpoints and while the results are written."""
-    settings = small(preset, training={"rounds": 12, "selection": 0.3}, model={"hidden": 24})
+    settings = small(preset, training={"rounds": 12, "selection": 0.13}, model={"hidden": 24})
     # Processes are forked from one that has only imported, so they start within a moment.
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     context = multiprocessing.get_context("forkserver")

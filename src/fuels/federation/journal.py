@@ -21,7 +21,7 @@ from fuels.federation.checkpoint import facts_of, load_state, save_state, stamp
 Arrays = dict[str, NDArray[Any]]
 Rows = Mapping[str, NDArray[np.int64]]  # of some arrays: the rows that changed
 FIRST = "first"  # prefix of the arrays of which a small file holds some rows only
-LARGEST = 0.5  # of the whole: with more than this changed, the whole is written
+LARGEST = 0.25  # of the whole: with more changed, the whole is written; the rows are held twice
 
 
 class Journal:
