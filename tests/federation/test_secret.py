@@ -13,7 +13,7 @@ from fuels.build import build
 from fuels.config import Engine, merge
 from fuels.errors import FuelsError
 from fuels.federation.flower.desk import Desk
-from fuels.federation.flower.parties import SiteFolder
+from fuels.federation.flower.parties import SiteFolder, log
 from fuels.federation.flower.secret import SIZE, own_secret
 from fuels.privacy.noise import add_noise
 
@@ -34,13 +34,38 @@ def test_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     assert own_secret(tmp_path / "other") != first
     assert [file.name for file in path.parent.iterdir()] == ["noise.secret"]
-    path.chmod(0o640)
-    with pytest.raises(FuelsError, match="others can read it"):
-        own_secret(path)
-    path.chmod(0o600)
     path.write_bytes(first[:-1])
     with pytest.raises(FuelsError, match="not 32 bytes"):
         own_secret(path)
+
+
+def test_one_that_others_can_read_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "noise.secret"
+    first = own_secret(path)
+    path.chmod(0o660)
+    monkeypatch.setattr(log, "propagate", True)
+    assert own_secret(path) == first and path.stat().st_mode & 0o777 == 0o600
+    assert "others could read it; now its owner alone can" in caplog.text
+    path.chmod(0o660)
+
+    def of_another(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "chmod", of_another)
+    with pytest.raises(FuelsError, match="others can read it; delete it"):
+        own_secret(path)
+
+
+def test_without_noise_there_is_none_and_none_is_asked_for(tmp_path: Path) -> None:
+    world = World(tmp_path / "fed", settings(rounds=1))
+    damaged = secret_of(world, "north")  # one that cannot be used does not silence the site
+    damaged.parent.mkdir(parents=True, exist_ok=True)
+    damaged.write_bytes(b"short")
+    world.run()
+    assert sorted(world.uploads(1)) == sorted(c for clients in SITES.values() for c in clients)
+    assert not secret_of(world, "south").exists()
 
 
 def test_the_server_cannot_draw_a_sites_noise_again(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from fuels.federation.refusals import general
 from fuels.federation.site import Report
 from fuels.messages import Download, Upload
 from fuels.methods.base import Method
+from fuels.privacy.noise import NONE
 
 RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
@@ -83,7 +84,8 @@ class Desk:
                 f"the request of round {envelope.round} is older than that of round"
                 f" {progress.round}, which was trained already"
             )
-        secret = own_secret(self.folder.state / SECRET)
+        noise = self.settings.options.get("noise", NONE)
+        secret = b"" if noise == NONE else own_secret(self.folder.state / SECRET)
         with build(self.settings, self.config.engine, secret=secret) as job:
             check_declaration(job.method, self.config.consent, envelope.round)
             progress.restore(job)

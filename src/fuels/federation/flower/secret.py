@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import mkstemp
 
 from fuels.errors import FuelsError
+from fuels.federation.flower.parties import log
 
 SECRET = "noise.secret"
 SIZE = 32  # bytes
@@ -23,11 +24,20 @@ def own_secret(path: Path) -> bytes:
     if not path.exists():
         _make(path)
     if path.stat().st_mode & 0o077:
-        raise FuelsError(f"{path}: others can read it; delete it, another one is made")
+        _close(path)
     secret = path.read_bytes()
     if len(secret) != SIZE:
         raise FuelsError(f"{path}: it is not {SIZE} bytes long; delete it, another one is made")
     return secret
+
+
+def _close(path: Path) -> None:
+    """For its owner only again: volumes and backups come with modes of their own."""
+    try:
+        path.chmod(0o600)
+    except OSError:
+        raise FuelsError(f"{path}: others can read it; delete it, another one is made") from None
+    log.warning("%s: others could read it; now its owner alone can", path)
 
 
 def _make(path: Path) -> None:
