@@ -16,11 +16,13 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
+    load_pem_public_key,
     load_ssh_private_key,
 )
 from flwr.proto.fleet_pb2 import PushMessagesRequest
@@ -214,6 +216,16 @@ def test_a_site_is_known_by_what_it_signed(metro: Path, tmp_path: Path) -> None:
         assert not guests.admits(good[:i] + good[i + 1 :])
         for value in (b"", b"x", b"\xff\xfe", b"2024-01-01T00:00:00", b64encode(b"no key")):
             assert not guests.admits([*good[:i], (good[i][0], value), *good[i + 1 :]])
+
+
+def test_a_key_on_a_curve_that_is_not_known_is_a_strangers(metro: Path) -> None:
+    """On secp112r1: the library refuses to read it with an error of another kind."""
+    key = "MDIwEAYHKoZIzj0CAQYFK4EEAAYDHgAECUhyOZlaXudrVfnC8JionOWvhyTAoj4OD/d1AA=="
+    pem = f"-----BEGIN PUBLIC KEY-----\n{key}\n-----END PUBLIC KEY-----\n".encode()
+    with pytest.raises(UnsupportedAlgorithm):
+        load_pem_public_key(pem)
+    good = signed(metro / "sites/north")
+    assert not Guests(ServerFolder(metro)).admits([(good[0][0], b64encode(pem)), *good[1:]])
 
 
 def test_what_flower_sends_is_let_in(metro: Path) -> None:

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -80,7 +81,7 @@ def public_line(pem: bytes) -> str:
     """A public key in PEM as the line that config files hold; "" if it is no such key."""
     try:
         key = serialization.load_pem_public_key(pem)
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):  # no key, or one on a curve that is not known
         return ""
     return _line(key) if isinstance(key, ec.EllipticCurvePublicKey) else ""
 
