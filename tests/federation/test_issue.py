@@ -264,6 +264,21 @@ def test_renewing_where_the_server_is(metro: Path) -> None:
     assert not (metro / "server" / "renewed").exists()
 
 
+@pytest.mark.parametrize("lost", ["server.key", "server.pem"])
+def test_what_is_lost_or_was_left_half_done_is_made_anew(metro: Path, lost: str) -> None:
+    for folder in (metro / "server", metro / "sites/north"):
+        (folder / "renewed").mkdir()
+        (folder / "renewed" / "server.key").write_text("half a k")
+    (metro / "server" / lost).unlink()
+    fuels("federation", "renew", metro)
+    certificate(metro / "server", metro / "authority")
+    assert not (metro / "server" / f"{lost}.former").exists()
+    former = public(metro / "sites/north")
+    fuels("site", "renew-key", metro / "sites/north")
+    assert public(metro / "sites/north") != former
+    assert not list(metro.rglob("renewed"))
+
+
 def test_renewing_with_what_the_founder_keeps(kept: Path, tmp_path: Path) -> None:
     """The new files go into the server's folder; all of them make a lost one whole again."""
     server = tmp_path / "server"

@@ -72,13 +72,14 @@ def renew(path: Path) -> bool:
         with or_nothing(path / "server"):
             make_server(path, config)
         return True
-    fresh = unused(record.path / "renewed")
+    fresh = cleared(record.path / "renewed")
     with or_nothing(fresh):
-        fresh.mkdir()
+        fresh.mkdir(mode=0o700)
         host = config.address.rpartition(":")[0]
         make_server_certificate(authority, fresh, [host, "localhost", "127.0.0.1"])
     for file in (record.key, record.certificate):
-        file.replace(file.with_name(f"{file.name}.former"))
+        if file.exists():
+            file.replace(file.with_name(f"{file.name}.former"))
         (fresh / file.name).replace(file)
     shutil.rmtree(fresh)
     keep_record(path)
@@ -88,7 +89,7 @@ def renew(path: Path) -> bool:
 def renew_key(folder: SiteFolder) -> None:
     """A new key pair for a site, made at the site; the former one is kept beside it."""
     check_name(folder.config.name, f"{folder.config_file}: name")
-    fresh = unused(folder.path / "renewed")
+    fresh = cleared(folder.path / "renewed")
     with or_nothing(fresh):
         fresh.mkdir(mode=0o700)
         make_site_key(fresh)
@@ -102,6 +103,12 @@ def renew_key(folder: SiteFolder) -> None:
 def unused(folder: Path) -> Path:
     if folder.exists():
         raise FuelsError(f"{folder} exists; it is not replaced")
+    return folder
+
+
+def cleared(folder: Path) -> Path:
+    """Without what a renewal that was killed has left: nobody uses those keys."""
+    shutil.rmtree(folder, ignore_errors=True)
     return folder
 
 
