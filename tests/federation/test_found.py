@@ -47,6 +47,8 @@ def test_one_folder_per_party_and_private_keys_for_their_owner_only(metro: Path)
     ]  # fmt: skip
     for path in metro.rglob("*.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for name in ("authority", "server", "server/state", "sites/north", "sites/south"):
+        assert stat.S_IMODE((metro / name).stat().st_mode) == 0o700, name
     page = (metro / "README.md").read_text()
     assert "Never send" in page and "sites/south/" in page and "site.key" in page
 

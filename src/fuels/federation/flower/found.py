@@ -84,7 +84,9 @@ def found(
 def make_server(path: Path, config: ServerConfig) -> None:
     """The server's folder, with a certificate that the authority beside it signs."""
     folder = path / "server"
-    (folder / "state").mkdir(parents=True)
+    for private in (folder, folder / "state"):  # it will hold who takes part, and prototypes
+        private.mkdir(parents=True)
+        private.chmod(0o700)
     host = config.address.rpartition(":")[0]
     make_server_certificate(path / "authority", folder, [host, "localhost", "127.0.0.1"])
     write(folder / "server.toml", SERVER_HEADER, asdict(config))
