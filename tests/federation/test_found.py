@@ -91,6 +91,7 @@ def test_a_key_that_is_none_is_no_site() -> None:
         ({"server": "::1"}, "must be a host name"),
         ({"server": "x" * 64 + ".org"}, "must be a host name"),
         ({"listen": "all of them"}, "--listen 'all of them' must be"),
+        ({"listen": "::"}, r"--listen '::' leaves IPv4 out; name 0\.0\.0\.0"),
         ({"port": 99999}, "--port 99999: a port lies between 1 and 65534"),
         ({"port": 65535}, "--port 65535: a port lies between"),
         ({"port": 0}, "--port 0: a port lies between"),
@@ -131,6 +132,7 @@ def test_a_folder_is_never_replaced(metro: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
+        ('host = "0.0.0.0"', 'host = "::"', "host '::' leaves IPv4 out"),
         ("quorum = 0.5", "quorum = 1.5", "quorum is a share"),
         ("quorum = 0.5", "qourum = 0.5", "did you mean quorum"),
         ("[sites]", "[sites]\n'a/b' = 'x'", "lower-case"),

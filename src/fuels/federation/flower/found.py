@@ -22,6 +22,7 @@ from fuels.federation.flower.parties import (
     ServerConfig,
     ServerFolder,
     SiteConfig,
+    check_listen,
     check_name,
 )
 from fuels.methods import find_method
@@ -49,7 +50,8 @@ def found(
     if not sites or len(set(sites)) != len(sites):
         raise FuelsError("--sites needs at least one name, and none twice")
     check_host(server, "--server")
-    if listen not in ("", "::"):
+    if listen:
+        check_listen(listen, "--listen")
         check_host(listen, "--listen")
     control_port = control_port or port + 1
     for number in (port, control_port):

@@ -102,6 +102,7 @@ class ServerFolder:
     @property
     def config(self) -> ServerConfig:
         config = _read(ServerConfig(), self.config_file, "server")
+        check_listen(config.host, f"{self.config_file}: host")
         _check_rules(config.rules, self.config_file)
         owner: dict[str, str] = {}
         for name, line in config.sites.items():
@@ -167,6 +168,14 @@ class Current:
 def key_of(line: str) -> str:
     """A public key's type and value, without the comment that may follow."""
     return " ".join(line.split()[:2])
+
+
+def check_listen(host: str, place: str) -> None:
+    """`::` would be all interfaces of IPv6 and none of IPv4, where the server looks for itself."""
+    if host == "::":
+        raise FuelsError(
+            f"{place} {host!r} leaves IPv4 out; name 0.0.0.0 for all interfaces, or one address"
+        )
 
 
 def _check_rules(rules: Rules, file: Path) -> None:

@@ -74,7 +74,7 @@ def gone(folder: ServerFolder, run: str) -> str:
 def is_listening(folder: ServerFolder) -> bool:
     """Whether the SuperLink and its door take connections."""
     config = folder.config
-    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
+    host = "127.0.0.1" if config.host == "0.0.0.0" else config.host
     try:
         for address in (("127.0.0.1", config.control_port), (host, config.port)):
             socket.create_connection(address, timeout=2).close()
