@@ -133,6 +133,8 @@ def test_a_folder_is_never_replaced(metro: Path) -> None:
     ("old", "new", "reason"),
     [
         ('host = "0.0.0.0"', 'host = "::"', "host '::' leaves IPv4 out"),
+        ("\nport = 9092", "\nport = 99092", "port 99092 must lie between 1 and 65535"),
+        ("control_port = 9093", "control_port = 0", "control_port 0 must lie between"),
         ("quorum = 0.5", "quorum = 1.5", "quorum is a share"),
         ("quorum = 0.5", "qourum = 0.5", "did you mean quorum"),
         ("[sites]", "[sites]\n'a/b' = 'x'", "lower-case"),

@@ -103,6 +103,9 @@ class ServerFolder:
     def config(self) -> ServerConfig:
         config = _read(ServerConfig(), self.config_file, "server")
         check_listen(config.host, f"{self.config_file}: host")
+        for key, port in (("port", config.port), ("control_port", config.control_port)):
+            if not 1 <= port <= 65535:
+                raise FuelsError(f"{self.config_file}: {key} {port} must lie between 1 and 65535")
         _check_rules(config.rules, self.config_file)
         owner: dict[str, str] = {}
         for name, line in config.sites.items():
