@@ -104,6 +104,7 @@ def test_a_run_that_leaves_a_site_without_models_ends_with_an_error(
     """The training is over and its results are there; a script must still notice."""
     world = World(tmp_path / "fed", settings(rounds=2))
     silent_at(world, "east", "finish")
+    monkeypatch.setattr(launch, "need_server", lambda _: None)
     monkeypatch.setattr(launch, "new_run", lambda *_: "run")
     monkeypatch.setattr(launch, "start", lambda _: world.run())
     options = ["--json"] if as_json else []

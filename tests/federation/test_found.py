@@ -292,6 +292,7 @@ def chosen(metro: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Set
         handed.append(settings)
         return "run"
 
+    monkeypatch.setattr("fuels.federation.flower.launch.need_server", lambda _: None)
     monkeypatch.setattr("fuels.federation.flower.launch.new_run", new_run)
     monkeypatch.setattr("fuels.federation.flower.launch.start", lambda _: None)
     result = runner.invoke(federation_app, ["run", str(metro), "--detach", *arguments])

@@ -58,9 +58,21 @@ def test_without_its_folder_a_run_does_not_stand_in_the_way_of_a_new_one(
 ) -> None:
     launch.new_run(server, Settings())
     shutil.rmtree(server.runs)
+    monkeypatch.setattr(launch, "is_listening", lambda _: True)
     monkeypatch.setattr(commands, "call", lambda *_: {"success": True, "run-id": "1"})
     fuels("federation", "run", server.path, "--detach")
     assert Current(server).read()["state"] == "submitted"
+
+
+def test_without_a_server_no_run_is_left_behind(server: ServerFolder) -> None:
+    with pytest.raises(FuelsError, match="the server does not answer: fuels server start "):
+        fuels("federation", "run", server.path, "--detach")
+    assert not server.runs.exists() and Current(server).read() == {}
+    launch.new_run(server, Settings())
+    Current(server).write(state="stopped")
+    with pytest.raises(FuelsError, match="the server does not answer"):
+        fuels("federation", "run", server.path, "--resume")
+    assert Current(server).read()["state"] == "stopped"  # it can still go on later
 
 
 @pytest.mark.parametrize("over", ["finished", "stopped", "failed"])

@@ -223,6 +223,7 @@ def run_command(
         command = commands.start_run(server, config)
         typer.echo(commands.shown(command, commands.server_environment(server)))
         return
+    launch.need_server(server)
     run = run or launch.new_run(server, chosen)
     launch.start(server)
     typer.echo(f"run {run}", err=True)

@@ -20,7 +20,7 @@ from fuels.errors import FuelsError
 from fuels.federation.flower import commands
 from fuels.federation.flower.lifeline import bind_to_parent
 from fuels.federation.flower.parties import Current, ServerFolder, SiteFolder, log, set_up_log
-from fuels.federation.flower.steward import ACTIVE, is_busy, standing, submit
+from fuels.federation.flower.steward import ACTIVE, is_busy, is_listening, standing, submit
 
 ENDING = 60.0  # seconds that a stopped run, or a process, has to end
 LOOK = 0.2  # seconds between two looks at the parts of a server
@@ -173,6 +173,12 @@ def site_data(folder: SiteFolder, data: str) -> str:
     if not source.startswith("synthetic:") and not Path(source).exists():
         raise FuelsError(f"{source}: no such data file")
     return data
+
+
+def need_server(folder: ServerFolder) -> None:
+    """Refuse in words what nobody would take, before there is a run that waits for it."""
+    if not is_listening(folder):
+        raise FuelsError(f"the server does not answer: fuels server start {folder.path}")
 
 
 def new_run(folder: ServerFolder, settings: Settings) -> str:
