@@ -112,6 +112,30 @@ def test_a_program_that_is_not_ours_does_not_outlive_the_server(tmp_path: Path) 
     wait(lambda: not is_alive(child), 5)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel offers nothing like it")
+def test_what_a_site_started_does_not_outlive_it(server: ServerFolder) -> None:
+    """Only `fuels site start` itself is killed; stand-ins take the place of what it starts."""
+    site = server.path.parent / "sites" / "north"
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from fuels.federation.flower import commands, launch, parties\n"
+        f"stays = [sys.executable, '-c', {STAYS!r}]\n"
+        f"commands.supernode = lambda *_: [*stays, {str(site / 'supernode.id')!r}]\n"
+        f"commands.clerk = lambda *_: [*stays, {str(site / 'clerk.id')!r}]\n"
+        f"launch.keep_site(parties.SiteFolder(Path({str(site)!r})), 'synthetic:tiny')\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script])
+    files = [site / "supernode.id", site / "clerk.id"]
+    try:
+        wait(lambda: all(file.exists() and file.read_text() for file in files))
+        below = [int(file.read_text()) for file in files]
+        assert all(is_alive(number) for number in below)
+    finally:
+        parent.kill()
+        parent.wait()
+    wait(lambda: not any(is_alive(number) for number in below), 5)
+
+
 @pytest.mark.parametrize("key", ["port", "control_port"])
 def test_a_port_that_is_in_use_is_named(server: ServerFolder, key: str) -> None:
     port = getattr(server.config, key)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -48,9 +48,7 @@ def keep_server(folder: ServerFolder) -> None:
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name, command in parts.items():
-            running[name] = subprocess.Popen(
-                command, env=environment, start_new_session=True, preexec_fn=bind_to_parent
-            )
+            running[name] = begin(command, environment)
         while not stopping.wait(LOOK):
             for name, child in running.items():
                 if child.poll() is not None:
@@ -62,6 +60,19 @@ def keep_server(folder: ServerFolder) -> None:
         (folder.state / "ready").unlink(missing_ok=True)
         for child in reversed(running.values()):
             end(child)
+
+
+def begin(
+    command: list[str], environment: Mapping[str, str], pass_fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Start a process with a group of its own, which does not outlive this one."""
+    return subprocess.Popen(
+        command,
+        env=environment,
+        pass_fds=pass_fds,
+        start_new_session=True,
+        preexec_fn=bind_to_parent,
+    )
 
 
 def need_ports(folder: ServerFolder) -> None:
@@ -97,9 +108,9 @@ def end(child: subprocess.Popen[bytes]) -> None:
 def keep_site(folder: SiteFolder, data: str) -> None:
     """Run the SuperNode and the clerk, and start them again when they end, until told to stop.
 
-    A SuperNode gives up when the server does not know its key yet, and both may be killed. The
-    lock is inherited by the SuperNode, so that a site is never started twice, even if this process
-    is killed.
+    A SuperNode gives up when the server does not know its key yet, and both may be killed. If this
+    process is, they end with it; the SuperNode inherits the lock besides, so that a site is never
+    started twice where the kernel cannot do that.
     """
     data = site_data(folder, data)
     folder.home.mkdir(parents=True, exist_ok=True)
@@ -112,14 +123,12 @@ def keep_site(folder: SiteFolder, data: str) -> None:
 
         def supernode() -> subprocess.Popen[bytes]:
             command = commands.supernode(folder, data, commands.free_port())
-            child = subprocess.Popen(
-                command, env=environment, pass_fds=[lock.fileno()], start_new_session=True
-            )
+            child = begin(command, environment, pass_fds=[lock.fileno()])
             (folder.state / "supernode.pid").write_text(str(child.pid))
             return child
 
         def clerk() -> subprocess.Popen[bytes]:
-            return subprocess.Popen(commands.clerk(folder), env=environment, start_new_session=True)
+            return begin(commands.clerk(folder), environment)
 
         kept = [Kept("clerk", clerk), Kept("SuperNode", supernode)]
         stopping = threading.Event()
