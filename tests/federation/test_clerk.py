@@ -17,7 +17,7 @@ from tests.federation.helpers import LIMIT, make_federation, settings
 from fuels.federation.codec import decode, encode
 from fuels.federation.flower import commands
 from fuels.federation.flower.clerk import SOCKET, Question, ask
-from fuels.federation.flower.launch import Kept
+from fuels.federation.flower.launch import Kept, stop
 from fuels.federation.flower.letters import request
 from fuels.federation.flower.parties import RefusalError, Rules, SiteFolder
 from fuels.messages import Download
@@ -110,6 +110,6 @@ def test_what_a_site_keeps_running_is_started_again_until_it_is_stopped() -> Non
         if begun:
             begun[0].kill()
         time.sleep(0.05)
-    kept.stop()
+    stop([kept])
     assert len(begun) == 2 and all(process.poll() is not None for process in begun)
     assert not kept.is_alive()

@@ -19,7 +19,7 @@ from fuels.errors import FuelsError
 from fuels.federation.flower import commands, launch
 from fuels.federation.flower.demo import LAUNCH, descendants, is_alive
 from fuels.federation.flower.found import found
-from fuels.federation.flower.parties import ServerFolder
+from fuels.federation.flower.parties import ServerFolder, SiteFolder
 
 pytest.importorskip("flwr")
 STAYS = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
@@ -91,6 +91,50 @@ def test_told_to_stop_it_ends_all_without_an_error(
             signal.signal(number, handler)
     assert not any(is_alive(number) for number in ids(server, list(parts)))
     assert not (server.state / "ready").exists()  # nobody takes it for one that is there
+
+
+def test_those_that_do_not_end_are_killed_with_all_they_started_after_one_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaf = "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    inner = deaf + STAYS
+    outer = f"{deaf}subprocess.run([sys.executable, '-c', {inner!r}, sys.argv[1]])"
+    files = [tmp_path / "one", tmp_path / "two"]
+    children = [launch.begin([sys.executable, "-c", outer, str(f)], os.environ) for f in files]
+    wait(lambda: all(file.exists() and file.read_text() for file in files))
+    monkeypatch.setattr(launch, "ENDING", 2.0)
+    began = time.monotonic()
+    launch.end(children)
+    assert 2.0 <= time.monotonic() - began < 3.9  # not one wait after the other
+    assert [child.returncode for child in children] == [-signal.SIGKILL] * 2
+    wait(lambda: not any(is_alive(int(file.read_text())) for file in files), 5)
+
+
+def test_a_site_that_is_told_to_stop_kills_what_does_not(
+    server: ServerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = SiteFolder(server.path.parent / "sites" / "north")
+    files = [site.path / "supernode.id", site.path / "clerk.id"]
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + STAYS
+    for name, script, file in zip(("supernode", "clerk"), (deaf, STAYS), files, strict=True):
+        command = [sys.executable, "-c", script, str(file)]
+        monkeypatch.setattr(commands, name, lambda *_, command=command: command)
+    monkeypatch.setattr(launch, "ENDING", 1.0)
+
+    def stop() -> None:
+        wait(lambda: all(file.exists() and file.read_text() for file in files))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        launch.keep_site(site, "synthetic:tiny")
+    finally:
+        thread.join()
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+            signal.signal(number, handler)
+    assert not any(is_alive(int(file.read_text())) for file in files)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel offers nothing like it")

@@ -58,8 +58,7 @@ def keep_server(folder: ServerFolder) -> None:
                     )
     finally:
         (folder.state / "ready").unlink(missing_ok=True)
-        for child in reversed(running.values()):
-            end(child)
+        end(list(reversed(running.values())))  # the steward first: it takes up what ends
 
 
 def begin(
@@ -95,14 +94,23 @@ def need_ports(folder: ServerFolder) -> None:
                 ) from None
 
 
-def end(child: subprocess.Popen[bytes]) -> None:
-    """Ask a process to end, and wait; one that does not is killed."""
-    child.terminate()
-    try:
-        child.wait(ENDING)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+def end(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ask processes to end, all at once, and wait; those that do not in time are killed."""
+    for child in children:
+        child.terminate()
+    latest = time.monotonic() + ENDING
+    for child in children:
+        try:
+            child.wait(max(0.0, latest - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            kill_group(child)
+            child.wait()
+
+
+def kill_group(child: subprocess.Popen[bytes]) -> None:
+    """Kill a process with all that it started and left behind, in its own group."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def keep_site(folder: SiteFolder, data: str) -> None:
@@ -137,8 +145,7 @@ def keep_site(folder: SiteFolder, data: str) -> None:
         for process in kept:
             process.start()
         stopping.wait()
-        for process in kept:
-            process.stop()
+        stop(kept)
 
 
 class Kept(threading.Thread):
@@ -159,19 +166,21 @@ class Kept(threading.Thread):
                 child = self.child = self.begin()
             began = time.monotonic()
             status = child.wait()
-            with suppress(ProcessLookupError):  # what it started and left behind, in its own group
-                os.killpg(child.pid, signal.SIGKILL)
+            kill_group(child)
             if not self.stopping.is_set():
                 pause = SHORTEST if time.monotonic() - began > LONGEST else min(2 * pause, LONGEST)
                 log.warning("the %s ended (status %d): again in %g s", self.name, status, pause)
                 self.stopping.wait(pause)
 
-    def stop(self) -> None:
-        with self.lock:
-            self.stopping.set()
-            if self.child is not None:
-                self.child.terminate()
-        self.join()
+
+def stop(kept: Sequence[Kept]) -> None:
+    """End what is kept, all at once, and start none of it again."""
+    for process in kept:
+        with process.lock:
+            process.stopping.set()
+    end([process.child for process in kept if process.child is not None])
+    for process in kept:
+        process.join()
 
 
 def site_data(folder: SiteFolder, data: str) -> str:
