@@ -125,6 +125,8 @@ def test_folders_can_be_written_and_data_only_read() -> None:
         assert shlex.split(section["ExecStart"])[3] == section["ReadWritePaths"]
         assert section["ReadWritePaths"].endswith(folder)
         assert section["Restart"] == "always"
+        # All else is read-only, wherever the data lie; a path that is not there stops a unit.
+        assert section["ProtectSystem"] == "strict" and "ReadOnlyPaths" not in section
     site = services()["north"]
     assert "./metro/sites/north:/site" in site["volumes"]
     assert f"./north.parquet:{site['command'][-1]}:ro" in site["volumes"]
