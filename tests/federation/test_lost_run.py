@@ -116,6 +116,42 @@ def test_the_steward_does_not_take_up_what_is_not_there(
     assert submitted == [] and Current(server).read()["state"] == "failed"
 
 
+def test_a_run_that_always_ends_at_once_has_failed_after_some_tries(
+    server: ServerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round that ends in between begins the count anew."""
+
+    class OverError(Exception):
+        pass
+
+    run = launch.new_run(server, Settings())
+    submitted: list[str] = []
+
+    def submit(_: ServerFolder) -> str:
+        submitted.append(run)
+        if len(submitted) == 4:
+            (server.runs / run / "metrics.jsonl").write_text('{"round": 1}\n')
+        return ""
+
+    def sleep(_: float) -> None:
+        if Current(server).read()["state"] == "failed" or len(submitted) > 20:
+            raise OverError
+
+    now = iter(range(0, 10**6, 100))
+    monkeypatch.setattr(steward.time, "sleep", sleep)
+    monkeypatch.setattr(steward.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(steward, "is_listening", lambda _: True)
+    monkeypatch.setattr(steward, "register_keys", lambda _: True)
+    monkeypatch.setattr(steward, "submit", submit)
+    Current(server).write(state="running")
+    with pytest.raises(OverError):
+        steward.stand_by(server)
+    assert len(submitted) == 4 + steward.TRIES
+    current = Current(server).read()
+    assert current["state"] == "failed"
+    assert "taken up 5 times and ended without a round each time" in current["reason"]
+
+
 def test_a_damaged_note_of_the_current_run_is_one_sentence(server: ServerFolder) -> None:
     server.current.write_text("{half a")
     with pytest.raises(FuelsError, match="damaged; without this file a new run can be started"):

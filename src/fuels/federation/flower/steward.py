@@ -26,6 +26,7 @@ ACTIVE = ("running", "submitted")  # states of a run that is not over
 LOOK = 1.0  # seconds between two looks
 AGAIN = 30.0  # seconds before what failed with the keys is tried again
 GRACE = 60.0  # seconds a submitted run has to begin
+TRIES = 5  # times that a run is taken up without a round that ends
 
 
 def submit(folder: ServerFolder) -> str:
@@ -118,6 +119,33 @@ class Keys:
             return 0
 
 
+class Tries:
+    """How often the current run was taken up since its last round: not for ever."""
+
+    def __init__(self, folder: ServerFolder) -> None:
+        self.folder = folder
+        self.count, self.mark = 0, ("", 0)
+
+    def are_over(self) -> bool:
+        """Whether it was too often; then the run has failed, and its note says so."""
+        run = str(Current(self.folder).read()["run"])
+        metrics = self.folder.runs / run / "metrics.jsonl"  # it grows by a line a round
+        mark = (run, metrics.stat().st_size if metrics.is_file() else 0)
+        if mark != self.mark:
+            self.count, self.mark = 0, mark
+        if self.count < TRIES:
+            return False
+        reason = (
+            f"it was taken up {TRIES} times and ended without a round each time:"
+            f" {self.folder.state / 'server.log'} may say why; fuels federation run --resume tries"
+            " again"
+        )
+        log.error("run %s: %s", run, reason)
+        self.count = 0  # for whoever resumes it
+        Current(self.folder).write(state="failed", reason=reason)
+        return True
+
+
 def stand_by(folder: ServerFolder) -> None:
     """As long as the SuperLink lives: register keys, then keep the current run going."""
     while not is_listening(folder):
@@ -125,7 +153,7 @@ def stand_by(folder: ServerFolder) -> None:
     keys = Keys(folder)
     keys.look()
     (folder.state / "ready").write_text(str(os.getppid()))
-    idle_since, taken_up = None, False
+    idle_since, taken_up, tries = None, False, Tries(folder)
     while True:
         keys.look()
         state = standing(folder).get("state")
@@ -135,12 +163,15 @@ def stand_by(folder: ServerFolder) -> None:
             idle_since = time.monotonic()
         # A run that has begun and is not at work was cut off; one just handed over needs a while.
         patience = GRACE if taken_up or state == "submitted" else 2 * LOOK
-        if idle_since is not None and time.monotonic() - idle_since > patience:
+        waited = idle_since is not None and time.monotonic() - idle_since > patience
+        if waited and not tries.are_over():
             idle_since, taken_up = time.monotonic(), True
             log.info("the current run is not at work: it is taken up again")
             reason = submit(folder)
             if reason:
                 log.error("the run could not be taken up: %s", reason)
+            else:
+                tries.count += 1
         time.sleep(LOOK)
 
 
