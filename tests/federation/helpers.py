@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from click.testing import Result
+from typer.testing import CliRunner
 
+from fuels.cli.commands import app
 from fuels.config import Settings, merge
 from fuels.errors import FuelsError
 from fuels.federation.checkpoint import load_state
@@ -25,6 +28,15 @@ from fuels.report.folder import RunFolder
 NEVER = float("inf")
 SITES = {"north": ["a", "d"], "south": ["b", "e"], "east": ["c", "f"]}
 LIMIT = 2**24  # bytes of any message here
+
+
+def fuels(*arguments: object) -> Result:
+    """A command of the command line, which must succeed; its errors are raised."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if isinstance(result.exception, FuelsError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result
 
 
 def settings(method: str = "fuels", rounds: int = 3, **training: object) -> Settings:

@@ -9,12 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from typer.testing import CliRunner
+from tests.federation.helpers import fuels
 
-from fuels.cli.commands import app
 from fuels.errors import FuelsError
 from fuels.federation.flower.found import found
 from fuels.federation.flower.issue import admit
@@ -36,14 +34,6 @@ def kept(metro: Path, tmp_path: Path) -> Path:
     shutil.move(metro / "server", tmp_path / "server")
     shutil.move(metro / "sites", tmp_path / "sites")
     return metro
-
-
-def fuels(*arguments: object) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if isinstance(result.exception, FuelsError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result
 
 
 def public(folder: Path) -> str:
@@ -314,3 +304,5 @@ def test_a_key_made_by_hand_as_the_runbook_once_said(tmp_path: Path, metro: Path
     command = [keygen, "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(file)]
     subprocess.run(command, check=True, timeout=60)
     fuels("server", "admit", metro, "north", tmp_path / "site.key.pub")
+    line = " ".join((tmp_path / "site.key.pub").read_text().split()[:2])
+    assert line in (metro / "server/server.toml").read_text()

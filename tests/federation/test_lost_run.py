@@ -5,15 +5,13 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
-from tests.federation.helpers import World, settings
-from typer.testing import CliRunner
+from tests.federation.helpers import World, fuels, settings
 
-from fuels.cli.commands import app
 from fuels.config import Settings
 from fuels.errors import FuelsError
 from fuels.federation.flower import commands, launch, state, steward
@@ -31,12 +29,13 @@ def server(tmp_path: Path) -> ServerFolder:
     return ServerFolder(tmp_path / "metro")
 
 
-def fuels(*arguments: object) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if isinstance(result.exception, FuelsError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result
+def hurry(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
+    """A steward whose every look is 100 seconds after the one before, at a server that listens."""
+    now = iter(range(0, 10**6, 100))
+    monkeypatch.setattr(steward.time, "sleep", sleep)
+    monkeypatch.setattr(steward.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(steward, "is_listening", lambda _: True)
+    monkeypatch.setattr(steward, "register_keys", lambda _: True)
 
 
 @pytest.mark.parametrize("was", ["running", "submitted"])
@@ -96,11 +95,7 @@ def test_the_steward_does_not_take_up_what_is_not_there(
         if len(looks) > 5:
             raise OverError
 
-    now = iter(range(0, 10**6, 100))
-    monkeypatch.setattr(steward.time, "sleep", sleep)
-    monkeypatch.setattr(steward.time, "monotonic", lambda: next(now))
-    monkeypatch.setattr(steward, "is_listening", lambda _: True)
-    monkeypatch.setattr(steward, "register_keys", lambda _: True)
+    hurry(monkeypatch, sleep)
     submitted: list[str] = []
     monkeypatch.setattr(steward, "submit", lambda _: submitted.append("run") or "")
     launch.new_run(server, Settings())
@@ -137,11 +132,7 @@ def test_a_run_that_always_ends_at_once_has_failed_after_some_tries(
         if Current(server).read()["state"] == "failed" or len(submitted) > 20:
             raise OverError
 
-    now = iter(range(0, 10**6, 100))
-    monkeypatch.setattr(steward.time, "sleep", sleep)
-    monkeypatch.setattr(steward.time, "monotonic", lambda: next(now))
-    monkeypatch.setattr(steward, "is_listening", lambda _: True)
-    monkeypatch.setattr(steward, "register_keys", lambda _: True)
+    hurry(monkeypatch, sleep)
     monkeypatch.setattr(steward, "submit", submit)
     Current(server).write(state="running")
     with pytest.raises(OverError):
