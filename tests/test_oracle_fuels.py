@@ -14,7 +14,7 @@ from fuels.build import Job
 from fuels.data.panel import Panel
 from fuels.losses import inter_loss, intra_loss, prediction_loss, unit
 from fuels.randomness import AUGMENTATION, FILTER, generator
-from fuels.training import gradients
+from fuels.training import gradients, leaves
 from small_federation import (
     PERIOD,
     assert_same_models,
@@ -115,18 +115,18 @@ def test_forward_losses_and_gradients_at_hidden_128(wide: tuple[Job, oracle.Fede
     positive, negative = unit(given)
     ours, slopes = {}, {}
     for key in ("prediction", "intra", "inter"):
-        leaves = group.leaves(names)
-        encoded = network.encode(leaves, batch.views, batch.clock)
+        parts = leaves(group.parts, names)
+        encoded = network.encode(parts, batch.views, batch.clock)
         r, u = encoded[:, :PERIOD], unit(encoded)
         if key == "prediction":
-            said = network.decode(leaves, r, batch.x, batch.clock)
+            said = network.decode(parts, r, batch.x, batch.clock)
             loss = prediction_loss(batch.y[..., 0], said, batch.weight[..., 0])
         elif key == "intra":
-            W = leaves["filter"].view(3, PERIOD, PERIOD)
+            W = parts["filter"].view(3, PERIOD, PERIOD)
             loss = intra_loss(u[:, :PERIOD], u[:, PERIOD:], W, 0.02, batch.row_weight)
         else:
             loss = inter_loss(u[:, :PERIOD], positive, negative, 0.02, batch.row_weight)
-        ours[key], slopes[key] = loss.detach(), gradients(loss, names, leaves)
+        ours[key], slopes[key] = loss.detach(), gradients(loss, names, parts)
     for n, client in enumerate(fed.clients):
         model, theirs = fed.model(), client.batches()[0]
         share = generator(0, AUGMENTATION, client.id, 1, 0).uniform(0.8, 1.0, PERIOD)

@@ -354,9 +354,22 @@ def test_states_are_plain_safetensors(tmp_path: Path) -> None:
         "bytes": np.frombuffer(b"abc", np.uint8),
     }
     save_state(tmp_path / "s", arrays, {"round": 3})
-    found, facts = load_state(tmp_path / "s")
-    assert facts == {"round": 3}
-    for name, array in load_file(tmp_path / "s").items():
-        np.testing.assert_array_equal(array, arrays[name])
-        assert array.dtype == found[name].dtype == arrays[name].dtype
-    assert found.keys() == arrays.keys()
+    official = load_file(tmp_path / "s")
+    for mapped in (False, True):
+        found, facts = load_state(tmp_path / "s", mapped=mapped)
+        assert facts == {"round": 3}
+        assert found.keys() == official.keys() == arrays.keys()
+        for name, array in official.items():
+            np.testing.assert_array_equal(array, arrays[name])
+            np.testing.assert_array_equal(found[name], arrays[name])
+            assert array.dtype == found[name].dtype == arrays[name].dtype
+
+
+def test_writing_to_a_mapped_state_leaves_its_file_alone(tmp_path: Path) -> None:
+    save_state(tmp_path / "s", {"x": np.zeros((3, 2), np.float32)}, {})
+    found, _ = load_state(tmp_path / "s", mapped=True)
+    found["x"][1] = 7.0
+    assert found["x"].sum() == 14
+    assert load_state(tmp_path / "s")[0]["x"].sum() == 0
+    save_state(tmp_path / "s", {"x": np.ones((3, 2), np.float32)}, {})  # replaced while it is open
+    assert found["x"].sum() == 14

@@ -230,10 +230,6 @@ class Group:
         mix = torch.from_numpy(draws.astype(np.float32)).to(self.device)
         return torch.where(self.data.shiftable, mix, 1.0)
 
-    def leaves(self, names: Sequence[str]) -> Parts:
-        """The parts, with those to be trained set up to collect gradients."""
-        return leaves(self.parts, names)
-
     def updates(self, names: Sequence[str], active: Tensor) -> dict[str, list[Update]]:
         """Begins an optimiser step of the named parts; inactive clients will not move."""
         return {n: [self.optimiser.update(self.parts[n], self.slots[n], active)] for n in names}

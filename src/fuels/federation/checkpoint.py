@@ -8,6 +8,8 @@ checksum of both: a damaged file is refused, not gone on with. It is CRC-32, whi
 from __future__ import annotations
 
 import json
+import math
+import mmap
 import os
 import zlib
 from collections.abc import Mapping
@@ -87,11 +89,19 @@ def _bytes(array: NDArray[Any]) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def load_state(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Arrays and facts as `save_state` wrote them."""
+def load_state(
+    path: Path, *, mapped: bool = False
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Arrays and facts as `save_state` wrote them.
+
+    Mapped arrays are views of the file, for whoever copies them elsewhere at once: what was read of
+    them the system may drop again, so that a state of many clients is not held twice. Writing to
+    them does not change the file.
+    """
     try:
-        with safe_open(path, framework="np") as file:
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        with safe_open(path, framework="np") as file:  # checks the header, also for _map
+            names = file.keys()
+            arrays = _map(path) if mapped else {name: file.get_tensor(name) for name in names}
             about = file.metadata() or {}
             facts = json.loads(about["facts"])
     except FileNotFoundError:  # the package says so of a file that may not be read, too
@@ -103,6 +113,23 @@ def load_state(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     if about.get(CHECKSUM, found := checksum(arrays, about["facts"])) != found:
         raise FuelsError(f"{path}: damaged, its content does not fit its checksum")
     return arrays, facts
+
+
+def _map(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a safetensors file, copied page by page as they are written to."""
+    with path.open("rb") as file:
+        start = 8 + int.from_bytes(file.read(8), "little")
+        header: dict[str, Any] = json.loads(file.read(start - 8))
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    types = {kind: name for name, kind in _TYPES.items()}
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, about in header.items():
+        if name != "__metadata__":
+            shape = tuple(about["shape"])
+            offset, count = start + about["data_offsets"][0], math.prod(shape)
+            flat = np.frombuffer(content, types[about["dtype"]], count, offset)
+            arrays[name] = flat.reshape(shape)
+    return arrays
 
 
 def stamp(path: Path) -> str:

@@ -68,8 +68,8 @@ class Journal:
         self.steps += 1
 
     def load(self) -> tuple[Arrays, dict[str, Any]]:
-        """The state that was saved last."""
-        arrays, facts = load_state(self.path)
+        """The state that was saved last, as views of its file: copy what is kept."""
+        arrays, facts = load_state(self.path, mapped=True)
         whole, step = stamp(self.path), 1
         while (path := self._step(step)).exists():
             if facts_of(path).get("after") != whole:  # left over from an earlier whole

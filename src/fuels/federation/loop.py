@@ -280,11 +280,12 @@ class Loop:
     def load(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
         if tuple(facts["clients"]) != self.clients:
             raise FuelsError("the checkpoint belongs to other clients than the data have now")
-        self.server.load(unprefixed("server", arrays))
+        # What the server keeps must not hang on the file that it was read from.
+        self.server.load({n: np.array(a) for n, a in unprefixed("server", arrays).items()})
         self.transport.load(unprefixed(SITES, arrays))
         self.val_mse = np.array(arrays["loop/val_mse"])
         self.val_mae = np.array(arrays["loop/val_mae"])
-        best = unprefixed("best", arrays)
+        best = {name: np.array(array) for name, array in unprefixed("best", arrays).items()}
         self.best_download = Download(shared=best) if best else None
         self.round = int(facts["round"])
         self.best_score, self.best_round = float(facts["best_score"]), int(facts["best_round"])
