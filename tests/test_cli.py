@@ -53,6 +53,13 @@ def test_json_is_the_summary(fuels: Fuels, csv: str, tmp_path: Path) -> None:
     assert json.loads(out) == json.loads((tmp_path / "r" / "summary.json").read_text())
 
 
+def test_profile_shows_every_stage_of_a_round(fuels: Fuels, csv: str) -> None:
+    code, out, err = fuels("run", "--data", csv, "--out", "r", "--profile", *SMALL)
+    assert code == 0, err
+    shown = [line.split()[0] for line in out.splitlines() if line.strip()]
+    assert {"train", "aggregate", "evaluate", "save"} <= set(shown)
+
+
 def test_the_default_run_says_it_is_synthetic_and_quick(fuels: Fuels) -> None:
     code, out, err = fuels("run", "--clients", "3", *SMALL)
     assert code == 0, err

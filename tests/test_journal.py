@@ -109,6 +109,36 @@ def test_a_damaged_small_file_is_refused(tmp_path: Path) -> None:
         Journal(path).load()
 
 
+@pytest.mark.parametrize("length", [0, 5, 40, -1])
+def test_a_small_file_that_was_cut_off_is_refused(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "state.safetensors"
+    journal = Journal(path)
+    for number, (arrays, rows) in enumerate(states(3), start=1):
+        save(journal, number, arrays, rows)
+    small = tmp_path / "state-2.safetensors"
+    small.write_bytes(small.read_bytes()[:length])
+    with pytest.raises(FuelsError, match=r"state-2.safetensors: .*delete it.*the round before, 2"):
+        Journal(path).load()
+    small.unlink()
+    assert_last(path, states(3)[1][0], 2)
+
+
+def test_what_changed_is_not_held_in_memory(tmp_path: Path) -> None:
+    """The rows of small files go into a copy on disk; the state's own file stays as it is."""
+    path = tmp_path / "state.safetensors"
+    journal = Journal(path)
+    for number, (arrays, rows) in enumerate(states(3), start=1):
+        save(journal, number, arrays, rows)
+    before, names = path.read_bytes(), files(tmp_path)
+    read, _ = Journal(path).load()
+    assert path.read_bytes() == before and files(tmp_path) == names
+    where = Path("/proc/self/maps")
+    if where.exists():
+        assert f"{path}.tmp (deleted)" in where.read_text()
+    del read
+    assert not where.exists() or f"{path}.tmp" not in where.read_text()
+
+
 def test_a_damaged_file_of_an_earlier_whole_stands_in_nobodys_way(tmp_path: Path) -> None:
     path, made = tmp_path / "state.safetensors", states(4)
     journal = Journal(path)

@@ -50,6 +50,18 @@ def test_jsd_with_zeros_by_hand(kernels: str) -> None:
     assert out[0, 3] == 0.0
 
 
+def test_jsd_of_long_prototypes_of_single_peaks() -> None:
+    """As long as a concatenation prototype, and as far apart as can be: ln 2 in every row."""
+    rng = np.random.default_rng(4)
+    peaks = np.stack([rng.permutation(16)[:2] for _ in range(888)])
+    P = np.zeros((2, 888, 16), dtype=np.float32)
+    for member in range(2):
+        P[member, np.arange(888), peaks[:, member]] = 1.0
+    out = np.zeros((2, 2), dtype=np.float32)
+    pairwise_jsd(P, np.arange(2), out)
+    assert abs(float(out[0, 1]) - np.log(2)) < 2e-7
+
+
 def test_jsd_touches_only_pairs_with_a_fresh_member() -> None:
     P = distributions(9, 4, 32, seed=13, spread=0.5)
     out = np.full((9, 9), -1.0, dtype=np.float32)

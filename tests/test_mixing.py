@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 from conftest import make_panel
 from fuels.build import build
@@ -48,6 +50,27 @@ def trained(panel: Panel) -> tuple[PersonalModels, Dataset]:
         parts = job.site.models(job.loop.final_download())
         kind = {"encoder": "gru", "hidden": 6, "method": "fuels"}
         return personal_models(job.dataset, parts, {}, **kind), job.dataset  # type: ignore[arg-type]
+
+
+class Elsewhere:
+    """A tensor of another device, as far as this can be had without one: only `cpu` gives it."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value = value
+
+    def detach(self) -> Elsewhere:
+        return self
+
+    def cpu(self) -> torch.Tensor:
+        return self.value
+
+
+def test_models_are_brought_to_the_processor(trained: tuple[PersonalModels, Dataset]) -> None:
+    """Whatever device trained them, the mixture and `fuels forecast` compute there."""
+    models, dataset = trained
+    away: Any = {name: Elsewhere(part) for name, part in models.parts.items()}
+    here = personal_models(dataset, away, {}, encoder="gru", hidden=6, method="fuels")
+    assert all(torch.equal(here.parts[name], part) for name, part in models.parts.items())
 
 
 def until(history: History, steps: int) -> History:

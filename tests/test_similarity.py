@@ -128,6 +128,21 @@ def test_means_do_not_depend_on_how_many_are_taken_at_once(monkeypatch: pytest.M
         np.testing.assert_allclose(ours, whole, rtol=0, atol=1e-6)
 
 
+def test_the_server_holds_prototypes_few_times() -> None:
+    """As distributions once more, and in double precision only some of them."""
+    count, shape = 2000, (4, 32)
+    size = 4 * count * shape[0] * shape[1]
+    drawn = np.random.default_rng(0).random((count, *shape), dtype=np.float32)
+    softmax_rows(drawn[:2])
+    tracemalloc.start()
+    try:
+        softmax_rows(drawn)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size < peak < 3 * size
+
+
 def test_the_server_holds_few_tables_of_pairs_at_once() -> None:
     """Bytes per pair of clients: 4 are the table of divergences itself, 4 more find beta."""
     clients = 1200

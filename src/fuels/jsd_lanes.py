@@ -30,7 +30,7 @@ from fuels.model.lanes import (
     total,
 )
 
-CHUNK = 16 * LANES  # summed in registers, then added to the sum of chunks: fewer roundings
+CHUNK = 16 * LANES  # summed in registers, then added to the sum of chunks in double precision
 TINY = np.float32(1e-30)  # where both are 0 nothing is added
 BLOCK = 16  # distributions that stay in the cache while all others pass by
 
@@ -67,7 +67,7 @@ def _chunk_by_logs(a: int, b: int, start: int, stop: int) -> Lanes:
 @compiled()
 def _divergence(a: int, b: int, size: int) -> float:
     """Sum over size numbers of s f(d)."""
-    whole = spread(np.float32(0.0))
+    whole = 0.0
     one, tiny = spread(np.float32(1.0)), spread(TINY)
     for start in range(0, size, CHUNK):
         stop = min(start + CHUNK, size)
@@ -89,8 +89,8 @@ def _divergence(a: int, b: int, size: int) -> float:
             part = part + difference * d * g
         if any_above(largest, np.float32(0.7)):
             part = _chunk_by_logs(a, b, start, stop)
-        whole = whole + part
-    return float(total(whole))
+        whole += np.float64(total(part))
+    return whole
 
 
 @compiled(void(float32[:, ::1], int64, int64[::1], int64, int64[::1], float32[:, ::1]))

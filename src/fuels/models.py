@@ -83,10 +83,11 @@ def personal_models(
     hidden: int,
     method: str,
 ) -> PersonalModels:
+    """Whatever trained them: forecasts are made on the CPU, so the parts are brought there."""
     panel = dataset.panel
     return PersonalModels(
         ids=dataset.ids,
-        parts=parts,
+        parts={name: part.detach().cpu() for name, part in parts.items()},
         own=dict(own),
         mean=dataset.mean,
         std=dataset.std,
@@ -104,7 +105,7 @@ def personal_models(
 
 def save_models(path: Path, models: PersonalModels) -> None:
     arrays: dict[str, NDArray[Any]] = {"mean": models.mean, "std": models.std}
-    arrays |= prefixed("model", {n: p.cpu().numpy() for n, p in models.parts.items()})
+    arrays |= prefixed("model", {n: p.numpy() for n, p in models.parts.items()})
     arrays |= prefixed("own", models.own)
     facts = {
         "format": FORMAT,

@@ -19,15 +19,17 @@ from fuels.jsd_kernel import pairwise_jsd
 from fuels.model.backend import threads
 
 Floats32 = NDArray[np.float32]
-BLOCK = 512  # clients whose means are taken at once
+BLOCK = 512  # clients whose distributions or means are taken at once
 SAME = 1e-5  # clients with equal data differ by less than this, through the draw of W_n alone
 
 
 def softmax_rows(prototypes: Floats32) -> Floats32:
-    """Rows [.., width] as distributions."""
-    shifted = prototypes - prototypes.max(axis=-1, keepdims=True)
-    weights = np.exp(shifted.astype(np.float64))
-    rows: Floats32 = (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
+    """Rows [member, .., width] as distributions, in double precision for some members at a time."""
+    rows = np.empty_like(prototypes)
+    for start in range(0, len(prototypes), BLOCK):
+        part = prototypes[start : start + BLOCK]
+        weights = np.exp((part - part.max(axis=-1, keepdims=True)).astype(np.float64))
+        rows[start : start + BLOCK] = weights / weights.sum(axis=-1, keepdims=True)
     return rows
 
 
@@ -68,7 +70,8 @@ class SimilarityTable:
         place[members] = np.arange(len(members))
         whole = len(members) == len(self.clients)  # the table itself then, and no copy of it
         block = self.jsd if whole else np.ascontiguousarray(self.jsd[np.ix_(members, members)])
-        pairwise_jsd(self.distributions(self.prototypes[members]), place[fresh], block, threads())
+        known = self.prototypes if whole else self.prototypes[members]
+        pairwise_jsd(self.distributions(known), place[fresh], block, threads())
         if not whole:
             self.jsd[np.ix_(members, members)] = block
         old = len(members) - len(fresh)

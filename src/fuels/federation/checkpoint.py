@@ -1,8 +1,8 @@
 """Durable state: one file, replaced as a whole, so that a kill at any moment leaves a good one.
 
 Arrays are kept in safetensors (no pickle), small facts as JSON in its header. Beside them stands a
-checksum of both: a damaged file is refused, not gone on with. It is CRC-32, which for the 120 MB of
-100 clients takes 0.06 s; SHA-256 takes 0.15 s and BLAKE2b 0.25 s.
+checksum of both: a damaged file is refused, not gone on with. It is CRC-32, which for 120 MB
+takes 0.06 s; SHA-256 takes 0.15 s and BLAKE2b 0.25 s.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ def load_state(
     them does not change the file.
     """
     try:
-        with safe_open(path, framework="np") as file:  # checks the header, also for _map
+        with safe_open(path, framework="np") as file:  # checks the header, also for mapping
             names = file.keys()
-            arrays = _map(path) if mapped else {name: file.get_tensor(name) for name in names}
+            arrays = map_arrays(path) if mapped else {n: file.get_tensor(n) for n in names}
             about = file.metadata() or {}
             facts = json.loads(about["facts"])
     except FileNotFoundError:  # the package says so of a file that may not be read, too
@@ -115,12 +115,16 @@ def load_state(
     return arrays, facts
 
 
-def _map(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a safetensors file, copied page by page as they are written to."""
-    with path.open("rb") as file:
+def map_arrays(path: Path, *, shared: bool = False) -> dict[str, NDArray[Any]]:
+    """The arrays of a sound safetensors file where they lie in it.
+
+    What is written to them goes to the file where it is shared, and else into memory of their own.
+    """
+    access = mmap.ACCESS_WRITE if shared else mmap.ACCESS_COPY
+    with path.open("r+b" if shared else "rb") as file:
         start = 8 + int.from_bytes(file.read(8), "little")
         header: dict[str, Any] = json.loads(file.read(start - 8))
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        content = mmap.mmap(file.fileno(), 0, access=access)
     types = {kind: name for name, kind in _TYPES.items()}
     arrays: dict[str, NDArray[Any]] = {}
     for name, about in header.items():

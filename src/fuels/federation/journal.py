@@ -8,6 +8,7 @@ one it belongs to by its checksum: one that a kill left behind is no part of a l
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.federation.checkpoint import facts_of, load_state, save_state, stamp
+from fuels.federation.checkpoint import facts_of, load_state, map_arrays, save_state, stamp
 
 Arrays = dict[str, NDArray[Any]]
 Rows = Mapping[str, NDArray[np.int64]]  # of some arrays: the rows that changed
@@ -68,18 +69,20 @@ class Journal:
         self.steps += 1
 
     def load(self) -> tuple[Arrays, dict[str, Any]]:
-        """The state that was saved last, as views of its file: copy what is kept."""
+        """The state that was saved last, as views of a file: copy what is kept."""
         arrays, facts = load_state(self.path, mapped=True)
         whole, step = stamp(self.path), 1
         while (path := self._step(step)).exists():
-            if facts_of(path).get("after") != whole:  # left over from an earlier whole
-                break
             try:
+                if facts_of(path).get("after") != whole:  # left over from an earlier whole
+                    break
                 given, about = load_state(path)
             except FuelsError as error:
                 raise FuelsError(
                     f"{error}; delete it to go on from the round before, {facts.get('round')}"
                 ) from None
+            if step == 1:
+                arrays = self._copied()
             for name, array in given.items():
                 kind, _, own = name.partition("/")
                 if kind == FIRST:
@@ -88,6 +91,17 @@ class Journal:
                     arrays[name] = array
             facts, step = about["facts"], step + 1
         return arrays, facts
+
+    def _copied(self) -> Arrays:
+        """The whole in a file that has no name any more: what is written to it needs no memory."""
+        copy = self.path.with_name(f"{self.path.name}.tmp")
+        try:
+            shutil.copyfile(self.path, copy)
+            return map_arrays(copy, shared=True)
+        except OSError as error:
+            raise FuelsError(f"{copy}: cannot be written ({error.strerror})") from None
+        finally:
+            copy.unlink(missing_ok=True)  # its content stays until nobody looks at it
 
     def delete(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -151,7 +151,7 @@ class Site:
         first, last = self.dataset.split.part(part)
 
         def work(index: NDArray[np.int64]) -> NDArray[np.float32]:
-            chosen = {name: value[index] for name, value in models.items()}
+            chosen = {name: value[index].to(self.device) for name, value in models.items()}
             return self._predict(chosen, index, first, last)
 
         return np.concatenate(self._in_groups(work, np.arange(len(self.ids))))
