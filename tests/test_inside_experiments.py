@@ -17,6 +17,7 @@ from fuels.data.windows import prepare
 from fuels.errors import FuelsError
 from fuels.experiments import complexity, data, filtering, similarity, theory
 from fuels.federation.journal import Journal
+from fuels.similarity import SimilarityTable
 from inside import ENGINE, PERIOD, context_of, job_of, small_panel
 
 # -- data --------------------------------------------------------------------------------------
@@ -119,6 +120,21 @@ def test_order_puts_alike_clients_together() -> None:
     np.fill_diagonal(values, 0.0)
     ordered = kind[similarity.order_by(values)]
     assert abs(np.diff(ordered)).sum() == 1
+
+
+def test_pull_by_hand() -> None:
+    """Two clients at a right angle, one row each: nearer by 1, a sigmoid of -1 / tau is left."""
+    table = SimilarityTable(["a", "b"], (1, 2))
+    table.update(["a", "b"], np.array([[[1.0, 0.0]], [[0.0, 1.0]]], dtype=np.float32))
+    nearer, left = similarity.pull(table, beta=0.0, tau=0.5)
+    # The only pair is at every percentile, so both are alike, and nobody has an NR_n.
+    assert np.isnan(nearer) and np.isnan(left)
+    table = SimilarityTable(["a", "b", "c"], (1, 2))
+    rows = np.array([[[1.0, 0.0]], [[1.0, 0.0]], [[0.0, 1.0]]], dtype=np.float32)
+    table.update(["a", "b", "c"], rows)
+    nearer, left = similarity.pull(table, beta=0.0, tau=0.5)
+    assert nearer == pytest.approx(1.0)
+    assert left == pytest.approx(1 / (1 + np.exp(2.0)))
 
 
 def test_similarity_runs(tmp_path: Path) -> None:

@@ -5,6 +5,10 @@ to sum to one. Prototypes: the divergences the server holds after the last round
 where its divergence is at most the 50th percentile of all pairs, on both sides. Agreement is the
 share of pairs on which both sides say the same; two sides that know nothing of each other agree on
 half of them, and `chance` says how far luck alone may carry, by relabelling clients at random.
+
+Pull: how strongly L_inter still moves a client at the end, from 0 to 1. Its gradient is that of
+(cos to NR_n - cos to PR_n) / tau times sigmoid of the same; the sigmoid is the pull. It is 1/2 for
+a client as near to one as to the other, and next to nothing a few tau on the right side.
 """
 
 from __future__ import annotations
@@ -20,8 +24,10 @@ from fuels.errors import FuelsError
 from fuels.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.experiments.data import day_shapes, divergences
 from fuels.federation.checkpoint import load_state
+from fuels.methods.fuels import FuelsOptions
 from fuels.report.style import INK, figure, number, origin
 from fuels.report.tables import Column, Table
+from fuels.similarity import SimilarityTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,6 +112,20 @@ def ranks(values: Floats) -> Floats:
     return found + found.T
 
 
+def pull(table: SimilarityTable, beta: float, tau: float) -> tuple[float, float]:
+    """How much nearer prototypes are to PR_n than to NR_n (median cosine), and the mean pull."""
+    names, positive, negative = table.prototypes_for(table.clients, beta)
+    own = table.prototypes[[table.position[name] for name in names]]
+    own, positive, negative = (
+        part / np.linalg.norm(part.astype(np.float64), axis=-1, keepdims=True)
+        for part in (own, positive, negative)
+    )
+    nearer = (own * (positive - negative)).sum(axis=-1)  # [client, row]
+    if not nearer.size:  # nobody is unlike anybody
+        return float("nan"), float("nan")
+    return float(np.median(nearer)), float((1 / (1 + np.exp(nearer / tau))).mean())
+
+
 def run(context: Context) -> Result:
     rows: list[list[str | float]] = []
     figures: dict[str, Figure] = {}
@@ -123,6 +143,10 @@ def run(context: Context) -> Result:
             prototypes = server["jsd"].astype(np.float64)
             raw = divergences(day_shapes(dataset))
             found = agreement(prototypes, raw, seed)
+            table = SimilarityTable(facts["clients"], server["prototypes"].shape[1:])
+            table.load(server)
+            options = FuelsOptions(**result.record.settings["options"])
+            nearer, strength = pull(table, options.beta, options.tau)
             rows.append(
                 [
                     source_name(source),
@@ -135,6 +159,8 @@ def run(context: Context) -> Result:
                     found.spearman,
                     threshold(prototypes),
                     threshold(raw),
+                    nearer,
+                    strength,
                 ]
             )
             if seed == context.seeds[0]:
@@ -144,7 +170,7 @@ def run(context: Context) -> Result:
                     else f"similarity-{dataset.panel.name}"
                 )
                 figures[name] = draw(dataset, prototypes, raw, found)
-    table = Table(
+    shown = Table(
         columns=[
             Column("data"),
             Column("seed"),
@@ -156,11 +182,13 @@ def run(context: Context) -> Result:
             Column("Spearman"),
             Column("threshold, prototypes", "nats"),
             Column("threshold, raw", "nats"),
+            Column("nearer to PR", "cosine"),
+            Column("pull left", "0 to 1"),
         ],
         rows=rows,
         title="Pairs of clients that prototypes and raw data call the same, alike or unlike",
     )
-    return Result({"similarity": table}, figures, _sentences(rows))
+    return Result({"similarity": shown}, figures, _sentences(rows))
 
 
 def _sentences(rows: list[list[str | float]]) -> list[str]:
@@ -172,6 +200,9 @@ def _sentences(rows: list[list[str | float]]) -> list[str]:
         "p: share of random relabellings of the clients that agree at least as well.",
         "The two thresholds cannot be compared with each other: one is of rows of 2 x hidden"
         " softmax values, the other of mean days.",
+        "Nearer to PR: by how much the cosine of a prototype's row to PR_n exceeds that to NR_n,"
+        " the median. Pull left: what that leaves of the gradient of L_inter; it is 1/2 for a"
+        " client between the two.",
     ]
 
 
