@@ -379,3 +379,21 @@ def test_forecast_without_a_place_for_compiled_code(
     assert done.returncode == 0, done.stderr
     assert done.stdout == expected and len(expected.splitlines()) == 5
     assert done.stderr.count("cannot be kept") == 1
+
+
+def test_forecast_looks_at_its_target_before_anything_else(fuels: Fuels, tmp_path: Path) -> None:
+    """A wrong --out is told at once, not after minutes of forecasting."""
+    (tmp_path / "folder.csv").mkdir()
+    for out, words in (
+        ("missing/next.csv", "there is no folder missing"),
+        ("next.txt", "written as .parquet or .csv"),
+        ("folder.csv", "is a folder"),
+    ):
+        code, _, err = fuels("forecast", "nowhere", "--out", out)
+        assert code == 1 and words in err and "nowhere" not in err
+
+
+def test_forecast_refuses_a_file_that_holds_no_models(fuels: Fuels, tmp_path: Path) -> None:
+    (tmp_path / "models.safetensors").write_text("hi")
+    code, _, err = fuels("forecast", "models.safetensors", "--data", "x.csv")
+    assert code == 1 and "models.safetensors: not a readable" in err and len(err.splitlines()) == 1

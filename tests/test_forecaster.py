@@ -223,3 +223,8 @@ def test_a_saved_mixture_is_the_same(best: Forecaster, tmp_path: Path) -> None:
     best.save(tmp_path / "f")
     loaded = Forecaster.load(tmp_path / "f")
     assert loaded.predict(h=2, level=[90]).equals(best.predict(h=2, level=[90]))
+
+
+def test_a_wrong_number_of_threads_is_refused_when_it_is_given() -> None:
+    with pytest.raises(FuelsError, match=r"engine\.threads must not be negative, it is -1"):
+        Forecaster(threads=-1)
