@@ -206,7 +206,7 @@ def test_a_late_upload_of_a_site_that_was_not_asked_is_no_part_of_the_quorum(
     world = World(tmp_path / "fed", settings(rounds=3), quorum=0.6)
     select = Loop.select
     monkeypatch.setattr(
-        Loop, "select", lambda loop, n: ("b", "c", "e", "f") if n == 3 else select(loop, n)
+        Loop, "select", lambda loop, n, _: ("b", "c", "e", "f") if n == 3 else select(loop, n)
     )
     dropped: list[int] = []
 

@@ -7,9 +7,10 @@ back, aggregate, judge, save. Display, log files and early stopping are watchers
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ from fuels.federation.checkpoint import prefixed, unprefixed
 from fuels.federation.guard import refusals
 from fuels.federation.refusals import Refusals
 from fuels.federation.site import Report
-from fuels.federation.transport import Failure, Reply, Transport
+from fuels.federation.transport import Chosen, Failure, Reply, TooFewError, Transport
 from fuels.messages import Download, Upload, concatenate
 from fuels.methods.base import Method
 from fuels.randomness import LATE, SELECTION, generator
@@ -80,11 +81,14 @@ class Loop:
         training: Training,
         seed: int,
         refused: Refusals | None = None,
+        reachable: Callable[[], Collection[str]] | None = None,
     ) -> None:
         self.method, self.transport = method, transport
         self.refused = refused or Refusals()  # a transport that refuses too counts in the same
         self.training, self.seed = method.complete(training), seed
         self.clients = transport.clients
+        # Clients that a draw may give at present; where all sites are our own, all are there.
+        self.reachable = reachable or (lambda: self.clients)
         self.server: Any = method.server(self.clients)
         self.round = 0
         self.position = {client: i for i, client in enumerate(self.clients)}
@@ -118,18 +122,13 @@ class Loop:
         """One round."""
         number = self.round + 1
         done = Round(number, self.training.rounds)
-        chosen = self.with_unheard(number, self.select(number))
-        with _timed(done, "aggregate"):
-            download = self.method.download(self.server, chosen)
-        with _timed(done, "train"):
-            replies, failures = self.transport.train(number, chosen, download)
+        download, replies = self._train(done)
         judging = max((reply.judging for reply in replies), default=0.0)
         if judging:
             done.stages["train"] -= judging
             done.stages["evaluate"] = judging
         # Whoever joined beside the round is known before anything is reported, judged or saved.
         self.admit(self.transport.clients)
-        done.failures = failures
         need_finite([reply.report for reply in replies if reply.report is not None], number)
         uploads, reports = [], []
         for reply in replies:
@@ -150,12 +149,24 @@ class Loop:
         if self.method.evaluated == "after aggregation":
             with _timed(done, "evaluate"):
                 judged = self.method.download(self.server, self.clients)
-                reports = self.transport.evaluate(number, judged)
+                answers = self.transport.evaluate(number, judged)
                 self.admit(self.transport.clients)
-                self._note(reports, done)
+                done.failures += [each for each in answers if isinstance(each, Failure)]
+                self._note([each for each in answers if isinstance(each, Report)], done)
         done.touched = self.transport.touched()
         self._finish(done, upload, download)
         return done
+
+    def _train(self, done: Round) -> tuple[Download, list[Reply]]:
+        """Let the clients of a round train; where too few answer, draw and ask again."""
+        for attempt in count(1):
+            chosen = self.with_unheard(done.number, self.select(done.number, attempt))
+            with _timed(done, "aggregate"):
+                download = self.method.download(self.server, chosen)
+            with _timed(done, "train"), suppress(TooFewError):
+                replies, done.failures = self.transport.train(done.number, chosen, download)
+                break
+        return download, replies
 
     def admit(self, clients: Sequence[str]) -> None:
         """Take in clients that were not there before; what is known of the others stays."""
@@ -172,28 +183,32 @@ class Loop:
         self.val_mse = np.concatenate([self.val_mse, unjudged])
         self.val_mae = np.concatenate([self.val_mae, unjudged])
 
-    def select(self, number: int) -> tuple[str, ...]:
+    def select(self, number: int, attempt: int = 1) -> tuple[str, ...]:
         """The clients of a round: all that are there in round 1, then a share alpha of them.
 
-        A late client trains in the round it joins, so that its prototype is known from then on.
+        The share is drawn of those that can be reached, and another one in every further attempt. A
+        late client trains in the round it joins, so that its prototype is known from then on.
         """
         present, late = self._there(number)
         if number == 1 or self.training.selection == 1:
             return tuple(self.clients[i] for i in present)
-        size = max(1, round(self.training.selection * len(present)))
-        drawn = generator(self.seed, SELECTION, number).choice(present, size, replace=False)
+        reachable = set(self.reachable())
+        pool = np.array([i for i in present if self.clients[i] in reachable] or present)
+        size = max(1, round(self.training.selection * len(pool)))
+        again = () if attempt == 1 else (attempt,)
+        drawn = generator(self.seed, SELECTION, number, *again).choice(pool, size, replace=False)
         _, joining = late_joiners(self.training.late)
-        chosen = set(drawn.tolist()) | (set(late.tolist()) if number == joining else set())
-        return tuple(self.clients[i] for i in sorted(chosen))
+        joiners = set(late.tolist()) & set(pool.tolist()) if number == joining else set()
+        return tuple(self.clients[i] for i in sorted(set(drawn.tolist()) | joiners))
 
-    def with_unheard(self, number: int, chosen: tuple[str, ...]) -> tuple[str, ...]:
+    def with_unheard(self, number: int, chosen: tuple[str, ...]) -> Chosen:
         """The chosen clients and those never heard of: a joiner gives its prototype first.
 
         They came between two rounds, or their upload did not arrive or was refused.
         """
         present, _ = self._there(number)
-        first = {self.clients[i] for i in present} & self.unheard
-        return tuple(sorted(first | set(chosen), key=self.position.__getitem__))
+        extra = {self.clients[i] for i in present} & self.unheard - set(chosen)
+        return Chosen(sorted(extra | set(chosen), key=self.position.__getitem__), extra)
 
     def _there(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Positions of the clients that are there in a round, and of those that come late."""

@@ -6,13 +6,14 @@ across a network are three implementations of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.errors import FuelsError
 from fuels.federation.site import Report, Site
 from fuels.messages import Download, Upload
 
@@ -38,6 +39,21 @@ class Failure:
     reason: str
 
 
+class TooFewError(FuelsError):
+    """Too few of those asked answered; the round may be asked again, of the same or of others."""
+
+
+class Chosen(tuple[str, ...]):
+    """The clients of a round; those in `extra` are asked besides the ones drawn for it."""
+
+    extra: frozenset[str]
+
+    def __new__(cls, clients: Iterable[str], extra: Iterable[str] = ()) -> Self:
+        self = super().__new__(cls, clients)
+        self.extra = frozenset(extra)
+        return self
+
+
 class Transport(Protocol):
     @property
     def clients(self) -> tuple[str, ...]:
@@ -48,7 +64,7 @@ class Transport(Protocol):
         self, round_number: int, clients: Sequence[str], download: Download
     ) -> tuple[list[Reply], list[Failure]]: ...
 
-    def evaluate(self, round_number: int, download: Download) -> list[Report]: ...
+    def evaluate(self, round_number: int, download: Download) -> Sequence[Report | Failure]: ...
 
     def touched(self) -> NDArray[np.int64] | None:
         """Rows of `state` that may differ since this was last asked; None: all of it."""

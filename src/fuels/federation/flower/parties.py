@@ -36,9 +36,9 @@ class Rules:
 
     deadline: float = 600.0  # seconds a round waits for its sites
     quorum: float = 0.5  # share of the asked sites without which a round does not count
-    attempts: int = 10  # times a round is asked again before the run gives up
+    attempts: int = 10  # times a round is asked, a deadline each, before the run gives up
     staleness: int = 1  # rounds that an upload may be late
-    join: float = 120.0  # seconds the first round waits for sites to join
+    join: float = 120.0  # seconds the first round, and the first after a restart, waits for sites
     evaluate_every: int = 1  # rounds between evaluations of methods judged after aggregation
     # What a site may say of itself. Its training part is the weight it has in an average.
     most_clients: int = 10_000  # of one site

@@ -149,9 +149,11 @@ def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings, time:
         transport.load(unprefixed("transport", restored[0]))
         log.info("run %s goes on after round %d", run, restored[1]["round"])
     method = transport.use(method_for(settings, transport.members.train_periods))
-    loop = Loop(method, transport, settings.training, settings.seed, refused)
+    loop = Loop(method, transport, settings.training, settings.seed, refused, transport.reachable)
     if restored is not None:
         loop.load(*restored)
+        if not loop.finished:
+            transport.rejoin(loop.round + 1)
     else:  # who joined with which clients is known from now on, even if round 1 never ends
         save_state(store.checkpoint, *loop.state())
     loop.run([store, _Log()], saver=store)

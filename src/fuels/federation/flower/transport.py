@@ -1,16 +1,18 @@
 """The transport between the round loop and sites on other machines.
 
 A round asks the sites of its clients and closes when all have answered or its deadline is over.
-Below the quorum it is asked again: a site that has trained the round already only repeats its
-answer. An answer that comes after its round closed is used in the next one if it is fresh enough
-and its site has nothing newer; otherwise it is refused as stale. A site that comes, or comes back,
-is asked who its clients are, beside the round; new ones train from the next one on.
+Below the quorum it waits until then for whoever comes back, and is asked again: a site that has
+trained the round already only repeats its answer. An answer that comes after its round closed is
+used in the next one if it is fresh enough and its site has nothing newer; otherwise it is refused
+as stale. A site that comes, or comes back, is asked who its clients are, beside the round; new ones
+train from the next one on.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from math import ceil, inf
 from typing import Any
 
 import numpy as np
@@ -19,19 +21,21 @@ from numpy.typing import NDArray
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope
 from fuels.federation.flower.declaration import agreed, need_equal
-from fuels.federation.flower.letters import read_report, read_upload, read_withheld
+from fuels.federation.flower.intake import Intake
 from fuels.federation.flower.mail import Arrival, Letter, Mail, failed, reading
 from fuels.federation.flower.members import Members
 from fuels.federation.flower.parties import Rules, log
 from fuels.federation.flower.post import Post, Time
-from fuels.federation.guard import OVERHEAD, Gate, refusals, size_limit
+from fuels.federation.guard import OVERHEAD, Gate, size_limit
 from fuels.federation.refusals import Refusals
 from fuels.federation.site import Report
-from fuels.federation.transport import Failure, Reply
-from fuels.messages import Download, Upload
+from fuels.federation.transport import Chosen, Failure, Reply, TooFewError
+from fuels.messages import Download
 from fuels.methods.base import Method
 
 POLL = 0.5  # seconds between two looks for answers
+JUDGING = 5.0  # seconds that sites have at least to judge a new model
+PAUSE = 60.0  # seconds before a site that failed is asked for the same round again
 MOST_HELLO = 8 * 2**20  # bytes of a site's list of clients
 
 
@@ -47,11 +51,16 @@ class FlowerTransport:
         self.clock, self.sleep = time.clock, time.sleep
         self.gate = Gate(run, rules.staleness)
         self.members, self.refused = Members(), refused
+        self.intake = Intake(self.gate, self.members, refused)
         self.greeted: set[str] = set()  # sites that are there and said who they are
         self.mail = Mail(post, run, rules, refused, self._limit)
         # By site: the newest answer of an earlier round.
         self.late: dict[str, tuple[Letter, Envelope]] = {}
-        self.silent: set[str] = set()  # sites that did not answer the newest question to train
+        self.silent: set[str] = set()  # sites that left a question to train open, no sign since
+        # The round at work: how often it was asked, what came of it, until when it lasts.
+        self.round, self.attempt, self.end = 0, 0, 0.0
+        self.replies: dict[str, Reply] = {}
+        self.lost: set[str] = set()  # sites that were asked in it and gave nothing to use
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -61,28 +70,41 @@ class FlowerTransport:
 
     def join(self, expected: set[str]) -> None:
         """Before the first round: wait for the expected sites, at most `rules.join` seconds."""
-        end = self.clock() + self.rules.join
-        asked: set[str] = set()
-        failures: dict[str, str] = {}
-        while True:
-            new = self.post.connected() - asked
-            self.mail.send("hello", 0, dict.fromkeys(sorted(new), ()), Download())
-            asked |= new
-            for arrival in self._arrivals("hello", 0):
-                if arrival.failure is not None:
-                    failures[arrival.failure.site] = arrival.failure.reason
-            missing = expected - self.members.sites - set(failures)
-            if not missing or self.clock() >= end:
-                break
-            self.sleep(POLL)
-        for site in sorted(missing):
-            failures[site] = f"not connected within {self.rules.join:g} s"
-            failed(site, 0, failures[site])
+        failures = self._gather(expected, 0)
         there = len(self.members.sites)
         if there < self.rules.quorum * len(expected):
             reasons = "; ".join(f"{site}: {reason}" for site, reason in sorted(failures.items()))
             raise FuelsError(f"{there} of {len(expected)} sites joined ({reasons})")
         self.members.sort()
+
+    def rejoin(self, number: int) -> None:
+        """Before the first round of a run that goes on: wait likewise for those who take part.
+
+        After a power cut sites come back in their own time. Whoever is missing is waited for in the
+        round as well, but a draw among few would not be that of an uninterrupted run.
+        """
+        self._gather(self.members.sites & self.post.allowed(), number)
+
+    def _gather(self, expected: set[str], number: int) -> dict[str, str]:
+        """Ask who comes for its clients until all expected have said; why some have not."""
+        end = self.clock() + self.rules.join
+        asked: set[str] = set()
+        failures: dict[str, str] = {}
+        while True:
+            new = self.post.connected() - asked
+            self.mail.send("hello", number, dict.fromkeys(sorted(new), ()), Download())
+            asked |= new
+            for arrival in self._arrivals("hello", number):
+                if arrival.failure is not None:
+                    failures[arrival.failure.site] = arrival.failure.reason
+            missing = expected - self.greeted - set(failures)
+            if not missing or self.clock() >= end:
+                break
+            self.sleep(POLL)
+        for site in sorted(missing):
+            failures[site] = f"not connected within {self.rules.join:g} s"
+            failed(site, number, failures[site])
+        return failures
 
     def use(self, method: Method) -> Method:
         """The method of the run, in the size that the members' training parts give it.
@@ -99,13 +121,16 @@ class FlowerTransport:
                 self.greeted.discard(site)
         return self.method
 
-    def _greet(self, connected: set[str], number: int) -> None:
-        """Ask those who came, or came back and may have changed, who their clients are."""
-        self.greeted &= connected
+    def _greet(self, came: set[str], number: int, at_work: set[str]) -> None:
+        """Ask those who came, or came back and may have changed, who their clients are.
+
+        Also those who were silent and have nothing else to answer: they can be drawn again if they
+        do.
+        """
+        unknown = came - self.greeted | (came & self.silent - at_work)
         # An answer may take until the round after: only then is the question taken for lost.
         hellos = [sent for sent in self.mail.open.values() if sent.kind == "hello"]
-        asked = {sent.site for sent in hellos if sent.number >= number - 1}
-        new = connected - self.greeted - asked
+        new = unknown - {sent.site for sent in hellos if sent.number >= number - 1}
         self.mail.send("hello", number, dict.fromkeys(sorted(new), ()), Download())
 
     def _introduce(self, sent: Letter, envelope: Envelope) -> Failure | None:
@@ -124,199 +149,174 @@ class FlowerTransport:
             log.info("%s joins with %d clients", site, len(clients))
         self.members.introduce(site, clients, periods)
         self.greeted.add(site)
+        self.silent.discard(site)
         return None
 
     # -- rounds --------------------------------------------------------------------------------
 
+    def reachable(self) -> set[str]:
+        """Clients that can be asked at present: of sites that are there and did not just fail.
+
+        Where there is no such site, those that may take part: some may come back.
+        """
+        allowed = self.post.allowed() & self.members.sites
+        there = allowed & self.post.connected()
+        sites = there - self.silent - self.lost or there or allowed
+        return {client for site in sites for client in self.members.of(site)}
+
     def train(
         self, round_number: int, clients: Sequence[str], download: Download
     ) -> tuple[list[Reply], list[Failure]]:
+        """One attempt at a round; TooFewError if another may be made, of the same or others."""
+        if round_number != self.round:
+            self.round, self.attempt, self.replies, self.lost = round_number, 0, {}, set()
+        self.attempt += 1
         allowed = self.post.allowed()
         everyone = self.members.by_site(tuple(clients))
         asked = {site: ids for site, ids in everyone.items() if site in allowed}
-        replies: dict[str, Reply] = {}
-        failures: list[Failure] = []
-        needed = max(1, int(np.ceil(self.rules.quorum * len(asked) - 1e-9)))
-        for attempt in range(1, self.rules.attempts + 1):
-            waiting = {site: asked[site] for site in asked if site not in replies}
-            failures = self._round(round_number, waiting, download, replies)
-            there = len(replies.keys() & asked.keys())  # others may have sent what was late
-            if there >= needed:
-                return [replies[site] for site in sorted(replies)], failures
-            log.warning(
-                "round %d, attempt %d: %d of %d sites answered, %d are needed",
-                round_number, attempt, there, len(asked), needed,
-            )  # fmt: skip
-        raise FuelsError(
-            f"round {round_number}: {there} of {len(asked)} sites answered, {needed} are"
-            f" needed; after {self.rules.attempts} attempts the run stops here and can be resumed"
-        )
+        # Who is asked besides those drawn may stay silent without an effect on the round.
+        extra = clients.extra if isinstance(clients, Chosen) else frozenset()
+        counted = {site for site, ids in asked.items() if not extra.issuperset(ids)}
+        needed = max(1, ceil(self.rules.quorum * len(counted) - 1e-9))
+        failures = self._attempt(asked, download, counted, needed)
+        there = len(self.replies.keys() & counted)  # others may have sent what was late
+        if there >= needed:
+            return [self.replies[site] for site in sorted(self.replies)], failures
+        self.lost |= asked.keys() - self.replies.keys()
+        told = f"round {self.round}: {there} of {len(counted)} sites answered, {needed} are needed"
+        if self.attempt >= self.rules.attempts:
+            raise FuelsError(
+                f"{told}; after {self.attempt} attempts the run stops here and can be resumed"
+            )
+        log.warning("%s; attempt %d is over", told, self.attempt)
+        raise TooFewError(told)
 
-    def _round(
+    def _attempt(
         self,
-        number: int,
         asked: Mapping[str, tuple[str, ...]],
         download: Download,
-        replies: dict[str, Reply],
+        counted: set[str],
+        needed: int,
     ) -> list[Failure]:
-        """Ask once and wait until all have answered or the deadline is over."""
-        end = self.clock() + self.rules.deadline
-        connected = self.post.connected()
-        away = sorted(set(asked) - connected)
-        failures = [failed(site, number, "not connected") for site in away]
-        waiting = {site: ids for site, ids in asked.items() if site in connected}
-        self.mail.send("train", number, waiting, download)
-        self._greet(connected, number)
-        pending = set(waiting)
+        """Ask, and wait until all have answered or the deadline is over.
+
+        Below the quorum it is the deadline in any case: until then whoever comes back is asked, and
+        whoever failed is asked again after a pause.
+        """
+        number, replies = self.round, self.replies
+        self.end = self.clock() + self.rules.deadline
+        failures: list[Failure] = []
+        pending: set[str] = set()
+        heard: dict[str, float] = {}  # site: when it last answered, or failed to
+        met: set[str] = set()  # sites that were there at some moment
         while True:
+            waiting = asked.keys() - replies.keys() - pending
+            if len(replies.keys() & counted) < needed and (waiting or not pending):
+                connected = self.post.connected()
+                if waiting - connected and not met:
+                    log.info("round %d: not there: %s", number, sorted(waiting - connected))
+                due = {site for site in waiting if self.clock() >= heard.get(site, -inf) + PAUSE}
+                ready = {site: asked[site] for site in sorted(due & connected)}
+                self.mail.send("train", number, ready, download)
+                pending |= ready.keys()
+                self.greeted &= connected
+                self._greet(connected - met, number, pending)
+                met |= connected
             for arrival in self._arrivals("train", number):
+                site = arrival.sent.site
                 if arrival.sent.kind == "train":
-                    pending.discard(arrival.sent.site)
+                    pending.discard(site)
+                    heard[site] = self.clock()
                 if arrival.failure is not None:
                     failures.append(arrival.failure)
-                elif arrival.envelope is not None and arrival.sent.site in replies:
-                    log.info("%s: one upload of round %d is enough", arrival.sent.site, number)
                 elif arrival.envelope is not None:
-                    self._use(arrival.sent, arrival.envelope, number, replies, failures)
-            if not pending or self.clock() >= end:
+                    failures += self._use(arrival.sent, arrival.envelope)
+            enough = len(replies.keys() & counted) >= needed
+            if (enough and not pending) or self.clock() >= self.end:
                 break
             self.sleep(POLL)
+        away = asked.keys() - replies.keys() - pending - heard.keys()
         silent = f"no answer within {self.rules.deadline:g} s"
+        failures += [failed(site, number, "not connected") for site in sorted(away)]
         failures += [failed(site, number, silent) for site in sorted(pending)]
-        self.silent = pending | set(away)
-        if not pending and not waiting:
-            self.sleep(min(self.rules.deadline, 5.0))  # nobody there: do not spin through attempts
-        self._use_late(number, replies, failures)
-        return failures
+        self.silent = (self.silent - asked.keys()) | pending | away
+        return list(dict.fromkeys(failures + self._use_late()))
 
-    def _use_late(self, number: int, replies: dict[str, Reply], failures: list[Failure]) -> None:
+    def _use_late(self) -> list[Failure]:
+        failures: list[Failure] = []
         for site, (sent, envelope) in sorted(self.late.items()):
-            if site in replies:
+            if site in self.replies:
                 log.info("%s: its late upload of round %d is not needed", site, sent.number)
             else:
                 log.info("%s: its late upload of round %d stands in", site, sent.number)
-                self._use(sent, envelope, number, replies, failures)
+                failures += self._use(sent, envelope)
         self.late.clear()
+        return failures
 
-    def _use(
-        self,
-        sent: Letter,
-        envelope: Envelope,
-        number: int,
-        replies: dict[str, Reply],
-        failures: list[Failure],
-    ) -> None:
-        """Let an upload in if the gate does and something in it can be used.
-
-        Which of its clients are refused is for the loop to say; an upload without any good one does
-        not count towards the quorum.
-        """
-        site, most = sent.site, self.members.periods[sent.site] * self._method.facts.period
-        try:
-            reason = self.gate.refusal(envelope, site, "train", number, sent.number)
-            if reason:
-                raise FuelsError(reason)
-            upload = reading(lambda: read_upload(envelope))
-            withheld = set(reading(lambda: read_withheld(envelope)))
-            self._need_same_arrays(sent.number, number)
-            reading(lambda: self._need_one_good_client(upload, sent, most))
-        except FuelsError as error:
-            failures.append(self.refused.add(site, number, "upload", str(error)))
-            return
-        failures += [
-            failed(site, number, f"it withholds client {client}; its own log says why")
-            for client in sent.asked
-            if client in withheld
-        ]
-        report = self._report(envelope, sent, sent.asked)
-        if isinstance(report, Failure):
-            failures.append(report)
-            report = None
-        self.gate.use(envelope)
-        replies[site] = Reply(site, upload, report, sent.asked, most, sent.number)
-
-    def _need_same_arrays(self, asked: int, number: int) -> None:
-        """A late upload joins those of the present round only if it is made of the same arrays."""
-        method = self._method
-        then, now = (
-            ({name: sent.shape for name, sent in method.uploads(n).items()}, method.counts(n))
-            for n in (asked, number)
-        )
-        if then != now:
-            raise FuelsError(
-                f"late: it is of round {asked}, whose arrays are not those of round {number}"
-            )
-
-    def _need_one_good_client(self, upload: Upload, sent: Letter, most: int) -> None:
-        declared = self._method.uploads(sent.number)  # as its own round has it
-        counted = self._method.counts(sent.number)
-        reasons, whole = refusals(
-            upload, declared, set(sent.asked), counted=counted, most_samples=most
-        )
-        if whole:
-            raise FuelsError(whole)
-        if len(reasons) == len(upload.clients):
-            raise FuelsError("; ".join(f"client {c!r}: {why}" for c, why in reasons.items()))
-
-    def _report(
-        self, envelope: Envelope, sent: Letter, expected: Sequence[str]
-    ) -> Report | Failure | None:
-        """The error figures in an answer, None without any, or why they are refused."""
-        try:
-            report = reading(lambda: read_report(envelope))
-            if report is not None and not set(report.clients) <= set(expected):
-                raise FuelsError("they speak of clients that were not asked")
-        except FuelsError as error:
-            return self.refused.add(sent.site, sent.number, "error figures", str(error))
-        return report
+    def _use(self, sent: Letter, envelope: Envelope) -> list[Failure]:
+        """Let an upload into the round at work; returns what of it is not used."""
+        if sent.site in self.replies:
+            log.info("%s: one upload of round %d is enough", sent.site, self.round)
+            return []
+        found, failures = self.intake.upload(self._method, sent, envelope, self.round)
+        if found is not None:
+            self.replies[sent.site] = found
+        return failures
 
     # -- evaluation and end --------------------------------------------------------------------
 
-    def evaluate(self, round_number: int, download: Download) -> list[Report]:
+    def evaluate(self, round_number: int, download: Download) -> Sequence[Report | Failure]:
+        """What the sites say of the new model, within the deadline of the round.
+
+        It is theirs for training and judging; where training took all of it, judging has a tenth
+        more.
+        """
         if round_number % self.rules.evaluate_every and round_number != self.rounds:
             return []
         # Whoever did not answer in time has a round's deadline behind it and gets no second one.
         sites = self.members.sites - self.silent
-        answers = self._ask("evaluate", round_number, sites, download)
-        reports = [self._report(envelope, sent, sent.asked) for sent, envelope in answers]
-        return [report for report in reports if isinstance(report, Report)]
+        end = max(self.end, self.clock() + max(JUDGING, self.rules.deadline / 10))
+        answers, failures = self._ask("evaluate", round_number, sites, download, end)
+        reports = [self.intake.report(sent, envelope) for sent, envelope in answers]
+        return [*(report for report in reports if report is not None), *failures]
 
     def finish(self, round_number: int, sites: set[str], download: Download) -> set[str]:
         """Let these sites write their models; returns those that did not confirm it."""
-        answers = self._ask("finish", round_number, sites, download)
+        end = self.clock() + self.rules.deadline
+        answers, _ = self._ask("finish", round_number, sites, download, end)
         return sites - {sent.site for sent, _ in answers}
 
     def _ask(
-        self, kind: str, number: int, sites: set[str], download: Download
-    ) -> list[tuple[Letter, Envelope]]:
-        """The answers until all have come or the deadline is over.
+        self, kind: str, number: int, sites: set[str], download: Download, end: float
+    ) -> tuple[list[tuple[Letter, Envelope]], list[Failure]]:
+        """The answers until all have come or time is over, and who gave none that can be used.
 
         Nobody waits for a site that was silent before or is gone: it is asked, and its answer is
         taken if it comes while others are waited for.
         """
         asked = {site: self.members.of(site) for site in sorted(sites & self.post.connected())}
         self.mail.send(kind, number, asked, download)
-        pending, found = set(asked), []
-        end = self.clock() + self.rules.deadline
+        pending, found, failures = set(asked), [], []
         while True:
             for arrival in self._arrivals(kind, number):
                 sent, envelope = arrival.sent, arrival.envelope
                 if sent.kind == kind:
                     pending.discard(sent.site)
+                if arrival.failure is not None:
+                    failures.append(arrival.failure)
                 if envelope is None:
                     continue
                 reason = self.gate.refusal(envelope, sent.site, kind, number, sent.number)
                 if reason:
-                    self.refused.add(sent.site, number, kind, reason)
+                    failures.append(self.refused.add(sent.site, number, kind, reason))
                 else:
                     found.append((sent, envelope))
             waited_for = (pending - self.silent) & self.post.connected()
             if not waited_for or self.clock() >= end:
                 break
             self.sleep(POLL)
-        for site in sorted(pending):
-            failed(site, number, f"no answer to {kind}")
-        return sorted(found, key=lambda pair: pair[0].site)
+        failures += [failed(site, number, f"no answer to {kind}") for site in sorted(pending)]
+        return sorted(found, key=lambda pair: pair[0].site), failures
 
     # -- letters -------------------------------------------------------------------------------
 
@@ -341,8 +341,10 @@ class FlowerTransport:
             if now or (sent.kind == "hello" and sent.number == number):
                 arrived.append(arrival)
             elif sent.kind == "train" and arrival.envelope is not None:
-                self.late[sent.site] = (sent, arrival.envelope)
                 self.silent.discard(sent.site)
+                kept = self.late.get(sent.site)
+                if kept is None or kept[0].number < sent.number:
+                    self.late[sent.site] = (sent, arrival.envelope)
         return arrived
 
     def _limit(self, sent: Letter) -> int:
