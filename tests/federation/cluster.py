@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from tests.federation.helpers import write_panel
+from tests.federation.helpers import few_days, write_panel
 from typer.testing import CliRunner
 
 from fuels.cli.commands import app
@@ -275,7 +275,7 @@ def cluster(
         config = ServerFolder(root).config
         for file in root.glob("sites/*/site.toml"):
             text = file.read_text().replace("keep_copies = false", "keep_copies = true")
-            text = text.replace("threads = 0", "threads = 1")
+            text = few_days(text.replace("threads = 0", "threads = 1"))
             if relays:
                 relay = between[file.parent.name] = Relay(config.port)
                 text = text.replace(config.address, f"127.0.0.1:{relay.port}")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.federation.cluster import Cluster, cluster, fuels, kill
-from tests.federation.helpers import SITES, World, settings, write_panel
+from tests.federation.helpers import SITES, World, few_days, settings, write_panel
 
 from fuels.build import build
 from fuels.config import Engine, Settings, merge
@@ -51,7 +51,7 @@ def usual(running: Cluster) -> None:
 def copies(running: Cluster, site: str, run: str) -> list[int]:
     """The rounds for which a site has sent an upload."""
     files = (running.site_run(site, run) / "sent").glob("train-*.bin")
-    return sorted(int(file.stem.removeprefix("train-")) for file in files)
+    return sorted(int(file.stem.split("-")[1]) for file in files)
 
 
 def steps(running: Cluster, site: str, run: str) -> set[int]:
@@ -200,7 +200,8 @@ def test_a_site_absent_from_the_start_and_one_that_is_new(running: Cluster) -> N
     folder = running.root / "sites" / "west"
     write_panel(folder / "west.csv", ["g"])
     text = (folder / "site.toml").read_text()
-    (folder / "site.toml").write_text(text.replace('source = ""', 'source = "west.csv"'))
+    text = few_days(text.replace('source = ""', 'source = "west.csv"'))
+    (folder / "site.toml").write_text(text)
     running.start_site("west")
     history = running.finish(run, LONG)
     running.stop_site("west")

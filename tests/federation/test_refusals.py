@@ -15,7 +15,7 @@ from tests.federation.helpers import LIMIT, NEVER, World, fate, settings
 
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, decode, encode
-from fuels.federation.flower import mail, transport
+from fuels.federation.flower import intake, mail
 from fuels.federation.flower.letters import read_report
 from fuels.federation.flower.parties import ServerFolder
 from fuels.federation.flower.post import Answer
@@ -215,15 +215,15 @@ def test_a_false_answer_besides_training(tmp_path: Path, lines: list[str], kind:
         ({"val_mse": np.array([0.2])}, "do not fit the clients"),
         ({"loss/prediction": np.array([np.nan, 0.2])}, "diverged"),
         ({"loss/prediction": np.array([1e9, 0.2])}, "beyond 1e+06"),
-        ({"loss/<b>": np.array([0.1, 0.2])}, "no acceptable name"),
+        ({"loss/<b>": np.array([0.1, 0.2])}, "undeclared loss '<b>'"),
     ],
 )
 def test_error_figures_that_cannot_be(figures: dict[str, Any], reason: str) -> None:
     good = {"val_mse": np.array([np.nan, 0.2]), "val_mae": np.array([np.nan, 0.3])}
     facts = {"clients": ["a", "d"]}
-    assert read_report(Envelope("train", "run", 1, "north", facts, good)) is not None
+    assert read_report(Envelope("train", "run", 1, "north", facts, good), ()) is not None
     with pytest.raises(FuelsError, match=reason.replace("+", r"\+")):
-        read_report(Envelope("train", "run", 1, "north", facts, good | figures))
+        read_report(Envelope("train", "run", 1, "north", facts, good | figures), ["prediction"])
 
 
 def test_bad_error_figures_leave_the_upload(tmp_path: Path, lines: list[str]) -> None:
@@ -254,12 +254,35 @@ def test_error_figures_of_others_in_an_evaluation(tmp_path: Path, lines: list[st
     assert refused(world, lines) == {"north": {"they speak of clients that were not asked": 1}}
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [("evaluate", "prediction"), ("train", "made_up"), ("train", "intra")]
+)
+def test_losses_come_with_training_and_are_those_of_the_method(
+    tmp_path: Path, lines: list[str], kind: str, name: str
+) -> None:
+    world = World(tmp_path / "fed", settings("fedavg", rounds=2))
+
+    def decide(who: str, asked: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if (who, asked, number) != ("north", kind, 2):
+            return 0.0, reply
+        envelope = decode(reply, LIMIT)
+        arrays = {**envelope.arrays, f"loss/{name}": np.full(2, 12345.0)}
+        return 0.0, encode(replace(envelope, arrays=arrays))
+
+    world.post.fate = decide
+    line = world.run()[1]
+    assert line["clients"] == 6 and line["loss_prediction"] < 100 and line["val_mse"] is not None
+    assert {key for key in line if key.startswith("loss_")} == {"loss_prediction"}
+    assert line["failures"] == [f"north: error figures refused: undeclared loss '{name}'"]
+    assert refused(world, lines) == {"north": {"undeclared loss *": 1}}
+
+
 @pytest.mark.parametrize("place", ["decode", "read_upload", "read_report"])
 def test_a_message_that_breaks_its_reader_is_refused_and_the_round_goes_on(
     tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     world = World(tmp_path / "fed", settings(rounds=3))
-    module = mail if place == "decode" else transport
+    module = mail if place == "decode" else intake
     original, seen = getattr(module, place), [0]
 
     def stumble(*arguments: Any) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.federation.helpers import write_panel
+from tests.federation.helpers import few_days, write_panel
 from typer.testing import CliRunner
 
 from fuels.cli.commands import app
@@ -42,6 +42,8 @@ def metro(tmp_path: Path) -> Path:
     path, port = tmp_path / "metro", commands.free_port()
     found(path, "metro", ["north"], "127.0.0.1", port, control_port=commands.free_port())
     write_panel(tmp_path / "panel.csv", ["a", "b"])
+    site = path / "sites" / "north" / "site.toml"
+    site.write_text(few_days(site.read_text()))
     return path
 
 

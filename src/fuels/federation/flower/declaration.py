@@ -1,7 +1,8 @@
-"""How what a method declares to send depends on the length of a site's training part.
+"""How what a method declares to send depends on the training part of a site and on the period.
 
 Most arrays have one size whatever the data. Those that grow with the training part are of one size
 at all sites only if their training parts are equally long, and say more of the data than a summary.
+Those that grow with the period are a summary of as many periods as the training part has.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from dataclasses import replace
 
 from fuels.errors import FuelsError
 from fuels.methods.base import Method, Sent
+from fuels.methods.fuels import Fuels
 
+CONTRASTIVE = ("intra", "inter")  # losses besides that of prediction, of FUELS and its kin
 ROUNDS = (1, 2)  # methods declare the same for all later ones, or lend models once
 
 
@@ -24,6 +27,11 @@ def declared(method: Method, periods: int) -> tuple[dict[str, Sent], ...]:
     """What a site with so many training periods declares to upload, in round 1 and later."""
     there = sized(method, periods)
     return tuple(there.uploads(number) for number in ROUNDS)
+
+
+def losses(method: Method) -> tuple[str, ...]:
+    """The training losses that a site may report; their names are columns of a run's history."""
+    return ("prediction", *CONTRASTIVE) if isinstance(method, Fuels) else ("prediction",)
 
 
 def agreed(method: Method, periods: Mapping[str, int]) -> Method:
@@ -45,9 +53,18 @@ def agreed(method: Method, periods: Mapping[str, int]) -> Method:
 
 def growing(method: Method) -> list[str]:
     """The uploaded arrays that are larger the longer the training part is."""
-    periods = method.facts.train_periods
-    here, longer = declared(method, periods), declared(method, 2 * periods)
-    pairs = zip(here, longer, strict=True)
+    return _resized(method, sized(method, 2 * method.facts.train_periods))
+
+
+def of_a_period(method: Method) -> list[str]:
+    """The uploaded arrays with rows for the steps of a period: means over the training periods."""
+    sample = replace(method.facts.sample, period=2 * method.facts.period)
+    return _resized(method, type(method)(method.options, replace(method.facts, sample=sample)))
+
+
+def _resized(method: Method, other: Method) -> list[str]:
+    """The uploaded arrays that have another shape in another size of the method."""
+    pairs = [(method.uploads(number), other.uploads(number)) for number in ROUNDS]
     return sorted({name for a, b in pairs for name in a if a[name].shape != b[name].shape})
 
 

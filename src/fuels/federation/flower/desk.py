@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,12 @@ from fuels.config import Settings, to_dict
 from fuels.errors import FuelsError
 from fuels.federation.checkpoint import load_state, prefixed, save_state, unprefixed
 from fuels.federation.codec import Envelope, decode, encode
-from fuels.federation.flower.declaration import ROUNDS, growing
-from fuels.federation.flower.letters import read_request, reply
+from fuels.federation.flower.declaration import ROUNDS, growing, of_a_period
+from fuels.federation.flower.letters import read_request, reply, without_figures
 from fuels.federation.flower.parties import Consent, RefusalError, SiteConfig, SiteFolder, log
 from fuels.federation.flower.secret import SECRET, own_secret
 from fuels.federation.guard import download_refusal, refusals
 from fuels.federation.refusals import general
-from fuels.federation.site import Report
 from fuels.messages import Download, Upload
 from fuels.methods.base import Method
 from fuels.privacy.noise import NONE
@@ -68,18 +68,17 @@ class Desk:
         with exclusive(run / "lock"):
             if time.time() > expires:
                 raise RefusalError(f"the request of round {envelope.round} came too late")
-            answer = self._handle(envelope, Progress(run / "state.safetensors"), made)
+            letter = self._handle(envelope, Progress(run / "state.safetensors"), made)
+            if not self.config.consent.metrics:  # as it is now, whenever they were computed
+                letter = without_figures(letter)
+            answer = encode(letter)
             if self.config.consent.keep_copies:
-                copies = run / "sent"
-                copies.mkdir(exist_ok=True)
-                (copies / f"{envelope.kind}-{envelope.round:05d}.bin").write_bytes(answer)
+                keep(answer, run / "sent", f"{envelope.kind}-{envelope.round:05d}")
             return answer
 
-    def _handle(self, envelope: Envelope, progress: Progress, made: float) -> bytes:
-        if envelope.kind == "train" and progress.round == envelope.round:
-            log.info("round %d was trained already: same answer again", envelope.round)
-            return progress.answer
-        if envelope.kind == "train" and made < progress.made:
+    def _handle(self, envelope: Envelope, progress: Progress, made: float) -> Envelope:
+        again = envelope.kind == "train" and progress.round == envelope.round
+        if envelope.kind == "train" and not again and made < progress.made:
             raise RefusalError(
                 f"the request of round {envelope.round} is older than that of round"
                 f" {progress.round}, which was trained already"
@@ -89,9 +88,12 @@ class Desk:
         with build(self.settings, self.config.engine, secret=secret) as job:
             check_declaration(job.method, self.config.consent, envelope.round)
             progress.restore(job)
+            if again:
+                log.info("round %d was trained already: same answer again", envelope.round)
+                return decode(progress.answer, len(progress.answer))
             return self._work(job, envelope, progress, made)
 
-    def _work(self, job: Job, envelope: Envelope, progress: Progress, made: float) -> bytes:
+    def _work(self, job: Job, envelope: Envelope, progress: Progress, made: float) -> Envelope:
         try:
             asked, download = read_request(envelope)
         except FuelsError as error:
@@ -108,7 +110,7 @@ class Desk:
             )
         if envelope.kind == "hello":
             facts = {"clients": list(everyone), "train_periods": train_periods(job.dataset)}
-            return encode(replace(reply(envelope, None, None), facts=facts))
+            return replace(reply(envelope, None, None), facts=facts)
         if envelope.kind == "train":
             return self._train(job, envelope, asked, download, progress, made)
         if envelope.kind == "evaluate":
@@ -116,7 +118,7 @@ class Desk:
         from fuels.federation.flower.results import write_results
 
         write_results(job, progress.path.parent, download, envelope.round, self.config.engine)
-        return encode(reply(envelope, None, None))
+        return reply(envelope, None, None)
 
     def _train(
         self,
@@ -126,7 +128,7 @@ class Desk:
         download: Download,
         progress: Progress,
         made: float,
-    ) -> bytes:
+    ) -> Envelope:
         if not asked:
             raise RefusalError(f"round {envelope.round}: the server asked for no client")
         if progress.round > envelope.round:
@@ -137,23 +139,19 @@ class Desk:
         log.info("run %s, round %d: %d clients train", envelope.run, envelope.round, len(asked))
         upload, report = job.site.train(envelope.round, asked, download)
         good, withheld = check_upload(job.method, envelope.round, upload, asked)
-        letter = reply(envelope, good, self._allowed(report.of(good.clients)))
+        letter = reply(envelope, good, report.of(good.clients))
         if withheld:
             letter = replace(letter, facts={**letter.facts, "withheld": withheld})
-        answer = encode(letter)
-        progress.save(job, envelope.round, answer, made)
-        return answer
+        progress.save(job, envelope.round, encode(letter), made)
+        return letter
 
     def _evaluate(
         self, job: Job, envelope: Envelope, download: Download, progress: Progress
-    ) -> bytes:
+    ) -> Envelope:
         report = job.site.evaluate(envelope.round, download)
         if job.site.best:  # the best models seen so far are kept here
             progress.save(job, progress.round, progress.answer, progress.made)
-        return encode(reply(envelope, None, self._allowed(report)))
-
-    def _allowed(self, report: Report) -> Report | None:
-        return report if self.config.consent.metrics else None
+        return reply(envelope, None, report)
 
 
 class Progress:
@@ -206,7 +204,14 @@ def check_declaration(method: Method, consent: Consent, number: int) -> None:
     if consent.raw_derived:
         return
     sent = {name: sent for n in (*ROUNDS, number) for name, sent in method.uploads(n).items()}
-    reasons = dict.fromkeys(growing(method), "has rows for every training period")
+    reasons: dict[str, str] = {}
+    if method.facts.train_periods < consent.least_periods:
+        mean = f"is a mean of fewer than {consent.least_periods} periods (consent.least_periods)"
+        reasons |= dict.fromkeys(of_a_period(method), mean)
+    if method.facts.period > consent.longest_period:
+        rows = f"has more than {consent.longest_period} rows (consent.longest_period)"
+        reasons |= dict.fromkeys(of_a_period(method), rows)
+    reasons |= dict.fromkeys(growing(method), "has rows for every training period")
     reasons |= {name: "is computed from raw values" for name in sent if sent[name].raw}
     if reasons:
         name, reason = next(iter(reasons.items()))
@@ -234,6 +239,17 @@ def check_upload(
         why = general(whole) or "; ".join(f"client {c}: {reason}" for c, reason in told.items())
         raise RefusalError(f"nothing is sent: {why}")
     return (upload.take(rows) if reasons else upload), list(reasons)
+
+
+def keep(answer: bytes, folder: Path, name: str) -> None:
+    """A copy of what leaves; another answer to the same question is a file of its own."""
+    folder.mkdir(exist_ok=True)
+    for number in count(1):
+        path = folder / (f"{name}.bin" if number == 1 else f"{name}-{number}.bin")
+        if not path.exists():
+            path.write_bytes(answer)
+        if path.read_bytes() == answer:
+            return
 
 
 @contextmanager

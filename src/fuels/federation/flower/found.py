@@ -167,8 +167,9 @@ SERVER_HEADER = """\
 SITE_HEADER = """\
 # A site of a federation. `consent` says what may leave it: which methods it takes part in (fuels
 # sends prototypes, others send model parameters), whether error figures may be sent (`metrics`),
-# and whether arrays may that are computed from raw values or have rows for every training period
-# (`raw_derived`). `data.source` is the file to train on.
+# and whether arrays may that are computed from raw values, have rows for every training period, or
+# are means of fewer periods than `least_periods` or of periods with more steps than
+# `longest_period` (`raw_derived`). `data.source` is the file to train on.
 """
 
 

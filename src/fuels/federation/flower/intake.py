@@ -6,10 +6,12 @@ changes nothing for the others.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope
+from fuels.federation.flower.declaration import losses
 from fuels.federation.flower.letters import read_report, read_upload, read_withheld
 from fuels.federation.flower.mail import Letter, failed, reading
 from fuels.federation.flower.members import Members
@@ -53,17 +55,22 @@ class Intake:
             for client in sent.asked
             if client in withheld
         ]
-        report = self.report(sent, envelope)
+        report = self.report(sent, envelope, losses(method))
         if isinstance(report, Failure):
             failures.append(report)
             report = None
         self.gate.use(envelope)
         return Reply(site, upload, report, sent.asked, most, sent.number), failures
 
-    def report(self, sent: Letter, envelope: Envelope) -> Report | Failure | None:
-        """The error figures in an answer, None without any, or why they are refused."""
+    def report(
+        self, sent: Letter, envelope: Envelope, declared: Collection[str] = ()
+    ) -> Report | Failure | None:
+        """The error figures in an answer, None without any, or why they are refused.
+
+        `declared`: the losses in it; whoever judges a model has none.
+        """
         try:
-            report = reading(lambda: read_report(envelope))
+            report = reading(lambda: read_report(envelope, declared))
             if report is not None and not set(report.clients) <= set(sent.asked):
                 raise FuelsError("they speak of clients that were not asked")
         except FuelsError as error:

@@ -6,8 +6,8 @@ used is the guard's business.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from fuels.federation.site import Report
 from fuels.messages import Download, Upload
 
 FIGURES = ("val_mse", "val_mae")
-LOSS = re.compile("[a-z_]{1,20}")
 
 
 def request(
@@ -51,7 +50,7 @@ def read_request(envelope: Envelope) -> tuple[tuple[str, ...], Download]:
 
 
 def reply(envelope: Envelope, upload: Upload | None, report: Report | None) -> Envelope:
-    """A site's answer to a request; `report` is None where the site keeps its error figures."""
+    """A site's answer to a request, with its error figures."""
     clients = upload.clients if upload is not None else report.clients if report is not None else ()
     arrays: dict[str, NDArray[Any]] = {}
     if upload is not None:
@@ -71,6 +70,16 @@ def reply(envelope: Envelope, upload: Upload | None, report: Report | None) -> E
     )
 
 
+def without_figures(envelope: Envelope) -> Envelope:
+    """A site's answer without losses and validation errors, for a site that keeps them."""
+    arrays = {
+        name: array
+        for name, array in envelope.arrays.items()
+        if name not in FIGURES and not name.startswith("loss/")
+    }
+    return replace(envelope, arrays=arrays)
+
+
 def read_upload(envelope: Envelope) -> Upload:
     """The upload in a site's answer."""
     _only(envelope.arrays, ("upload/", "loss/"), ("samples", *FIGURES))
@@ -86,19 +95,19 @@ def read_withheld(envelope: Envelope) -> tuple[str, ...]:
     return text_list(envelope.facts.get("withheld", []), "the list of clients withheld")
 
 
-def read_report(envelope: Envelope) -> Report | None:
-    """The error figures in a site's answer, if it gives any."""
+def read_report(envelope: Envelope, declared: Collection[str]) -> Report | None:
+    """The error figures in a site's answer, if it gives any, with losses of the declared names."""
     clients = text_list(envelope.facts.get("clients"), "the list of clients")
     if not any(name in envelope.arrays for name in FIGURES):
         return None
     losses = unprefixed("loss", envelope.arrays)
+    for name in sorted(losses.keys() - set(declared)):
+        raise FuelsError(f"undeclared loss {name!r}")
     figures = [envelope.arrays.get(name, np.empty(0)) for name in FIGURES]
     for values in (*losses.values(), *figures):
         if values.shape != (len(clients),) or values.dtype != np.float64:
             raise FuelsError("error figures do not fit the clients")
-    for name, values in losses.items():  # names become columns of the run's history
-        if not LOSS.fullmatch(name):
-            raise FuelsError(f"a loss has no acceptable name: {name[:40]!r}")
+    for values in losses.values():
         if not np.isfinite(values).all():
             raise FuelsError("a training loss is not finite, its training diverged")
         if np.abs(values).max(initial=0.0) > LARGEST:

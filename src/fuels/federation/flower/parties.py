@@ -67,6 +67,10 @@ class Consent:
     # Arrays computed from raw values (FedDA's set), or with rows for every training period (the
     # concatenation prototype of FUELS, options.periodic = false).
     raw_derived: bool = False
+    # The server chooses period and split: a prototype that is a mean of fewer periods, or has more
+    # rows, says more of single values than a summary does, and needs `raw_derived` as well.
+    least_periods: int = 7
+    longest_period: int = 288  # steps: a day of 5 minutes
     largest_message_mb: int = 256
     keep_copies: bool = False  # of every message that leaves, in runs/RUN/sent/
 
