@@ -220,6 +220,7 @@ class Relay(threading.Thread):
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         self.target, self.up, self.down = target, 0, 0
+        self.counting = threading.Lock()  # connections are pumped side by side
         self.start()
 
     def run(self) -> None:
@@ -236,7 +237,8 @@ class Relay(threading.Thread):
     def pump(self, source: socket.socket, sink: socket.socket, way: str) -> None:
         try:
             while data := source.recv(65536):
-                setattr(self, way, getattr(self, way) + len(data))
+                with self.counting:
+                    setattr(self, way, getattr(self, way) + len(data))
                 sink.sendall(data)
         except OSError:
             pass

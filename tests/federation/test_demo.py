@@ -30,13 +30,17 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.operations
-def test_it_trains_compares_and_leaves_nothing_behind(place: Path) -> None:
-    result = runner.invoke(federation_app, ["demo", "--sites", "2", "--rounds", "2"])
+def test_it_trains_compares_and_leaves_nothing_behind_within_three_minutes(place: Path) -> None:
+    """As somebody types it, with three sites and five rounds."""
+    result = runner.invoke(federation_app, ["demo", "--json"])
     assert result.exit_code == 0, result.output
-    differences = re.findall(r"([+-][\d.]+)%", result.output)
-    assert len(differences) == 2 and all(abs(float(text)) < 1 for text in differences)
-    assert re.search(r"all processes have ended, after \d+ s in all", result.output)
-    assert "round 2 of 2" in result.output
+    found = json.loads(result.stdout)
+    print(f"{found['sites']} sites, {found['rounds']} rounds: {found['seconds']} s")
+    assert (found["method"], found["sites"], found["rounds"]) == ("fuels", 3, 5)
+    assert 0 < found["seconds"] < 180
+    for name in ("val_mse", "test_mse"):
+        assert found[name] == pytest.approx(found[f"local_{name}"], rel=0.01)
+    assert "round 5 of 5" in result.stderr
     assert list(place.iterdir()) == []
     for command in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -88,6 +92,16 @@ def test_it_can_be_read_by_a_program(place: Path, monkeypatch: pytest.MonkeyPatc
     assert result.exit_code == 0, result.output
     expected = {"method": "fuels", "sites": 2, "rounds": 2, **found}
     assert json.loads(result.stdout) == expected
+
+
+def test_it_can_be_read_by_people(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"val_mse": 0.505, "test_mse": 0.4, "local_val_mse": 0.5, "local_test_mse": 0.4}
+    found["seconds"] = 71.5
+    monkeypatch.setattr("fuels.federation.flower.demo.run_demo", lambda *_: found)
+    result = runner.invoke(federation_app, ["demo"])
+    assert result.exit_code == 0, result.output
+    assert re.findall(r"([+-][\d.]+)%", result.output) == ["+1.000", "+0.000"]
+    assert "all processes have ended, after 72 s in all" in result.output
 
 
 def test_an_interrupted_demo_is_removed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -337,6 +337,20 @@ def test_who_is_slow_is_cut_off(metro: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert link.asked == 0
 
 
+@pytest.mark.parametrize(("said", "passed"), [(500, 503), (503, 503), (412, 412), (200, 200)])
+def test_a_moments_trouble_of_the_superlink_is_told_as_such(said: int, passed: int) -> None:
+    """Flower's heartbeats end at a 500 and are sent again at a 503."""
+
+    class Troubled(Link):
+        async def post(self, path: str, content: bytes, headers: Any) -> httpx.Response:
+            return httpx.Response(said, content=b"why")
+
+    with opened(Anybody(), Troubled(empty=0)) as port:
+        for path in ("/v1/fleet/send-node-heartbeat", PULL):
+            answer = httpx.post(f"http://127.0.0.1:{port}{path}", content=b"", timeout=30)
+            assert (answer.status_code, answer.content) == (passed, b"why")
+
+
 def test_a_request_at_work_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """A site that waits for its message waits longer than a head may take."""
     monkeypatch.setattr(door, "HEADERS", 0.3)

@@ -9,7 +9,7 @@ bytes are searched for values of the data.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,13 @@ from fuels.build import build, method_for, train_periods
 from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.errors import FuelsError
 from fuels.federation.flower import desk
+from fuels.federation.flower.declaration import losses
 from fuels.federation.flower.parties import SiteFolder
 from fuels.federation.flower.post import Time
 from fuels.federation.flower.serving import serve
 from fuels.federation.site import Site
 from fuels.messages import Upload
+from fuels.methods import EXTENSIONS, METHODS
 from fuels.methods.base import Method
 
 pytest.importorskip("flwr")
@@ -99,33 +101,51 @@ def values_in(content: bytes, binary: set[bytes], text: list[bytes]) -> int:
     return len(windows & binary) + sum(value in content for value in text)
 
 
-# What is run, for how many rounds, with which options, and who sends sample counts.
-RUNS: dict[str, tuple[int, dict[str, Any], bool]] = {
-    "fuels": (4, {}, False),
-    "preset best": (2, {}, False),
-    "fedavg": (3, {}, True),
-    "fedprox": (2, {}, True),
-    "fedrep": (2, {}, True),
-    "perfedavg": (2, {}, True),
-    "pfedme": (2, {}, True),
-    "fedda": (2, {"week": 1}, False),
-    "fuels-start": (3, {"lend": 2}, True),
+@dataclass(frozen=True)
+class Case:
+    """What is run, for how many rounds, with which options, and who sends sample counts."""
+
+    method: str
+    rounds: int = 2
+    options: dict[str, Any] = field(default_factory=dict)
+    counts: bool = False
+    consent: bool = False  # to what is made from raw values or has rows for every period
+
+
+RUNS = {
+    "fuels": Case("fuels", 4),
+    "fuels with noise": Case("fuels", options={"noise": "gaussian"}),
+    "fuels, concatenated": Case("fuels", options={"periodic": False}, consent=True),
+    "preset best": Case("fuels"),
+    "fuels-start": Case("fuels-start", 3, {"lend": 2}, counts=True),
+    "solo": Case("solo"),
+    "fedavg": Case("fedavg", 3, counts=True),
+    "fedprox": Case("fedprox", counts=True),
+    "fedrep": Case("fedrep", counts=True),
+    "perfedavg": Case("perfedavg", counts=True),
+    "pfedme": Case("pfedme", counts=True),
+    "fedda": Case("fedda", options={"week": 1}, consent=True),
 }
 
 
 def chosen_for(name: str) -> Settings:
-    rounds, options, _ = RUNS[name]
+    case = RUNS[name]
     if name != "preset best":
-        return replace(settings(name, rounds=rounds, selection=1.0), options=options)
+        chosen = settings(case.method, rounds=case.rounds, selection=1.0)
+        return replace(chosen, options=case.options)
     preset = merge(settings(), {"preset": "best", **PRESETS["best"]}, "test")
-    changes = {"training": {"rounds": rounds}, "windows": {"split": "20/5/5"}}
+    changes = {"training": {"rounds": case.rounds}, "windows": {"split": "20/5/5"}}
     return merge(preset, changes, "test")
+
+
+def test_every_method_is_looked_at() -> None:
+    assert {case.method for case in RUNS.values()} == set(METHODS | EXTENSIONS)
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_only_what_is_declared_travels_and_no_raw_value(tmp_path: Path, name: str) -> None:
-    chosen, (rounds, _, counts) = chosen_for(name), RUNS[name]
-    consent = [("raw_derived = false", "raw_derived = true")] if name == "fedda" else []
+    chosen, case = chosen_for(name), RUNS[name]
+    consent = [("raw_derived = false", "raw_derived = true")] if case.consent else []
     world, seen = run(tmp_path / "fed", chosen, *consent, days=sum(split(chosen)))
     source = {"data": {"source": str(world.root / "panel.csv")}}
     job = build(merge(chosen, source, "test"), Engine(threads=1))
@@ -152,8 +172,9 @@ def test_only_what_is_declared_travels_and_no_raw_value(tmp_path: Path, name: st
         assert len(message.wire) - len(message.content) < 1500  # Flower's own: ids, times, types
         if not any(sent.raw for sent in method.uploads(envelope.round).values()):
             assert values_in(message.wire, binary, text) == 0
-    assert {f"upload/{n}" for r in range(1, rounds + 1) for n in method.uploads(r)} <= used
-    assert ("samples" in used) == counts
+    assert {f"upload/{n}" for r in range(1, case.rounds + 1) for n in method.uploads(r)} <= used
+    assert ("samples" in used) == case.counts
+    assert {f"loss/{loss}" for loss in losses(method)} | {"val_mse", "val_mae"} >= used & FIGURES
 
 
 def split(chosen: Settings) -> list[int]:

@@ -60,6 +60,12 @@ def steps(running: Cluster, site: str, run: str) -> set[int]:
     return set(arrays["site/slots.encoder.step"].tolist())
 
 
+def rounds_begun(running: Cluster, site: str, run: str) -> list[int]:
+    """The rounds that a site has begun to train, as often as it did."""
+    text = (running.root / "sites" / site / "state" / "site.log").read_text()
+    return [int(number) for number in re.findall(rf"run {run}, round (\d+): \d+ clients", text)]
+
+
 def local(running: Cluster, run_settings: Settings) -> tuple[Any, dict[str, Any]]:
     """The same training on one machine, and what its clients sent in round 1."""
     source = {"data": {"source": str(running.root.parent / f"{running.root.name}.csv")}}
@@ -167,6 +173,8 @@ def test_the_server_killed_at_a_random_round_goes_on_by_itself(
     assert [line["clients"] for line in history] == [6] * 5
     same(running.server.runs / run / "server.safetensors", whole.server.runs / run)
     for site in SITES:
+        begun = rounds_begun(running, site, run)  # a repeated answer is not trained for
+        assert set(begun) == {1, 2, 3, 4, 5} and len(begun) <= 6, f"{site}: {begun}"
         if method == "fuels":
             assert steps(running, site, run) == {5 * BATCHES}
         for name in ("models.safetensors", "state.safetensors"):

@@ -97,7 +97,10 @@ class Door:
             await answer(send, 502, b"the SuperLink does not answer")
             return
         kept = [(k.lower(), v) for k, v in reply.headers.raw if k.lower() not in HOP]
-        await answer(send, reply.status_code, reply.content, kept)
+        # Flower's sender of heartbeats tries again at 503 and gives up for ever at 500: a moment's
+        # trouble of the SuperLink would leave the site out until somebody starts it again.
+        status = 503 if reply.status_code == 500 else reply.status_code
+        await answer(send, status, reply.content, kept)
 
     async def _wait(
         self,
