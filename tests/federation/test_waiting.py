@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.federation import helpers
-from tests.federation.helpers import NEVER, SITES, World, settings
+from tests.federation.helpers import LIMIT, NEVER, SITES, World, settings
 
 from fuels.config import Training
 from fuels.errors import FuelsError
+from fuels.federation.codec import decode
 from fuels.federation.flower.parties import Current
 from fuels.federation.loop import Loop
 from fuels.randomness import SELECTION, generator
@@ -174,6 +175,62 @@ def test_the_draw_is_of_those_that_can_be_reached_and_of_all_if_all_can() -> Non
         assert len(loop("").select(number)) == 2
     again = {loop("abcdef").select(2, attempt) for attempt in range(1, 8)}
     assert len(again) > 2
+
+
+def asked_of(world: World, site: str, number: int) -> list[set[str]]:
+    letters = [c for s, k, n, c in world.post.sent if (s, k, n) == (site, "train", number)]
+    return [set(decode(content, LIMIT).facts["asked"]) for content in letters]
+
+
+def test_a_site_drawn_again_repeats_its_answer_whichever_of_its_clients_are_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """North trains in the first attempt and is not heard; the second asks for more of its."""
+    draws = {1: ("a",), 2: ("a", "d")}
+    select = Loop.select
+    monkeypatch.setattr(
+        Loop, "select", lambda loop, n, k: draws[k] if n == 2 else select(loop, n, k)
+    )
+    world = World(tmp_path / "fed", settings(rounds=3))
+    lost: list[int] = []
+
+    def decide(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if (kind, number) != ("train", 2) or lost:
+            return 0.0, reply
+        lost.append(number)
+        return NEVER, reply
+
+    world.post.fate = decide
+    history = world.run()
+    assert asked_of(world, "north", 2) == [{"a"}, {"a", "d"}]
+    assert [line["clients"] for line in history] == [6, 1, 6]
+    assert history[1]["failures"] == [] and world.summary()["refused"] == {}
+
+
+@pytest.mark.parametrize("second", [("d",), ("a",)])
+def test_a_site_drawn_again_for_others_trains_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: tuple[str, ...]
+) -> None:
+    """The server is killed while north trains one client, and then draws perhaps the other."""
+    draw = [("a",)]
+    select = Loop.select
+    monkeypatch.setattr(
+        Loop, "select", lambda loop, n, k: draw[0] if n == 2 else select(loop, n, k)
+    )
+    world = World(tmp_path / "fed", settings(rounds=2))
+
+    def killed() -> None:
+        raise KilledError
+
+    at_training(world, 2, killed)
+    with pytest.raises(KilledError):
+        world.run()
+    draw[0] = second
+    history = world.run()
+    assert [line["clients"] for line in history] == [6, 1] and history[1]["failures"] == []
+    first, again = (c for s, k, n, c in world.post.got if (s, k, n) == ("north", "train", 2))
+    assert decode(again, LIMIT).facts["clients"] == list(second)
+    assert (first == again) == (second == ("a",))
 
 
 # -- closing ---------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 A process may be killed at any moment, so all that matters lies in the site's folder: models,
 optimiser memory, W_n, the round, and the answer given to it, in one file that is replaced as a
 whole. A request for a round that was trained already gets the same answer again, and nothing is
-trained twice. One process at a time works on a run: others wait for its lock, which the system
+trained twice; if it is for other clients, because the server has drawn again, they are trained. One
+process at a time works on a run: others wait for its lock, which the system
 releases even if the process is killed.
 """
 
@@ -77,20 +78,11 @@ class Desk:
             return answer
 
     def _handle(self, envelope: Envelope, progress: Progress, made: float) -> Envelope:
-        again = envelope.kind == "train" and progress.round == envelope.round
-        if envelope.kind == "train" and not again and made < progress.made:
-            raise RefusalError(
-                f"the request of round {envelope.round} is older than that of round"
-                f" {progress.round}, which was trained already"
-            )
         noise = self.settings.options.get("noise", NONE)
         secret = b"" if noise == NONE else own_secret(self.folder.state / SECRET)
         with build(self.settings, self.config.engine, secret=secret) as job:
             check_declaration(job.method, self.config.consent, envelope.round)
             progress.restore(job)
-            if again:
-                log.info("round %d was trained already: same answer again", envelope.round)
-                return decode(progress.answer, len(progress.answer))
             return self._work(job, envelope, progress, made)
 
     def _work(self, job: Job, envelope: Envelope, progress: Progress, made: float) -> Envelope:
@@ -131,6 +123,14 @@ class Desk:
     ) -> Envelope:
         if not asked:
             raise RefusalError(f"round {envelope.round}: the server asked for no client")
+        if progress.round == envelope.round and progress.trained.intersection(asked):
+            log.info("round %d was trained already: same answer again", envelope.round)
+            return decode(progress.answer, len(progress.answer))
+        if made < progress.made:
+            raise RefusalError(
+                f"the request of round {envelope.round} is older than that of round"
+                f" {progress.round}, which was trained already"
+            )
         if progress.round > envelope.round:
             log.warning(
                 "the server asks for round %d, this site is at %d: it goes on from its models",
@@ -168,6 +168,12 @@ class Progress:
             self.round = int(self.facts["round"])
             self.answer = self.arrays["answer"].tobytes()
             self.made = float(self.facts.get("made", 0.0))
+
+    @property
+    def trained(self) -> set[str]:
+        """The clients of which the answer says something: sent, or withheld."""
+        facts = decode(self.answer, len(self.answer)).facts
+        return {*facts["clients"], *facts.get("withheld", ())}
 
     def restore(self, job: Job) -> None:
         """Bring the job to where the site left off; refuses other data or other settings."""

@@ -20,7 +20,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Letter:
-    """What was asked of a site, and for which clients."""
+    """What was asked of a site, and for which clients.
+
+    Also those that an earlier letter of the same round asked for: a site that has trained them
+    repeats its answer.
+    """
 
     site: str
     kind: str
@@ -45,6 +49,7 @@ class Mail:
     ) -> None:
         self.post, self.run, self.rules, self.refused, self.limit = post, run, rules, refused, limit
         self.open: dict[str, Letter] = {}  # tickets without an answer, of this round and before
+        self.newest: dict[tuple[str, str], Letter] = {}  # of each kind to each site
         self.counters = {"bytes_up": 0, "bytes_down": 0, "messages": 0}
 
     def send(
@@ -61,7 +66,10 @@ class Mail:
         for (site, ids), ticket in zip(
             asked.items(), self.post.send(letters, kind, number, ttl), strict=True
         ):
-            self.open[ticket] = Letter(site, kind, number, ids)
+            before = self.newest.get((site, kind))
+            if before is not None and before.number == number:
+                ids = tuple(dict.fromkeys((*before.asked, *ids)))
+            self.open[ticket] = self.newest[site, kind] = Letter(site, kind, number, ids)
             self.counters["messages"] += 1
             self.counters["bytes_down"] += len(letters[site])
 

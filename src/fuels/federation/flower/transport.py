@@ -181,6 +181,7 @@ class FlowerTransport:
         failures = self._attempt(asked, download, counted, needed)
         there = len(self.replies.keys() & counted)  # others may have sent what was late
         if there >= needed:
+            self.lost = set()
             return [self.replies[site] for site in sorted(self.replies)], failures
         self.lost |= asked.keys() - self.replies.keys()
         told = f"round {self.round}: {there} of {len(counted)} sites answered, {needed} are needed"
