@@ -22,7 +22,6 @@ from fuels.build import build, method_for, train_periods
 from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.errors import FuelsError
 from fuels.federation.flower import desk
-from fuels.federation.flower.declaration import losses
 from fuels.federation.flower.parties import SiteFolder
 from fuels.federation.flower.post import Time
 from fuels.federation.flower.serving import serve
@@ -174,7 +173,7 @@ def test_only_what_is_declared_travels_and_no_raw_value(tmp_path: Path, name: st
             assert values_in(message.wire, binary, text) == 0
     assert {f"upload/{n}" for r in range(1, case.rounds + 1) for n in method.uploads(r)} <= used
     assert ("samples" in used) == case.counts
-    assert {f"loss/{loss}" for loss in losses(method)} | {"val_mse", "val_mae"} >= used & FIGURES
+    assert {f"loss/{loss}" for loss in method.losses} | {"val_mse", "val_mae"} >= used & FIGURES
 
 
 def split(chosen: Settings) -> list[int]:

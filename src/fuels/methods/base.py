@@ -108,6 +108,7 @@ class Method(ABC):
     title: ClassVar[str]
     Options: ClassVar[type[Options]] = Options
     stays: ClassVar[tuple[str, ...]] = MODEL
+    losses: ClassVar[tuple[str, ...]] = ("prediction",)  # that training reports
     # The model that counts is the client's after training, or what aggregation gave it.
     evaluated: ClassVar[str] = "after training"
     one_model: ClassVar[bool] = False  # all clients are judged by the same model

@@ -59,6 +59,7 @@ class Fuels(Method):
     title = "FUELS"
     Options = FuelsOptions
     stays = (*MODEL, "filter")
+    losses = ("prediction", "intra", "inter")
     options: FuelsOptions
     warned = False  # one warning is enough, it would come every round
 

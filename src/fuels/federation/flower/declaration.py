@@ -12,9 +12,7 @@ from dataclasses import replace
 
 from fuels.errors import FuelsError
 from fuels.methods.base import Method, Sent
-from fuels.methods.fuels import Fuels
 
-CONTRASTIVE = ("intra", "inter")  # losses besides that of prediction, of FUELS and its kin
 ROUNDS = (1, 2)  # methods declare the same for all later ones, or lend models once
 
 
@@ -27,11 +25,6 @@ def declared(method: Method, periods: int) -> tuple[dict[str, Sent], ...]:
     """What a site with so many training periods declares to upload, in round 1 and later."""
     there = sized(method, periods)
     return tuple(there.uploads(number) for number in ROUNDS)
-
-
-def losses(method: Method) -> tuple[str, ...]:
-    """The training losses that a site may report; their names are columns of a run's history."""
-    return ("prediction", *CONTRASTIVE) if isinstance(method, Fuels) else ("prediction",)
 
 
 def agreed(method: Method, periods: Mapping[str, int]) -> Method:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope
-from fuels.federation.flower.declaration import losses
 from fuels.federation.flower.letters import read_report, read_upload, read_withheld
 from fuels.federation.flower.mail import Letter, failed, reading
 from fuels.federation.flower.members import Members
@@ -55,7 +54,7 @@ class Intake:
             for client in sent.asked
             if client in withheld
         ]
-        report = self.report(sent, envelope, losses(method))
+        report = self.report(sent, envelope, method.losses)
         if isinstance(report, Failure):
             failures.append(report)
             report = None
