@@ -197,6 +197,16 @@ def test_an_address_of_another_machine_is_named(server: ServerFolder) -> None:
         launch.keep_server(server)
 
 
+def runs(number: int, name: str) -> bool:
+    """Whether a process is that program; one that has just ended is none."""
+    try:
+        text = Path(f"/proc/{number}/cmdline").read_text()
+    except OSError:
+        return False
+    program = "".join(text.split("\0")[1:2])
+    return name in program or f"fuels.federation.flower.{name}" in text
+
+
 @pytest.mark.operations
 @pytest.mark.parametrize("name", ["door", "steward", "flower-superlink"])
 def test_a_real_one_that_is_killed_ends_the_server(server: ServerFolder, name: str) -> None:
@@ -206,10 +216,7 @@ def test_a_real_one_that_is_killed_ends_the_server(server: ServerFolder, name: s
     try:
         wait(lambda: (server.state / "ready").exists(), 120)
         below = descendants(process.pid)
-        (number,) = [
-            n for n in below if name in Path(f"/proc/{n}/cmdline").read_text().split("\0")[1]
-            or f"fuels.federation.flower.{name}" in Path(f"/proc/{n}/cmdline").read_text()
-        ]  # fmt: skip
+        (number,) = [n for n in below if runs(n, name)]
         kill(number)
         assert process.wait(90) == 1
     finally:

@@ -232,17 +232,12 @@ def test_thirty_percent_of_the_sites_fail_at_random_for_twenty_rounds(running: C
     faults = {key: kinds[i % len(kinds)] for i, key in enumerate(failing)}
     running.plan(faults)
     running.set_rules(replace(RULES, deadline=deadline))
-    log = running.server.state / "server.log"
-    before = log.read_text() if log.exists() else ""
     run = running.submit(settings(rounds=20))
     history = running.finish(run, LONG)
     assert [line["round"] for line in history] == list(rounds)
-    # A round in which nobody answered was asked again, and its first failures are in the log.
-    text = log.read_text().removeprefix(before)
-    again = {int(number) for number in re.findall(r"round (\d+), attempt", text)}
     done = [faults[key] for key in faults if running.happened(key)]
     assert set(done) == set(kinds) and len(done) >= len(faults) - 4  # some are silent already
     for key in faults:
         _, number, site = key.split()
         failures = history[int(number) - 1]["failures"]
-        assert int(number) in again or any(text.startswith(f"{site}: ") for text in failures), key
+        assert any(text.startswith(f"{site}: ") for text in failures), key

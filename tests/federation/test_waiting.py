@@ -77,6 +77,18 @@ def test_a_site_that_fails_at_once_is_asked_again_after_a_pause(tmp_path: Path) 
     assert letters(world, "north", 2) == 4 and 180 <= world.post.time < 182
 
 
+def test_a_round_names_who_failed_in_any_of_its_attempts(tmp_path: Path) -> None:
+    world = World(tmp_path / "fed", settings(rounds=3), deadline=10.0, attempts=3)
+    world.post.fate = lambda who, kind, n, reply: (
+        (0.0, "disk full")
+        if who != "east" and (kind, n) == ("train", 2) and world.post.time < 10
+        else (0.0, reply)
+    )
+    history = world.run()
+    assert [line["clients"] for line in history] == [6, 6, 6]
+    assert history[1]["failures"] == ["north: disk full", "south: disk full"]
+
+
 def test_a_resumed_run_waits_for_its_sites_before_it_draws(tmp_path: Path) -> None:
     """All were restarted, and the sites need a minute more than the server."""
     whole = World(tmp_path / "whole", settings(rounds=4, selection=0.34))
@@ -112,6 +124,9 @@ def test_where_few_are_drawn_a_dead_site_ends_no_run(tmp_path: Path, how: str) -
         at_training(world, 1, lambda: world.take_out("east"))
     history = world.run()
     assert [line["clients"] for line in history] == [6] + [1] * 11
+    last = history[-1]["failures"]  # who cannot be drawn is named all the same
+    named = {"gone": ["east: not connected"], "mute": ["east: silent since it was last asked"]}
+    assert last == named.get(how, [])
     if how == "mute":  # one deadline until it is known, and then it is not drawn any more
         assert sum(letters(world, "east", n) for n in range(2, 13)) == 1
         assert world.post.time < 2 * 10.5
@@ -204,7 +219,8 @@ def test_a_site_drawn_again_repeats_its_answer_whichever_of_its_clients_are_aske
     history = world.run()
     assert asked_of(world, "north", 2) == [{"a"}, {"a", "d"}]
     assert [line["clients"] for line in history] == [6, 1, 6]
-    assert history[1]["failures"] == [] and world.summary()["refused"] == {}
+    assert history[1]["failures"] == ["north: no answer within 10 s"]  # of the first attempt
+    assert world.summary()["refused"] == {}
 
 
 @pytest.mark.parametrize("second", [("d",), ("a",)])

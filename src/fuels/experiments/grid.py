@@ -157,7 +157,7 @@ def dots(
             text = f" {number(row.mean(), 3)}"
             axis.annotate(
                 text,
-                (row.mean(), place[row.name]),
+                (row.mean() + (row.spread() or 0.0), place[row.name]),  # right of its whisker
                 (7, -3),
                 textcoords="offset points",
                 size=8,

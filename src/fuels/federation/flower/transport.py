@@ -61,6 +61,7 @@ class FlowerTransport:
         self.round, self.attempt, self.end = 0, 0, 0.0
         self.replies: dict[str, Reply] = {}
         self.lost: set[str] = set()  # sites that were asked in it and gave nothing to use
+        self.failures: list[Failure] = []  # of all its attempts
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -170,6 +171,7 @@ class FlowerTransport:
         """One attempt at a round; TooFewError if another may be made, of the same or others."""
         if round_number != self.round:
             self.round, self.attempt, self.replies, self.lost = round_number, 0, {}, set()
+            self.failures = []
         self.attempt += 1
         allowed = self.post.allowed()
         everyone = self.members.by_site(tuple(clients))
@@ -178,10 +180,14 @@ class FlowerTransport:
         extra = clients.extra if isinstance(clients, Chosen) else frozenset()
         counted = {site for site, ids in asked.items() if not extra.issuperset(ids)}
         needed = max(1, ceil(self.rules.quorum * len(counted) - 1e-9))
-        failures = self._attempt(asked, download, counted, needed)
+        self.failures += self._absent(allowed & self.members.sites - asked.keys())
+        self.failures += self._attempt(asked, download, counted, needed)
         there = len(self.replies.keys() & counted)  # others may have sent what was late
         if there >= needed:
             self.lost = set()
+            failures = list(
+                dict.fromkeys(self.failures)
+            )  # an attempt repeats what the last one saw
             return [self.replies[site] for site in sorted(self.replies)], failures
         self.lost |= asked.keys() - self.replies.keys()
         told = f"round {self.round}: {there} of {len(counted)} sites answered, {needed} are needed"
@@ -191,6 +197,14 @@ class FlowerTransport:
             )
         log.warning("%s; attempt %d is over", told, self.attempt)
         raise TooFewError(told)
+
+    def _absent(self, sites: set[str]) -> list[Failure]:
+        """Of sites that are not asked: those that could not be, named like those that fail."""
+        away, silent = sites - self.post.connected(), sites & self.silent
+        reasons = dict.fromkeys(silent, "silent since it was last asked") | dict.fromkeys(
+            away, "not connected"
+        )
+        return [failed(site, self.round, reasons[site]) for site in sorted(reasons)]
 
     def _attempt(
         self,
@@ -241,7 +255,7 @@ class FlowerTransport:
         failures += [failed(site, number, "not connected") for site in sorted(away)]
         failures += [failed(site, number, silent) for site in sorted(pending)]
         self.silent = (self.silent - asked.keys()) | pending | away
-        return list(dict.fromkeys(failures + self._use_late()))
+        return failures + self._use_late()
 
     def _use_late(self) -> list[Failure]:
         failures: list[Failure] = []
