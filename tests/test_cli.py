@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,17 @@ def test_the_config_reproduces_the_run(fuels: Fuels, csv: str, tmp_path: Path) -
     models = ("models.safetensors", "mixture.safetensors")
     for name in ("config.toml", "metrics.jsonl", *models, "forecasts.parquet"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_another_preset_over_a_config_is_that_preset(fuels: Fuels, csv: str) -> None:
+    assert fuels("run", "--data", csv, "--out", "a", *SMALL)[0] == 0
+    assert fuels("run", "--data", csv, "--out", "b", "--preset", "paper", *SMALL)[0] == 0
+    again = ("run", "--config", "a/config.toml", "--preset", "paper", "--out", "c")
+    assert fuels(*again, "--rounds", "2", "--no-plots")[0] == 0
+    configs = [tomllib.loads(Path(name, "config.toml").read_text()) for name in "abc"]
+    assert configs[2] == configs[1] != configs[0]
+    _, _, err = fuels("run", "--config", "b/config.toml", "--out", "d", "--no-plots")
+    assert "preset paper is used, as b/config.toml says" in err
 
 
 def test_json_is_the_summary(fuels: Fuels, csv: str, tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ from fuels.config import (
     late_joiners,
     merge,
     read_config,
+    with_preset,
     write_toml,
 )
+from fuels.data.sample import sample_of
 from fuels.errors import FuelsError
 from fuels.methods import complete, method_options
 
@@ -80,7 +82,6 @@ def test_wrong_keys_and_types_are_refused(changes: dict[str, object], message: s
         ({"training": {"keep": "first"}}, "best or last"),
         ({"training": {"optimiser": "lbfgs"}}, "adam or sgd"),
         ({"windows": {"period": 1}}, r"windows\.period must be at least 2"),
-        ({"preset": "papr"}, "did you mean paper"),
         ({"seed": -1}, "negative"),
         ({"mixture": {"levels": []}}, r"mixture\.levels are percentages .* at least one, not none"),
         ({"mixture": {"levels": [80, 100]}}, "between 0 and 100"),
@@ -127,3 +128,41 @@ def test_config_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("seed = = 1")
     with pytest.raises(FuelsError, match="not valid TOML"):
         read_config(tmp_path / "bad.toml")
+
+
+# -- presets -----------------------------------------------------------------------------------
+
+BEST = with_preset(Settings(), "best", "test")
+
+
+def test_a_preset_over_another_leaves_nothing_of_it() -> None:
+    own = {"windows": {"horizon": 3}, "model": {"hidden": 16}, "options": {"tau": 0.1}}
+    paper, best = merge(Settings(), own, "test"), merge(BEST, own, "test")
+    assert best.mixture.on and best.windows.target == "change"
+    assert with_preset(best, "paper", "test") == paper
+    assert with_preset(paper, "best", "test") == best
+
+
+@pytest.mark.parametrize("line", ['preset = "best"\n', ""])
+def test_a_file_says_what_differs_from_its_preset(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(line + "[training]\nrounds = 7\n[mixture]\nlevels = [90]\n")
+    changes = {"training": {"rounds": 7}, "mixture": {"levels": [90]}}
+    assert read_config(path)[0] == merge(BEST, changes, "test")
+
+
+def test_presets_have_one_way_in(tmp_path: Path) -> None:
+    with pytest.raises(FuelsError, match="choose it with --preset"):
+        assignment("preset=best")
+    with pytest.raises(FuelsError, match="test: unknown preset papr; did you mean paper"):
+        with_preset(Settings(), "papr", "test")
+    (tmp_path / "own.toml").write_text("preset = 3")
+    with pytest.raises(FuelsError, match=r"own\.toml: unknown preset 3"):
+        read_config(tmp_path / "own.toml")
+
+
+def test_windows_that_lags_overrule_are_refused() -> None:
+    with pytest.raises(FuelsError, match=r"windows\.periodicity would do nothing"):
+        sample_of(merge(BEST, {"windows": {"periodicity": 2}}, "test").windows)
+    emptied = merge(BEST, {"windows": {"lags": "", "periodicity": 2}}, "test").windows
+    assert sample_of(emptied).branches == ((3, 2, 1), (48, 24))

@@ -196,6 +196,10 @@ def test_the_paper_has_no_intervals(fitted: Forecaster) -> None:
     assert "best" in repr(Forecaster()) and "paper" in repr(fitted)
     with pytest.raises(FuelsError, match="did you mean best"):
         Forecaster(preset="bset")
+    with pytest.raises(FuelsError, match=r"give it as Forecaster\(preset=\)"):
+        Forecaster(settings={"preset": "paper"})
+    budgets = [Forecaster(preset=p).settings.training.rounds for p in ("best", "paper")]
+    assert budgets == [40, 200] and Forecaster(rounds=3).settings.training.rounds == 3
 
 
 def test_the_mixture_is_judged_after_its_training_only(

@@ -10,7 +10,7 @@ import pytest
 from conftest import make_panel
 from fuels.data.panel import Panel
 from fuels.data.sample import Sample, paper_branches
-from fuels.data.windows import draw_clients, prepare, split_periods
+from fuels.data.windows import draw_clients, panel_calendar, prepare, split_periods
 from fuels.errors import FuelsError
 
 
@@ -195,3 +195,10 @@ def test_clients_that_hardly_change_in_a_part() -> None:
     data = prepare(panel, paper_sample(), split="7/2/3")
     assert data.still("test") == ["c1"] and data.still("val") == []
     assert prepare(panel, paper_sample(), split="7/2/0").still("test") == []
+
+
+def test_the_calendar_reaches_years_beyond_the_data() -> None:
+    calendar = panel_calendar(make_panel(start="2013-11-01"), ("IT",))
+    weekdays = ["2013-12-25", "2015-12-25", "2023-12-25", "2023-12-27"]  # the last: a Wednesday
+    free = calendar.free(np.array(weekdays, dtype="datetime64[s]"))
+    np.testing.assert_array_equal(free, [True, True, True, False])

@@ -51,7 +51,7 @@ class Windows:
     periodicity: int = 3  # q: the same phase of the last q periods
     lags: str = ""  # other windows than c and q, one list per GRU: 1-4/1p,1p+1,2p,7p; p: period
     calendar: tuple[str, ...] = ()  # what the clock tells the model: time, free, weekday
-    doubt: float = 0.0  # share of training periods in which free days are told wrongly
+    doubt: float = 0.0  # share of training periods in which free days, if told, are told wrongly
     holidays: tuple[str, ...] = ()  # free days besides weekends: dates, or a country such as IT
     target: str = "value"  # what the model forecasts: value, or change against the last value
     horizon: int = 1  # H: steps ahead, each with a head of its own
@@ -139,11 +139,22 @@ PRESETS: dict[str, dict[str, Any]] = {
         "mixture": {"on": True},
     },
 }
-DEFAULT_PRESET = "best"  # of fuels run and Forecaster; comparisons and experiments use paper
+DEFAULT_PRESET = "best"  # where none is named; comparisons and experiments use paper
 SCALES: dict[str, dict[str, Any]] = {
     "quick": {"data": {"clients": 24}, "training": {"rounds": 30}},
     "paper": {"data": {"clients": 100}, "training": {"rounds": 200}},
 }
+
+
+def with_preset(settings: Settings, preset: str, place: str) -> Settings:
+    """`settings` as `preset` has them in everything that any preset decides, the rest as it was."""
+    if preset not in PRESETS:
+        raise FuelsError(f"{place}: unknown preset {preset}{nearest(preset, PRESETS)}")
+    papers = to_dict(Settings())
+    for chosen in PRESETS.values():
+        own = {name: {key: papers[name][key] for key in keys} for name, keys in chosen.items()}
+        settings = merge(settings, own, place)
+    return merge(settings, {"preset": preset, **PRESETS[preset]}, place)
 
 
 def merge(settings: Settings, changes: Mapping[str, Any], place: str) -> Settings:
@@ -285,8 +296,6 @@ def check(settings: Settings) -> None:
     newcomer_share(settings.data.newcomers)
     if training.keep not in ("best", "last"):
         raise FuelsError(f"training.keep must be best or last, not {training.keep}")
-    if settings.preset not in PRESETS:
-        raise FuelsError(f"unknown preset {settings.preset}{nearest(settings.preset, PRESETS)}")
 
 
 def check_engine(engine: Engine) -> None:
@@ -364,10 +373,11 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> tuple[Settings, Engine]:
-    """Settings and engine of a config file, unknown keys refused."""
+    """Settings and engine of a config file: its preset, and over it what else the file says."""
     content = read_toml(path)
     engine_part = content.pop("engine", {})
-    settings = merge(Settings(), content, str(path))
+    preset = str(content.pop("preset", DEFAULT_PRESET))
+    settings = merge(with_preset(Settings(), preset, str(path)), content, str(path))
     return settings, merge_engine(Engine(), engine_part, str(path))
 
 
@@ -376,6 +386,8 @@ def assignment(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise FuelsError(f"--set takes section.key=value, not {text!r}")
+    if key == "preset":
+        raise FuelsError(f"--set {text}: a preset is many settings; choose it with --preset")
     changes: dict[str, Any] = {}
     inner = changes
     *sections, last = key.split(".")

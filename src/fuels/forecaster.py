@@ -19,14 +19,13 @@ import polars as pl
 from fuels.build import build
 from fuels.config import (
     DEFAULT_PRESET,
-    PRESETS,
     Engine,
     Settings,
     check,
     check_engine,
     merge,
     merge_engine,
-    nearest,
+    with_preset,
 )
 from fuels.data.joining import joined, unknown_between
 from fuels.data.panel import Panel
@@ -74,10 +73,10 @@ class Forecaster:
     preset: best (the default: richer inputs, a mixture of the personal model with local experts,
     and intervals) or paper (every setting of the paper).
     method: any of `fuels run --method`. period: steps in a period. rounds, patience: training stops
-    after `rounds`, or earlier when the validation error has not improved for `patience` rounds; the
-    validation part is the last fifth of the periods, or `validation` of them. `left_out` names the
-    clients that could not take part, with the reason. Further settings by
-    their name in config.toml: `settings={"model": {"hidden": 64}, "options": {"tau": 0.05}}`.
+    after `rounds` (None: the preset's own), or earlier when the validation error has not improved
+    for `patience` rounds; the validation part is the last fifth of the periods, or `validation` of
+    them. `left_out` names the clients that could not take part, with the reason. Further settings
+    by their name in config.toml: `settings={"model": {"hidden": 64}, "options": {"tau": 0.05}}`.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class Forecaster:
         method: str = "fuels",
         *,
         period: int = 24,
-        rounds: int = 100,
+        rounds: int | None = None,
         patience: int = 15,
         validation: int | None = None,
         preset: str = DEFAULT_PRESET,
@@ -94,11 +93,11 @@ class Forecaster:
         settings: dict[str, Any] | None = None,
     ) -> None:
         find_method(str(method))
-        if not isinstance(preset, str) or preset not in PRESETS:
-            raise FuelsError(f"preset {preset} is unknown{nearest(str(preset), PRESETS)}")
-        start = merge(Settings(), {"preset": preset, **PRESETS[preset]}, f"preset {preset}")
+        start = with_preset(Settings(), str(preset), "Forecaster")
         if not isinstance(settings, dict | None):
             raise FuelsError(f"settings must be a dict of sections, not {settings!r}")
+        if "preset" in (settings or {}):
+            raise FuelsError("settings: a preset is many settings; give it as Forecaster(preset=)")
         whole = isinstance(validation, int) and not isinstance(validation, bool)
         if validation is not None and (not whole or validation < 0):
             raise FuelsError(f"validation must be a whole number of periods, not {validation!r}")
@@ -106,7 +105,10 @@ class Forecaster:
             "method": method,
             "seed": seed,
             "windows": {"period": period},
-            "training": {"rounds": rounds, "patience": patience},
+            "training": {
+                "rounds": start.training.rounds if rounds is None else rounds,
+                "patience": patience,
+            },
         }
         self.settings = merge(merge(start, changes, "Forecaster"), settings or {}, "settings")
         check(self.settings)

@@ -12,7 +12,7 @@ from fuels.cli import options as opt
 from fuels.cli.demo import demo_command
 from fuels.cli.parties import ServerDir, Show, need_flower
 from fuels.cli.settings import given
-from fuels.config import PRESETS, Settings, assignment, merge, nearest, read_config
+from fuels.config import PRESETS, Settings, assignment, merge, read_config, with_preset
 from fuels.errors import FuelsError
 
 if TYPE_CHECKING:
@@ -343,9 +343,7 @@ def _settings(preset: str, changes: dict[str, Any], assignments: list[str]) -> S
     """Preset, then options, then --set: the later one wins, as in `fuels run`."""
     from fuels.federation.flower.serving import federated
 
-    if preset not in PRESETS:
-        raise FuelsError(f"--preset {preset} is unknown{nearest(preset, PRESETS)}")
-    settings = merge(Settings(), {"preset": preset, **PRESETS[preset]}, f"--preset {preset}")
+    settings = with_preset(Settings(), preset, f"--preset {preset}")
     settings = merge(settings, changes, "command line")
     for text in assignments:
         settings = merge(settings, assignment(text), f"--set {text}")

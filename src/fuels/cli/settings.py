@@ -9,7 +9,6 @@ from typing import Any
 
 from fuels.config import (
     DEFAULT_PRESET,
-    PRESETS,
     SCALES,
     Data,
     Engine,
@@ -20,6 +19,7 @@ from fuels.config import (
     merge_engine,
     nearest,
     read_config,
+    with_preset,
 )
 from fuels.data.sample import sample_of
 from fuels.errors import FuelsError
@@ -44,16 +44,18 @@ def assemble(
     assignments: list[str],
 ) -> tuple[Settings, Engine, list[str]]:
     """Config file, then preset, then scale, then options, then --set: the later one wins."""
-    settings, engine = (Settings(), Engine()) if config is None else read_config(config)
+    start = with_preset(Settings(), DEFAULT_PRESET, "preset"), Engine()
+    settings, engine = start if config is None else read_config(config)
     options = {str(config): settings.options}  # of the method, by where they come from
     notes: list[str] = []
-    if preset is None and config is None:
-        preset = DEFAULT_PRESET
-        notes.append(f"--preset {preset} is used; every setting of the paper is --preset paper")
     if preset is not None:
-        if preset not in PRESETS:
-            raise FuelsError(f"--preset {preset} is unknown{nearest(preset, PRESETS)}")
-        settings = merge(settings, {"preset": preset, **PRESETS[preset]}, f"--preset {preset}")
+        settings = with_preset(settings, preset, f"--preset {preset}")
+    elif settings.preset == "paper":
+        notes.append(f"preset paper is used, as {config} says")
+    else:
+        notes.append(
+            f"--preset {settings.preset} is used; every setting of the paper is --preset paper"
+        )
     embedded = config is None and "source" not in changes.get("data", {})
     if scale is None and embedded:
         scale = "quick"

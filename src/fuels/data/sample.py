@@ -102,6 +102,13 @@ def sample_of(windows: Windows) -> Sample:
         raise FuelsError(
             f"windows.target must be {' or '.join(TARGETS)}, not {windows.target or 'empty'}"
         )
+    usual = Windows()
+    for name in ("closeness", "periodicity"):
+        if windows.lags and getattr(windows, name) != getattr(usual, name):
+            raise FuelsError(
+                f"windows.{name} would do nothing beside windows.lags {windows.lags}: change the"
+                f" lags, or empty them (--set windows.lags=)"
+            )
     branches = (
         parse_lags(windows.lags, windows.period)
         if windows.lags

@@ -267,9 +267,9 @@ def too_short(panel: Panel, sample: Sample, needed: int, periods: int, train: in
 
 
 def panel_calendar(panel: Panel, holidays: Sequence[str]) -> Calendar:
-    """The calendar of a panel's years, and of the one after: forecasts reach into it."""
+    """The calendar of a panel's years and of ten more: its models will forecast in them."""
     first, last = (int(t.astype("datetime64[Y]").astype(int)) + 1970 for t in panel.times[[0, -1]])
-    return make_calendar(holidays, range(first, last + 2))
+    return make_calendar(holidays, range(first, last + 11))
 
 
 def known_windows(known: NDArray[np.bool_], lags: Branches) -> NDArray[np.bool_]:
