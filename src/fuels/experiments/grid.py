@@ -163,7 +163,8 @@ def dots(
                 size=8,
                 color=colour,
             )
-        log_scale(axis, "x", [row.mean() for row in comparison.rows], 0 if wide else math.inf)
+        means = [row.mean() for row in comparison.rows]
+        log_scale(axis, "x", means, 0 if wide else math.inf, narrow=len(found) > 1)
         axis.set_xlabel(f"MSE (z-scored{', log scale' if wide else ''})")
         axis.set_title(title_of(source), loc="left", size=10, pad=6)
         axis.margins(x=0.22)

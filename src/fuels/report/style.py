@@ -199,8 +199,13 @@ def dress(axis: Axes) -> Axes:
     return axis
 
 
-def log_scale(axis: Axes, which: str, values: Sequence[float], ratio: float) -> bool:
-    """Make an axis logarithmic where its values span more than `ratio`; tick labels stay plain."""
+def log_scale(
+    axis: Axes, which: str, values: Sequence[float], ratio: float, *, narrow: bool = False
+) -> bool:
+    """Make an axis logarithmic where its values span more than `ratio`; tick labels stay plain.
+
+    A narrow axis (one of several side by side) has room for fewer of them.
+    """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     positive = [value for value in values if value > 0 and math.isfinite(value)]
@@ -209,7 +214,7 @@ def log_scale(axis: Axes, which: str, values: Sequence[float], ratio: float) -> 
     (axis.set_xscale if which == "x" else axis.set_yscale)("log")
     line = axis.xaxis if which == "x" else axis.yaxis
     decades = math.log10(max(positive) / min(positive))
-    subs = (1.0, 2.0, 5.0) if decades < 3 else (1.0,)
+    subs = (1.0,) if decades >= 3 else (1.0, 3.0) if narrow and decades > 1.4 else (1.0, 2.0, 5.0)
     line.set_major_locator(LogLocator(subs=subs))
     line.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     line.set_minor_formatter(NullFormatter())
