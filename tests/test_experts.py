@@ -17,7 +17,7 @@ from fuels.data.calendar import Calendar, country_holidays, listed_holidays
 from fuels.errors import FuelsError
 from fuels.experts.history import History, fill_from_earlier, make_history
 from fuels.experts.linear import change_of_period, drift, season_lag, week_lags
-from fuels.experts.online import start
+from fuels.experts.online import first_honest, start
 from fuels.experts.pool import EXPERTS, Pool
 from fuels.experts.ridge import fit_ridge
 from fuels.experts.smoothing import Smoothing
@@ -88,16 +88,45 @@ def test_altering_the_future_changes_no_past_forecast(horizon: int) -> None:
     changed = with_values(source, observed)
     online = start(Pool(), source, 480, horizon=horizon)
     other = start(Pool(), changed, 480, horizon=horizon)
-    past = online.run(source, 480, last)
-    altered = other.run(changed, 480, last)
+    begin = first_honest(480, horizon)
+    past = online.run(source, begin, last)
+    altered = other.run(changed, begin, last)
     # A target k uses values up to k - horizon: all targets before cut + horizon stay the same.
-    same = slice(0, cut + horizon - 480)
+    same = slice(0, cut + horizon - begin)
     for name, forecasts in past.experts.items():
         np.testing.assert_array_equal(forecasts[:, same], altered.experts[name][:, same], name)
     np.testing.assert_array_equal(past.mixed.combined[:, same], altered.mixed.combined[:, same])
     np.testing.assert_array_equal(past.bands.upper[:, :, same], altered.bands.upper[:, :, same])
-    after = slice(cut + horizon - 480, None)
+    after = slice(cut + horizon - begin, None)
     assert not np.allclose(past.mixed.combined[0, after], altered.mixed.combined[0, after])
+
+
+@pytest.mark.parametrize("cut", [329, 331, 333, 336, 340])
+def test_the_warm_up_knows_no_future(cut: int) -> None:
+    """5 steps ahead, around the end of what its experts were fitted on."""
+    source = history()
+    observed = source.observed.copy()
+    observed[:, cut:] += 5.0
+    warm, altered = (
+        start(Pool(), one, 480, horizon=5).warm_up
+        for one in (source, with_values(source, observed))
+    )
+    assert warm is not None and altered is not None
+    assert warm.mixed.combined.shape[1] == 144  # 11 / 40 of the training, in whole days
+    same = max(cut + 5 - (480 - 144), 0)  # they are forecast from before the cut
+    for name in warm.experts:
+        np.testing.assert_array_equal(
+            warm.experts[name][:, :same], altered.experts[name][:, :same], name
+        )
+    np.testing.assert_array_equal(warm.mixed.combined[:, :same], altered.mixed.combined[:, :same])
+
+
+def test_a_far_horizon_and_a_short_training_leave_no_warm_up() -> None:
+    source = history(days=5)
+    online = start(Pool(), source, 72, horizon=30)
+    assert online.warm_up is None
+    value, weights, _ = online.next(with_values(source, source.observed[:, :72]))
+    assert np.isfinite(value).all() and np.allclose(weights.sum(axis=1), 1.0)
 
 
 def test_next_is_what_run_will_say_and_leaves_no_trace() -> None:
@@ -105,7 +134,7 @@ def test_next_is_what_run_will_say_and_leaves_no_trace() -> None:
     known = with_values(source, source.observed[:, :540])
     for horizon in (1, 4):
         online = start(Pool(), known, 480, horizon=horizon)
-        online.run(known, 480, 540)
+        online.run(known, first_honest(480, horizon), 540)
         before = online.arrays()
         value, weights, bands = online.next(known)
         for name, array in online.arrays().items():
@@ -119,14 +148,14 @@ def test_next_is_what_run_will_say_and_leaves_no_trace() -> None:
 def test_state_is_saved_and_goes_on_where_it_stopped() -> None:
     source = history()
     whole = start(Pool(), source, 480, horizon=3)
-    expected = whole.run(source, 480, 560)
+    expected = whole.run(source, 482, 560)
     first = start(Pool(), source, 480, horizon=3)
-    first.run(source, 480, 511)
+    first.run(source, 482, 511)
     second = start(Pool(), source, 480, horizon=3)
     second.load(first.arrays())
     rest = second.run(source, 511, 560)
-    np.testing.assert_array_equal(rest.mixed.combined, expected.mixed.combined[:, 31:])
-    np.testing.assert_array_equal(rest.bands.upper, expected.bands.upper[:, :, 31:])
+    np.testing.assert_array_equal(rest.mixed.combined, expected.mixed.combined[:, 29:])
+    np.testing.assert_array_equal(rest.bands.upper, expected.bands.upper[:, :, 29:])
     with pytest.raises(FuelsError, match="does not fit"):
         start(Pool(), source, 480, horizon=2).load(first.arrays())
 

@@ -20,7 +20,8 @@ from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.experts.history import History, history_of
 from fuels.forecast import ahead, forecast
-from fuels.judge import judge_models
+from fuels.judge import judge_models, steps_ahead, truth_of
+from fuels.judge import test_part as part_of_test
 from fuels.mixing import Mixing, begin, forecast_mixed, history_for
 from fuels.models import PersonalModels, personal_models
 from fuels.report.folder import RunFolder
@@ -112,27 +113,43 @@ def test_recursion_by_hand(trained: tuple[PersonalModels, Dataset]) -> None:
     np.testing.assert_allclose(both, np.stack([first, second], axis=1), atol=1e-6)
 
 
+@pytest.mark.parametrize("cut", [30, 0, 1 - HORIZON])
 @pytest.mark.parametrize("horizon", [1, HORIZON])
 def test_the_future_changes_no_forecast(
-    trained: tuple[PersonalModels, Dataset], horizon: int
+    trained: tuple[PersonalModels, Dataset], horizon: int, cut: int
 ) -> None:
-    """A forecast h steps ahead, its weights and its interval know values up to h steps before."""
+    """A forecast h steps ahead, its weights and its interval know values up to h steps before.
+
+    That holds at the end of the training too, where the experts know more: what they would say of
+    the next h - 1 steps, from before the end, does not count.
+    """
     mixing, history, end = start(trained)
     past = mixing.run(history, horizon=horizon)
-    cut = end + 30
-    observed = history.observed.copy()
-    observed[:, cut:] = 50.0
     models, dataset = trained
     changed = dataset.panel.values.copy()
-    changed[cut - dataset.offset :] = observed[:, cut:].T * dataset.std + dataset.mean
+    changed[end + cut - dataset.offset :] = 50.0 * dataset.std + dataset.mean
     other = history_for(models, replace(dataset.panel, values=changed))
     altered = begin(models, other, end, title="model").run(other, horizon=horizon)
     assert past is not None and altered is not None
-    same = 30 + horizon  # steps of which the last `horizon` are forecast from before the cut
+    first = history.length - past.mixed.combined.shape[1]
+    assert first == end + horizon - 1
+    same = max(end + cut + horizon - first, 0)  # the last `horizon` are forecast from before it
     np.testing.assert_array_equal(past.mixed.combined[:, :same], altered.mixed.combined[:, :same])
     np.testing.assert_array_equal(past.mixed.weights[:same], altered.mixed.weights[:same])
     np.testing.assert_array_equal(past.bands.upper[:, :, :same], altered.bands.upper[:, :, :same])
     assert (past.mixed.combined[:, same:] != altered.mixed.combined[:, same:]).any()
+
+
+def test_several_steps_ahead_right_after_the_training(
+    trained: tuple[PersonalModels, Dataset],
+) -> None:
+    """The first forecasts count as soon as the training is over, and step by step they agree."""
+    mixing, history, end = start(trained)
+    whole = mixing.run(history, horizon=HORIZON)
+    other = begin(trained[0], history, end, title="model")
+    said = [other.next(until(history, end + k), HORIZON)[0] for k in range(4)]
+    assert whole is not None
+    np.testing.assert_allclose(np.stack(said, axis=1), whole.mixed.combined[:, :4], atol=1e-4)
 
 
 def test_a_mixture_goes_on_from_its_file(
@@ -207,6 +224,64 @@ def test_judged_with_and_without_experts(panel: Panel) -> None:
     assert steps.mse["own head"][0] == pytest.approx(alone, rel=1e-3)
 
 
+def test_steps_ahead_are_judged_on_what_all_answer_after_the_training(
+    trained: tuple[PersonalModels, Dataset], panel: Panel
+) -> None:
+    """No validation part, and gaps that silence the naive ones and the model at different times."""
+    values = panel.values.copy()
+    values[14 * 24 + 5 : 14 * 24 + 33, 1] = np.nan
+    values[16 * 24 : 16 * 24 + 9, 2] = np.nan
+    settings = merge(BEST, {"windows": {"split": "14/0/6"}}, "test")
+    with build(settings, Engine(threads=1), replace(panel, values=values)) as job:
+        dataset = job.dataset
+    models, history = trained[0], history_of(dataset)
+    mixing = begin(models, history, dataset.split.train, title="model")
+    parts = {}
+    for h, own in mixing.each(history, HORIZON, dataset.split.test):
+        past = mixing.run(history, dataset.split.test, h, own)
+        assert past is not None
+        parts[h] = part_of_test(dataset, past)
+    steps = steps_ahead(dataset, models, history, parts)
+    train, last = dataset.split.train, dataset.split.test
+    for h in range(1, HORIZON + 1):
+        first = train + h - 1  # made when the last step of the training was known
+        truth = truth_of(dataset)[:, h - 1 :]
+        made = [
+            ahead(models, history, train, last - h + 1, h, direct=direct)[:, :, h - 1]
+            for direct in (True, False)
+        ]
+        naive = [history.lagged(first, last, lag) for lag in (h, 24)]
+        said = [parts[h].mixed.combined, *made, *naive]
+        all_answer = ~np.isnan(truth) & np.all([~np.isnan(one) for one in said], axis=0)
+        assert all_answer.any(axis=1).all() and not all_answer.all()
+        for name, one in zip(steps.mse, said, strict=True):
+            squares = np.where(all_answer, (one - truth) ** 2, 0).sum(axis=1)
+            wanted = (squares / all_answer.sum(axis=1)).mean()
+            assert steps.mse[name][h - 1] == pytest.approx(wanted, rel=1e-4), (name, h)
+        bands = parts[h].bands
+        inside = (truth >= bands.lower[0]) & (truth <= bands.upper[0]) & all_answer
+        covered = (inside.sum(axis=1) / all_answer.sum(axis=1)).mean()
+        assert steps.coverage[h - 1][0] == pytest.approx(covered)
+        width = (bands.upper[0] - bands.lower[0])[all_answer].mean()
+        assert steps.width[h - 1][0] == pytest.approx(width)
+
+
+def test_steps_beyond_a_short_test_part_have_no_figures(panel: Panel) -> None:
+    """Made when the training was over, no forecast 25 steps ahead falls into one day of test."""
+    changes = {"windows": {"horizon": 26, "split": "14/0/1"}, "training": {"rounds": 1}}
+    with build(merge(BEST, changes, "test"), Engine(threads=1), panel) as job:
+        job.loop.run()
+        parts = job.site.models(job.loop.final_download())
+        kind = {"encoder": "gru", "hidden": 6, "method": "fuels"}
+        judged = judge_models(job, personal_models(job.dataset, parts, {}, **kind))  # type: ignore[arg-type]
+    assert judged.steps_ahead is not None
+    summary = judged.steps_ahead.summary()
+    for values in summary["mse"].values():
+        assert values[23] is not None and values[24:] == [None, None]
+    assert summary["coverage"][24:] == summary["width"][24:] == [[None, None]] * 2
+    json.dumps(summary, allow_nan=False)
+
+
 def test_a_run_leaves_its_mixture_and_forecast_goes_on(panel: Panel, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     outcome = run(BEST, Engine(threads=1), folder, panel=panel)
@@ -214,6 +289,8 @@ def test_a_run_leaves_its_mixture_and_forecast_goes_on(panel: Panel, tmp_path: P
     summary = json.loads(folder.summary.read_text())
     assert set(summary["mixture"]["intervals"]) == {"80", "95"}
     assert summary["steps_ahead"]["mse"]["recursive"]
+    for one in ("coverage", "width"):
+        assert np.array(summary["steps_ahead"][one]).shape == (HORIZON, 2)
     assert summary["per_client_and_round"]["numbers_up"] == 24 * 12
     table = pl.read_parquet(folder.forecasts)
     names = ["lower-80", "upper-80", "lower-95", "upper-95"]

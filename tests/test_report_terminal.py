@@ -13,7 +13,7 @@ from fuels.cli.experiment import list_experiments
 from fuels.costs import COSTS, Sizes, costs
 from fuels.experiments import EXPERIMENTS
 from fuels.report.outcome import StepsAhead
-from fuels.report.tables import Column, Table, print_outcome
+from fuels.report.tables import Column, Table, print_outcome, steps_ahead
 from fuels.report.terminal import plain, say, wrapped
 from outcomes import ERRORS, dataset, mixed, outcome
 
@@ -132,7 +132,8 @@ def test_the_list_of_experiments_at_80_columns(
 
 def test_errors_by_steps_ahead_at_80_columns() -> None:
     names = ("mixture", "own head", "recursive", "last value", "one period ago")
-    ahead = StepsAhead({name: [0.01234, 0.02345] for name in names}, [(0.8012, 0.9534)] * 2)
+    mse = {name: [0.01234, 0.02345] for name in names}
+    ahead = StepsAhead(mse, [(0.8012, 0.9534)] * 2, [(0.4567, 0.8765)] * 2)
     file = io.StringIO()
     run = mixed(outcome(dataset(), ERRORS, steps_ahead=ahead))
     console = Console(file=file, force_terminal=True, color_system=None, width=80)
@@ -141,6 +142,12 @@ def test_errors_by_steps_ahead_at_80_columns() -> None:
     assert "…" not in text
     assert text.count("0.01234") == text.count("0.02345") == len(names)
     assert text.count("80.12") == text.count("95.34") == 2
+    assert text.count("0.4567") == text.count("0.8765") == 2
+    assert max(len(line) for line in text.splitlines()) <= 80
+    table = steps_ahead(run)
+    assert table is not None
+    names = tuple(column.name for column in table.columns[-4:])
+    assert names == ("in 80 %", "width 80 %", "in 95 %", "width 95 %")
 
 
 def test_sentences_wrap_on_a_terminal_alone() -> None:

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from fuels.build import Job
 from fuels.data.windows import Dataset
 from fuels.experts.history import Floats, History, history_of
-from fuels.experts.online import Past
+from fuels.experts.online import Past, first_honest
 from fuels.forecast import one_after_another
 from fuels.mixing import Mixing, begin
 from fuels.models import PersonalModels
 from fuels.references import references
 from fuels.report.outcome import MixtureOutcome, StepsAhead, own_rows
-from fuels.scores import Scores, score
+from fuels.scores import Scores, errors, score
 
 Forecasts = dict[str, NDArray[Any]]
 
@@ -64,9 +64,14 @@ def judge_models(job: Job, models: PersonalModels) -> Judged:
 
 
 def test_part(dataset: Dataset, past: Past) -> Past:
-    """What was said of the test part, of all that was said since the end of training."""
-    first, last = (step - dataset.split.train for step in dataset.split.part("test"))
-    part, mixed, bands = slice(first, last), past.mixed, past.bands
+    """What was said of the test part, of all that was said since the end of training.
+
+    Several steps ahead that begins later than the test part does where this follows the training.
+    """
+    first, last = dataset.split.part("test")
+    mixed, bands = past.mixed, past.bands
+    steps = mixed.combined.shape[1]  # the last of them is that of the test part
+    part = slice(max(steps - (last - first), 0), None)
     experts = answering({name: f[:, part] for name, f in past.experts.items()})
     usual = np.mean(list(experts.values()), axis=0)
     combined = mixed.combined[:, part]
@@ -115,27 +120,54 @@ def truth_of(dataset: Dataset) -> Floats:
 def steps_ahead(
     dataset: Dataset, models: PersonalModels, history: History, parts: Mapping[int, Past]
 ) -> StepsAhead:
-    """Errors on the test part 1, ..., H steps ahead: mixture, heads, recursion and naive ones."""
+    """Errors on the test part 1, ..., H steps ahead: mixture, heads, recursion and naive ones.
+
+    All of one row are judged on the same targets: those that each of them answers and whose
+    forecast was made when the training was over.
+    """
     first, last = dataset.split.part("test")
-    truth = truth_of(dataset)
-    mse: dict[str, list[float]] = {}
-    coverage: list[tuple[float, ...]] = []
-    horizon = dataset.sample.horizon
+    whole, horizon = truth_of(dataset), dataset.sample.horizon
+    found = StepsAhead({}, [], [])
     chains = {
         name: one_after_another(models, history, first - horizon + 1, last, direct=direct)
         for name, direct in (("own head", True), ("recursive", False))
     }
     for h in range(1, horizon + 1):
-        said = {"mixture": parts[h].mixed.combined} if parts else {}
+        since = min(max(first, first_honest(dataset.split.train, h)), last)
+        truth, part = whole[:, since - first :], parts.get(h)  # no part where no step is left
+        said = {"mixture": truth if part is None else part.mixed.combined} if parts else {}
         for name, chain in chains.items():  # a forecast of step k is made h steps before
-            said[name] = next(chain)[:, horizon - h :][:, : last - first]
-        said["last value"] = history.lagged(first, last, h)
+            said[name] = next(chain)[:, horizon - h :][:, since - first : last - first]
+        said["last value"] = history.lagged(since, last, h)
         said["one period ago"] = history.lagged(
-            first, last, -(-h // dataset.period) * dataset.period
+            since, last, -(-h // dataset.period) * dataset.period
         )
+        common = np.logical_and.reduce([np.isfinite(one) for one in (truth, *said.values())])
         for name, forecast in said.items():
-            error = np.nanmean(np.nanmean((truth - forecast) ** 2, axis=1))
-            mse.setdefault(name, []).append(float(error))
+            mse, _ = errors(truth, forecast, common)
+            found.mse.setdefault(name, []).append(_mean(mse))
         if parts:
-            coverage.append(tuple(float(c) for c in parts[h].bands.coverage(truth)))
-    return StepsAhead(mse, coverage)
+            coverage, width = _inside(part, truth, common, len(parts[1].bands.levels))
+            found.coverage.append(coverage)
+            found.width.append(width)
+    return found
+
+
+def _inside(
+    part: Past | None, truth: Floats, common: NDArray[np.bool_], levels: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Coverage and mean width of the intervals on some targets, by level; NaN without any."""
+    if part is None or not (common & ~np.isnan(part.bands.lower[0])).any():
+        nothing = (float("nan"),) * levels
+        return nothing, nothing
+    lower, upper = (np.where(common, band, np.nan) for band in (part.bands.lower, part.bands.upper))
+    bands = replace(part.bands, lower=lower, upper=upper)
+    return (
+        tuple(float(covered) for covered in bands.coverage(truth)),
+        tuple(float(width) for width in bands.width()),
+    )
+
+
+def _mean(errors: Floats) -> float:
+    """Over the clients that have one; NaN without any."""
+    return float("nan") if np.isnan(errors).all() else float(np.nanmean(errors))

@@ -28,7 +28,7 @@ from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.experts.history import Floats, History, make_history
 from fuels.experts.intervals import Bands
-from fuels.experts.online import Online, Past, fresh, start
+from fuels.experts.online import Online, Past, first_honest, fresh, start
 from fuels.experts.pool import Pool
 from fuels.federation.checkpoint import load_state, prefixed, save_state, unprefixed
 from fuels.forecast import (
@@ -118,7 +118,7 @@ class Mixing:
         They are one chain: each horizon goes on from the one before.
         """
         ahead = range(1, horizon + 1)
-        seen = (self._step(history, self.seen.get(h, self.trained)) for h in ahead)
+        seen = (self._step(history, self.seen.get(h, self._first(h, history.step))) for h in ahead)
         start = min(max(first, 0) - (h - 1) for h, first in zip(ahead, seen, strict=True))
         start = min(start, last - 1)
         chain = one_after_another(self.models, history, start, last)
@@ -135,8 +135,11 @@ class Mixing:
 
     def knows_beyond(self, history: History, horizon: int) -> bool:
         """Whether a mixture up to this horizon has learned from steps after those of a history."""
-        seen = (time for h, time in self.seen.items() if h <= horizon)
-        return any(self._step(history, time) > history.length for time in seen)
+        return any(
+            self._step(history, time) > history.length and time > self._first(h, history.step)
+            for h, time in self.seen.items()
+            if h <= horizon
+        )
 
     def anew(self) -> Mixing:
         """The same before it had learned anything."""
@@ -196,7 +199,7 @@ class Mixing:
             self.online[horizon] = start(
                 self.pool, history, end, horizon=horizon, levels=self.levels, guests=[self.title]
             )
-            self.seen[horizon] = self.trained
+            self.seen[horizon] = self._first(horizon, history.step)
         return self.online[horizon]
 
     def _own(self, history: History, horizon: int) -> Own:
@@ -208,6 +211,10 @@ class Mixing:
             return made[:, :, before]
 
         return said
+
+    def _first(self, horizon: int, step: np.timedelta64) -> np.datetime64:
+        """The time of the first step after training that counts `horizon` steps ahead."""
+        return self.trained + first_honest(0, horizon) * step
 
     def _step(self, history: History, time: np.datetime64) -> int:
         return int((time - history.start) // history.step)

@@ -6,7 +6,6 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +220,7 @@ def essentials(job: Job, judged: Judged, *, rounds: int, best: bool) -> dict[str
     if judged.mixture is not None:
         summary["mixture"] = judged.mixture.summary()
     if judged.steps_ahead is not None:
-        summary["steps_ahead"] = asdict(judged.steps_ahead)
+        summary["steps_ahead"] = judged.steps_ahead.summary()
     return summary
 
 

@@ -9,6 +9,10 @@ experts that were fitted on what came before that part: their errors there are h
 start the weights, the usual errors and the intervals. Then the experts are fitted anew on all of
 training. Guests are forecasts from elsewhere, such as a trained personal model's; where a guest
 says nothing (as on the training part, which it has seen) it sleeps.
+
+A forecast of step `end` made h steps ahead is made after step end - h, by experts that know the
+steps up to end - 1: it knows its future. So the first step that counts is end + h - 1, in the
+warm-up as after training: `first_honest(end, h)`.
 """
 
 from __future__ import annotations
@@ -118,7 +122,10 @@ def start(
     levels: Sequence[float] = (80, 95),
     guests: Sequence[str] = (),
 ) -> Online:
-    """Fit the experts on the steps before `end`, with weights and intervals warmed up."""
+    """Fit the experts on the steps before `end`, with weights and intervals warmed up.
+
+    The first step to `run` is `first_honest(end, horizon)`.
+    """
     period = history.period
     part = max(1, round(WARM_SHARE * end / period)) * period
     if end - part < 2 * period:
@@ -126,9 +133,19 @@ def start(
             f"{end} steps are too few to fit experts and to weigh them: 3 periods of {period} are"
             " the least"
         )
-    early = fresh(pool.fit(history, end - part, (horizon,)), period, horizon, levels, guests)
-    warm_up = early.run(history, end - part, end)
-    return replace(early, pool=pool.fit(history, end, (horizon,)), warm_up=warm_up)
+    # The part is that long for every horizon, as far as two periods are left to fit on.
+    fitted = max(end - part - (horizon - 1), 2 * period)
+    first = first_honest(fitted, horizon)
+    early = fresh(pool.fit(history, fitted, (horizon,)), period, horizon, levels, guests)
+    warm_up = early.run(history, first, end) if first < end else None
+    online = replace(early, pool=pool.fit(history, end, (horizon,)), warm_up=warm_up)
+    online.skip(first_honest(end, horizon) - end)
+    return online
+
+
+def first_honest(end: int, horizon: int) -> int:
+    """The first step whose forecast `horizon` steps ahead is made after all steps before `end`."""
+    return end + horizon - 1
 
 
 def fresh(

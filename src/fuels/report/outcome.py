@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,10 +56,24 @@ class MixtureOutcome:
 
 @dataclass(frozen=True)
 class StepsAhead:
-    """Mean errors on the test part 1, ..., H steps ahead."""
+    """Mean errors on the test part 1, ..., H steps ahead; NaN for a step without a target."""
 
     mse: dict[str, list[float]]  # by who says it
     coverage: list[tuple[float, ...]]  # of the mixture's intervals, by step and level
+    width: list[tuple[float, ...]]  # their mean width
+
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says of it."""
+        return {
+            "mse": {name: _known(values) for name, values in self.mse.items()},
+            "coverage": [_known(values) for values in self.coverage],
+            "width": [_known(values) for values in self.width],
+        }
+
+
+def _known(values: Iterable[float]) -> list[float | None]:
+    """Numbers as JSON has them: nothing in the place of NaN."""
+    return [None if math.isnan(value) else value for value in values]
 
 
 @dataclass(frozen=True)

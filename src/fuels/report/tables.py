@@ -299,21 +299,20 @@ def steps_ahead(outcome: Outcome) -> Table | None:
     ahead = outcome.steps_ahead
     if ahead is None:
         return None
-    levels = () if outcome.mixture is None else outcome.mixture.bands.levels
-    rows: list[list[Cell]] = [
-        [
-            str(h + 1),
-            *(values[h] for values in ahead.mse.values()),
-            *(100 * covered for covered in (ahead.coverage[h] if ahead.coverage else ())),
-        ]
-        for h in range(len(next(iter(ahead.mse.values()))))
+    levels = () if outcome.mixture is None or not ahead.coverage else outcome.mixture.bands.levels
+    rows: list[list[Cell]] = []
+    for h in range(len(next(iter(ahead.mse.values())))):
+        row: list[Cell] = [str(h + 1), *(values[h] for values in ahead.mse.values())]
+        for level in range(len(levels)):
+            row += [100 * ahead.coverage[h][level], ahead.width[h][level]]
+        rows.append(row)
+    intervals = [
+        column
+        for level in levels
+        for column in (Column(f"in {level:g} %", "%"), Column(f"width {level:g} %", "z-scored"))
     ]
     return Table(
-        columns=[
-            Column("steps ahead"),
-            *(Column(name, "MSE") for name in ahead.mse),
-            *(Column(f"in {level:g} %", "%") for level in levels if ahead.coverage),
-        ],
+        columns=[Column("steps ahead"), *(Column(name, "MSE") for name in ahead.mse), *intervals],
         rows=rows,
         title="Errors (z-scored) by steps ahead on the test part",
     )
