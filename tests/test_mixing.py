@@ -205,6 +205,27 @@ def test_a_client_that_is_silent_is_left_to_the_experts_that_can_speak(
         assert np.isnan(forecast(models, quiet).values[2]).all()
 
 
+def test_the_kept_round_looks_at_every_head(panel: Panel) -> None:
+    """The validation error is that of all steps ahead, as far as they end before the test part."""
+    values = panel.values.copy()
+    values[15 * 24 + 3, 1] = np.nan  # no target, filled in windows
+    settings = merge(BEST, {"training": {"rounds": 1}}, "test")
+    with build(settings, Engine(threads=1), replace(panel, values=values)) as job:
+        job.loop.run()
+        parts = job.site.models(job.loop.final_download())  # of the one round there is
+    kind = {"encoder": "gru", "hidden": 6, "method": "fuels"}
+    models = personal_models(job.dataset, parts, {}, **kind)  # type: ignore[arg-type]
+    first, last = job.dataset.split.part("val")
+    history = history_of(job.dataset)
+    made = ahead(models, history, first, last, HORIZON)
+    squares: list[list[float]] = [[] for _ in models.ids]
+    for c, k, h in np.ndindex(made.shape):
+        if first + k + h < last and not np.isnan(truth := history.observed[c, first + k + h]):
+            squares[c].append((made[c, k, h] - truth) ** 2)
+    assert len(squares[0]) == 48 + 47 + 46 and len(squares[1]) == len(squares[0]) - 3
+    np.testing.assert_allclose(job.loop.val_mse, [np.mean(s) for s in squares], rtol=1e-3)
+
+
 def test_judged_with_and_without_experts(panel: Panel) -> None:
     with build(BEST, Engine(threads=1), panel) as job:
         job.loop.run()

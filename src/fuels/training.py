@@ -83,7 +83,7 @@ class GroupData:
         # One step more than the targets: the temporal shift of the last sample needs it, and its
         # newest value is still the last one of the training part.
         self.windows = torch.from_numpy(dataset.inputs(clients, first, last + 1)).to(device)
-        self.y = torch.from_numpy(_values_ahead(dataset, clients, first, last)).to(device)
+        self.y = torch.from_numpy(values_ahead(dataset, clients, first, last)).to(device)
         self.doubt = dataset.sample.doubt
         self.clocks = [  # the right one and, where it is needed, the one wrong about free days
             torch.from_numpy(dataset.clock(first, last, wrong)).to(device)
@@ -94,8 +94,10 @@ class GroupData:
             next_window = np.pad(next_window, ((0, 0), (0, 1)), constant_values=True)
         self.shiftable = torch.from_numpy(next_window.copy()).to(device)
         # Period first, so that what belongs to one batch lies together: [period, client, ...].
-        ahead = _ahead(dataset, clients)  # [client, period, B, H], the first H is `target`
-        weight = _row_weights(ahead.reshape(*ahead.shape[:2], -1)).reshape(ahead.shape)
+        ahead = targets_ahead(dataset, clients, 0, end)  # the first H is `target`
+        heads = ahead.shape[2]
+        weight = _row_weights(ahead.reshape(len(clients), -1, period * heads))
+        weight = weight.reshape(*weight.shape[:2], period, heads)
         by_period = [weight, _row_weights(window), target.any(2), window.all(2)]
         self.weight, self.row_weight, self.active, self.complete = (
             torch.from_numpy(np.swapaxes(array, 0, 1).copy()).to(device) for array in by_period
@@ -109,25 +111,26 @@ class GroupData:
         return slice(start, start + self.period)
 
 
-def _ahead(dataset: Dataset, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether the value h steps ahead is a target of a row, [client, period, B, H]."""
-    end, period = dataset.split.train, dataset.period
-    window, target = dataset.window[clients, :end], dataset.target[clients, :end]
-    observed = dataset.observed[clients, :end]
+def targets_ahead(
+    dataset: Dataset, clients: NDArray[np.int64], first: int, last: int
+) -> NDArray[np.bool_]:
+    """Whether the value h steps after a step is a target of its window, [client, step, H]."""
+    window, target = (part[clients, first:last] for part in (dataset.window, dataset.target))
+    observed, steps = dataset.observed[clients, first:last], last - first
     masks = [target]
     for h in range(1, dataset.sample.horizon):
         later = np.zeros_like(target)
-        later[:, : end - h] = observed[:, h:] & window[:, : end - h]  # inside the training part
-        masks.append(later)
-    return np.stack(masks, axis=-1).reshape(len(clients), -1, period, len(masks))
+        later[:, : max(steps - h, 0)] = observed[:, h:] & window[:, : max(steps - h, 0)]
+        masks.append(later)  # before `last` alone
+    return np.stack(masks, axis=-1)
 
 
-def _values_ahead(
+def values_ahead(
     dataset: Dataset, clients: NDArray[np.int64], first: int, last: int
 ) -> NDArray[np.float32]:
-    """The value of each step and of the H - 1 after it, [client, step, H]; 0 past training."""
+    """The value of each step and of the H - 1 after it, [client, step, H]; 0 from `last` on."""
     values = np.zeros((len(clients), last - first, dataset.sample.horizon), np.float32)
-    for h in range(dataset.sample.horizon):
+    for h in range(min(dataset.sample.horizon, last - first)):
         values[:, : last - first - h, h] = dataset.series[clients, first + h : last]
     return values
 

@@ -25,7 +25,7 @@ from fuels.methods.base import MODEL, Method
 from fuels.model.backend import prepare_thread
 from fuels.model.network import Parts
 from fuels.scores import errors
-from fuels.training import Group, GroupData, Slots
+from fuels.training import Group, GroupData, Slots, targets_ahead, values_ahead
 
 GROUP = 32  # clients trained together at most: enough to outweigh Python
 
@@ -152,7 +152,7 @@ class Site:
 
         def work(index: NDArray[np.int64]) -> NDArray[np.float32]:
             chosen = {name: value[index].to(self.device) for name, value in models.items()}
-            return self._predict(chosen, index, first, last)
+            return self._predict(chosen, index, first, last)[:, :, 0]
 
         return np.concatenate(self._in_groups(work, np.arange(len(self.ids))))
 
@@ -255,15 +255,20 @@ class Site:
         losses: dict[str, NDArray[np.float64]],
         round_number: int,
     ) -> Report:
-        """Validation error of the group's models; remembers those that are the best so far."""
+        """Validation error of the group's models; remembers those that are the best so far.
+
+        Several steps ahead it is the mean over all heads, so that the kept model is good at each.
+        """
         first, last = self.dataset.split.part("val")
         if last == first:
             nothing = np.full(len(index), np.nan)
             return Report(group.ids, losses, nothing, nothing)
         models = self.method.model(group, download)
         predicted = self._predict(models, index, first, last)
-        actual, target = self.dataset.series[index, first:last], self.dataset.target
-        mse, mae = errors(actual, predicted, target[index, first:last])
+        actual = values_ahead(self.dataset, index, first, last)
+        target = targets_ahead(self.dataset, index, first, last)
+        flat = len(index), -1
+        mse, mae = errors(actual.reshape(flat), predicted.reshape(flat), target.reshape(flat))
         if self.best:
             better = np.flatnonzero(mse < self.best_mse[index])
             rows = torch.from_numpy(index[better]).to(self.device)
@@ -278,9 +283,10 @@ class Site:
     def _predict(
         self, models: Parts, index: NDArray[np.int64], first: int, last: int
     ) -> NDArray[np.float32]:
+        """What all heads say at the steps first..last-1, [client, step, H]."""
         x = torch.from_numpy(self.dataset.inputs(index, first, last)).to(self.device)
         clock = torch.from_numpy(self.dataset.clock(first, last)).to(self.device)
-        result: NDArray[np.float32] = self.network.predict(models, x, clock).cpu().numpy()
+        result: NDArray[np.float32] = self.network.predict_all(models, x, clock).cpu().numpy()
         return result
 
 
