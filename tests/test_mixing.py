@@ -317,6 +317,12 @@ def test_a_run_leaves_its_mixture_and_forecast_goes_on(panel: Panel, tmp_path: P
     names = ["lower-80", "upper-80", "lower-95", "upper-95"]
     assert table.columns == ["client", "time", "actual", "forecast", *names]
     assert (table["lower-95"] <= table["lower-80"]).all()
+    weights, mixture = pl.read_parquet(folder.weights), outcome.mixture
+    assert mixture is not None and weights.columns == ["client", "time", *mixture.names]
+    assert weights.select("client", "time").equals(table.select("client", "time"))
+    assert set(weights.dtypes[2:]) == {pl.Float32}
+    one = weights.filter(pl.col("client") == "c2").drop("client", "time").to_numpy()
+    np.testing.assert_allclose(one, mixture.weights[:, 2], atol=1e-6)
     models = outcome.dataset  # the mixture has seen the whole test part
     from fuels.models import load_models
 

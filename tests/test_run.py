@@ -49,7 +49,7 @@ def do_run(folder: Path, settings: Settings, panel: Panel, threads: int = 1, **m
 def results(folder: Path) -> dict[str, bytes]:
     """All that a run leaves and that does not depend on the clock."""
     mixed = read_config(folder / "config.toml")[0].mixture.on
-    names = (*RESULTS, "mixture.safetensors") if mixed else RESULTS
+    names = (*RESULTS, "mixture.safetensors", "weights.parquet") if mixed else RESULTS
     summary = json.loads((folder / "summary.json").read_text())
     ahead = json.dumps([summary["scores"], summary.get("steps_ahead"), summary.get("mixture")])
     return {name: (folder / name).read_bytes() for name in names} | {"scores": ahead.encode()}
@@ -68,6 +68,7 @@ def test_the_run_folder_is_complete(tmp_path: Path, panel: Panel) -> None:
     assert len(frame) == 5 * 3 * 24
     column = frame.filter(pl.col("client") == "c2")["actual"].to_numpy()
     np.testing.assert_allclose(column, panel.values[9 * 24 :, 2], rtol=1e-5)
+    assert not (folder / "weights.parquet").exists()  # of experts, and here are none
     settings, _ = read_config(folder / "config.toml")
     assert settings == complete(small())
 

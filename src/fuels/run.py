@@ -27,7 +27,7 @@ from fuels.messages import Download
 from fuels.methods.base import MODEL
 from fuels.models import PersonalModels, load_models, personal_models, save_models
 from fuels.report.folder import RunFolder
-from fuels.report.outcome import Outcome, own_rows
+from fuels.report.outcome import MixtureOutcome, Outcome, own_rows
 from fuels.runtime import peak_memory_mb
 from fuels.scores import share_better
 from fuels.version import __version__
@@ -174,10 +174,12 @@ def write_models(job: Job, folder: RunFolder, download: Download) -> PersonalMod
 
 
 def write_judged(dataset: Dataset, folder: RunFolder, judged: Judged) -> None:
-    """Write the method's own forecasts, and the mixture so that it can go on."""
+    """Write the method's own forecasts, who was trusted, and the mixture so that it can go on."""
     for forecast in list(judged.forecasts.values())[:1]:
         bands = None if judged.mixture is None else judged.mixture.bands
         write_table(forecast_frame(dataset, forecast, bands), folder.forecasts)
+    if judged.mixture is not None:
+        write_table(weights_frame(dataset, judged.mixture), folder.weights)
     if judged.mixing is not None:
         judged.mixing.save(folder.mixture)
 
@@ -282,4 +284,18 @@ def forecast_frame(
             **columns,
         }
     ).with_columns(pl.col("actual", *columns).fill_nan(None))
+    return in_zone(frame, dataset.panel.timezone)
+
+
+def weights_frame(dataset: Dataset, mixture: MixtureOutcome) -> pl.DataFrame:
+    """client, time and a column for each expert: its weight in the forecasts of the test part."""
+    times, clients = dataset.times("test"), len(dataset.ids)
+    by_expert = mixture.weights.transpose(2, 1, 0).astype(np.float32)  # [expert, client, step]
+    frame = pl.DataFrame(
+        {
+            "client": np.repeat(np.array(dataset.ids), len(times)),
+            "time": np.tile(times.astype("datetime64[ms]"), clients),
+            **{name: w.ravel() for name, w in zip(mixture.names, by_expert, strict=True)},
+        }
+    )
     return in_zone(frame, dataset.panel.timezone)

@@ -6,6 +6,7 @@ timings.jsonl     seconds of each round by stage
 checkpoint.safetensors   while the run is unfinished; checkpoint-N: what changed since (journal.py)
 models.safetensors, server.safetensors, forecasts.parquet, plots/, summary.json   when it is done
 mixture.safetensors      the experts and their weights, where the run has them
+weights.parquet          who was trusted when: client, time, a column for each expert
 learned.safetensors      what they learned from the data of later forecasts (finished.py)
 """
 
@@ -55,6 +56,7 @@ class RunFolder:
         self.server = path / "server.safetensors"
         self.mixture = path / "mixture.safetensors"
         self.forecasts = path / "forecasts.parquet"
+        self.weights = path / "weights.parquet"
         self.summary = path / "summary.json"
         self.plots = path / "plots"
 

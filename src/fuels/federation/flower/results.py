@@ -16,7 +16,7 @@ from fuels.run import essentials, write_judged, write_models
 
 
 def write_results(job: Job, path: Path, download: Download, rounds: int, engine: Engine) -> None:
-    """models.safetensors, forecasts.parquet, config.toml and summary.json in the run's folder."""
+    """The run's folder: models, forecasts, mixture and its weights, config.toml, summary.json."""
     folder, dataset = RunFolder(path), job.dataset
     write_toml(folder.config, job.settings, engine)
     models = write_models(job, folder, download)
