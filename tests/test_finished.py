@@ -18,6 +18,7 @@ from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
 from fuels.finished import FinishedRun
 from fuels.forecaster import Forecaster, long_frame
+from fuels.mixing import Mixing
 from fuels.report.folder import RunFolder
 from fuels.run import run
 
@@ -108,6 +109,7 @@ def test_without_the_data_of_the_run_the_new_ones_stand_alone(fuels: Fuels, fold
     config.write_text(config.read_text().replace("old.csv", "gone.csv"))
     _, told = forecasts(fuels, "--data", "new.csv")
     assert "rest on the new data alone" in told and "gone.csv" in told
+    assert (folder / "run" / "learned.safetensors").exists()
     code, _, err = fuels("forecast", "run", "--data", "new.csv", "--horizon", "2")
     assert code == 1 and "--horizon 2" in err and "have yet to be fitted" in err
     assert fuels("forecast", "run", "--data", "all.csv", "--horizon", "2")[0] == 0
@@ -128,10 +130,66 @@ def test_a_forecast_for_some_clients_leaves_the_others_alone(fuels: Fuels, folde
     wanted, _ = forecasts(fuels, "--data", "new.csv", "--horizon", "2")
     shutil.rmtree(folder / "run")
     shutil.copytree(folder / "kept", folder / "run")
-    some, _ = forecasts(fuels, "--data", "new.csv", "--horizon", "2", "--ids", "c1")
+    some, told = forecasts(fuels, "--data", "new.csv", "--horizon", "2", "--ids", "c1")
+    assert "is not kept" in told and "no data for" not in told
     assert set(some) == {"c1"} and not (folder / "run" / "learned.safetensors").exists()
     found, _ = forecasts(fuels, "--data", "new.csv", "--horizon", "2")
     assert found == wanted and some["c1"] == pytest.approx(wanted["c1"], rel=1e-6)
+
+
+def test_a_client_that_is_absent_holds_nobody_up(fuels: Fuels, folder: Path, panel: Panel) -> None:
+    """The others learn as if it were there; it has missed its truth and goes on when it returns."""
+    first, middle, end = (panel.length - steps for steps in (NEW, NEW - 24, 0))
+    write_panel(part(panel, first, middle), folder / "one.csv")
+    two = part(panel, first, middle + 24)
+    write_panel(two, folder / "two.csv")
+    write_panel(two.select(["c0", "c1", "c3"]), folder / "absent.csv")
+    unknown = two.values.copy()
+    unknown[24:, 2] = np.nan
+    write_panel(replace(two, values=unknown), folder / "unknown.csv")
+    write_panel(part(panel, first, end), folder / "three.csv")
+    shutil.copytree(folder / "run", folder / "kept")
+    found = {}
+    for name in ("two.csv", "absent.csv", "unknown.csv"):
+        shutil.rmtree(folder / "run")
+        shutil.copytree(folder / "kept", folder / "run")
+        forecasts(fuels, "--data", "one.csv")
+        said, told = forecasts(fuels, "--data", name)
+        found[name], _ = forecasts(fuels, "--data", "three.csv")
+        if name == "absent.csv":
+            assert set(said) == {"c0", "c1", "c3"} and "1 client (c2): no forecast" in told
+    there, absent, missing = found.values()
+    assert set(absent) == set(there)
+    for client in ("c0", "c1", "c3"):
+        assert absent[client] == pytest.approx(there[client], rel=1e-6)
+    assert absent["c2"] == pytest.approx(missing["c2"], rel=1e-6)
+    assert absent["c2"] != pytest.approx(there["c2"], rel=1e-6)
+
+
+def test_experts_of_an_absent_client_are_fitted_on_its_own_past(
+    fuels: Fuels, folder: Path, panel: Panel
+) -> None:
+    """A horizon asked for while it was absent; without any past of it they are not kept."""
+    three = ["c0", "c1", "c3"]
+    new = part(panel, panel.length - NEW, panel.length)
+    write_panel(new.select(three), folder / "absent.csv")
+    write_panel(panel.select(three), folder / "long.csv")
+
+    def learned(*words: str) -> Mixing:
+        forecasts(fuels, *words, "--horizon", "2", "--forget")
+        mixing = FinishedRun.load(folder / "run").mixing
+        assert mixing is not None
+        return mixing
+
+    whole, some = learned("--data", "new.csv"), learned("--data", "absent.csv")
+    wanted, found = (mixing.online[2].pool.arrays() for mixing in (whole, some))
+    assert wanted.keys() == found.keys()
+    for name, array in wanted.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-9, err_msg=name)
+    config = folder / "run" / "config.toml"
+    config.write_text(config.read_text().replace("old.csv", "gone.csv"))
+    assert set(learned("--data", "all.csv").online) == {1, 2}
+    assert set(learned("--data", "long.csv").online) == {1}
 
 
 def test_models_alone_know_no_data(fuels: Fuels, folder: Path) -> None:

@@ -1,9 +1,9 @@
 """A finished run asked for forecasts: its models, its mixture, and what it has learned since.
 
 The files of a run stay as it left them. What its mixture learns from the data of later forecasts
-lies beside them in learned.safetensors, and is forgotten when that file is deleted. It is kept only
-where the data told of every client, with the run's own before them: what is learned once is not
-learned again.
+lies beside them in learned.safetensors, and is forgotten when that file is deleted. Every step is
+learned once: a client that the data do not have has missed its truth there, and learns again when
+it comes back.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from pathlib import Path
 from fuels.build import load_panel
 from fuels.config import Data, Settings, read_config
 from fuels.data.clock import format_moment
-from fuels.data.joining import joined, unknown_between
+from fuels.data.joining import joined, unknown_between, with_absent
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
+from fuels.experts.history import History
 from fuels.forecast import Forecast, fitting, forecast, matching
 from fuels.mixing import Mixing, forecast_mixed
 from fuels.models import PersonalModels, load_models
@@ -84,10 +85,15 @@ class FinishedRun:
         *,
         new: bool,
         done: Callable[[int], None],
+        some: bool = False,
     ) -> tuple[Forecast, list[str]]:
-        """The next values, and what there is to tell. `new` data have the run's own before them."""
-        panel, known = fitting(self.models, panel), matching(self.models, panel)
-        notes, alone = [], False
+        """The next values, and what there is to tell. `new` data have the run's own before them.
+
+        `some`: the panel was cut to the clients asked for, so nothing of it is kept: the values of
+        the others are still to be learned.
+        """
+        panel = whole = fitting(self.models, panel)
+        known, notes = matching(self.models, panel), []
         if self.mixing is None and not self.data.source:
             notes.append(
                 f"{self.folder}: neither {CONFIG} nor {MIXTURE} is beside the models; these are"
@@ -97,27 +103,30 @@ class FinishedRun:
             try:
                 own = self.own_data()
                 notes += unknown_between(own, panel)
-                panel = joined(own, panel)
+                whole = joined(own, with_absent(panel, self.models.ids))
             except FuelsError as error:
                 notes.append(f"the forecasts rest on the new data alone: {error}")
-                alone = True
         if self.mixing is None:
-            return forecast(self.models, panel, horizon), notes
-        mixing = self._mixing_for(panel, horizon, notes)
+            return forecast(self.models, whole.select(panel.ids), horizon), notes
+        history = self.mixing.history(whole)
+        mixing = self._mixing_for(history, panel, horizon, notes)
+        fitted = set(mixing.online)
         try:
-            result = forecast_mixed(mixing, panel, horizon, done)
+            result = forecast_mixed(mixing, panel, horizon, done, history)
         except FuelsError as error:
             raise FuelsError("; ".join([str(error), *notes])) from None
         if self.forget:
             _delete(self.folder / LEARNED)
-        if mixing is self.mixing and not alone and len(known) == len(self.models.ids):
+        if some and len(known) < len(self.models.ids):
+            notes.append("some clients alone were asked for: what they learned is not kept")
+        elif mixing is self.mixing:
+            mixing.drop_unfit(history, set(mixing.online) - fitted)
             self._keep(notes)
         return result, notes
 
-    def _mixing_for(self, panel: Panel, horizon: int, notes: list[str]) -> Mixing:
+    def _mixing_for(self, history: History, panel: Panel, horizon: int, notes: list[str]) -> Mixing:
         """The mixture, or one that starts over where it has learned from what is yet to come."""
         assert self.mixing is not None
-        history = self.mixing.history(panel)
         if self.mixing.untrained(history) or not self.mixing.knows_beyond(history, horizon):
             return self.mixing  # the first is refused by the mixture itself
         end = format_moment(panel.times[-1], panel.timezone)

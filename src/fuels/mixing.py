@@ -15,7 +15,7 @@ next, provided they reach back as far as the windows; steps it never saw are pas
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -145,6 +145,16 @@ class Mixing:
         """The same before it had learned anything."""
         return replace(self, online={}, seen={})
 
+    def drop_unfit(self, history: History, horizons: Collection[int]) -> None:
+        """Forget the experts just fitted for some horizons if of one client nothing was known.
+
+        It would be without them for good: experts are fitted once.
+        """
+        training = history.observed[:, : max(self._step(history, self.trained), 0)]
+        if np.isnan(training).all(axis=1).any():
+            for horizon in horizons:
+                del self.online[horizon], self.seen[horizon]
+
     def untrained(self, history: History) -> bool:
         """Whether a history ends before the training did."""
         return self._step(history, self.trained) > history.length
@@ -243,15 +253,17 @@ def forecast_mixed(
     panel: Panel,
     horizon: int = 1,
     done: Callable[[int], None] = lambda steps: None,
+    history: History | None = None,
 ) -> Forecast:
     """The `horizon` values after the end of the panel with their intervals; learns on the way.
 
-    `done` is told after each step ahead how many are made.
+    `done` is told after each step ahead how many are made. Where more is known than the panel
+    holds, `history` tells it, up to the same end; the panel's clients are those that are forecast.
     """
     check_horizon(horizon)
     panel = fitting(mixing.models, panel)
     known = matching(mixing.models, panel)
-    history = mixing.history(panel)
+    history = mixing.history(panel) if history is None else history
     made = []
     for h, own in mixing.each(history, horizon, history.length + 1):
         made.append(mixing.next(history, h, own))

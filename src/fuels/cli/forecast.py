@@ -123,14 +123,17 @@ def forecast_command(
     refuse_idle(Data(**{"source": base.source, **changes}))
     panel = load_panel(replace(settings, data=replace(base, **changes)))
     with counting(horizon) as done:
-        result, notes = finished.forecast(panel, horizon, new=data is not None, done=done)
+        result, notes = finished.forecast(
+            panel, horizon, new=data is not None, done=done, some=ids is not None
+        )
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     strangers, silent = result.unknown, set(models.ids) - set(result.ids)
     if data is not None and strangers:
         typer.echo(f"note: no model for {listed(strangers)} of the data", err=True)
-    if data is not None and silent:
-        typer.echo(f"note: no data for the models of {listed(sorted(silent))}", err=True)
+    if data is not None and ids is None and silent:
+        absent = f"no data for the models of {listed(sorted(silent))}"
+        typer.echo(f"note: {absent}: no forecast for them, and nothing learned", err=True)
     table = forecast_table(result)
     if table["forecast"].null_count() == len(table):
         raise FuelsError(f"{panel.name}: no client has the newest values that a forecast needs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -37,6 +38,21 @@ def joined(old: Panel, new: Panel) -> Panel:
     block = values[at : at + new.length]
     np.copyto(block, new.values, where=~np.isnan(new.values))
     return replace(new, values=values, start=start)
+
+
+def with_absent(panel: Panel, ids: Sequence[str]) -> Panel:
+    """The panel with those of the clients it does not have, of whom it knows nothing."""
+    there = set(panel.ids)
+    absent = tuple(client for client in ids if client not in there)
+    if not absent:
+        return panel
+    unknown = np.full((panel.length, len(absent)), np.nan)
+    return replace(
+        panel,
+        values=np.concatenate([panel.values, unknown], axis=1),
+        ids=(*panel.ids, *absent),
+        coordinates=None,
+    )
 
 
 def unknown_between(old: Panel, new: Panel) -> list[str]:
