@@ -96,6 +96,8 @@ def test_altering_the_future_changes_no_past_forecast(horizon: int) -> None:
     for name, forecasts in past.experts.items():
         np.testing.assert_array_equal(forecasts[:, same], altered.experts[name][:, same], name)
     np.testing.assert_array_equal(past.mixed.combined[:, same], altered.mixed.combined[:, same])
+    np.testing.assert_array_equal(past.mixed.weights[same], altered.mixed.weights[same])
+    np.testing.assert_array_equal(past.bands.lower[:, :, same], altered.bands.lower[:, :, same])
     np.testing.assert_array_equal(past.bands.upper[:, :, same], altered.bands.upper[:, :, same])
     after = slice(cut + horizon - begin, None)
     assert not np.allclose(past.mixed.combined[0, after], altered.mixed.combined[0, after])

@@ -136,6 +136,7 @@ def test_the_future_changes_no_forecast(
     same = max(end + cut + horizon - first, 0)  # the last `horizon` are forecast from before it
     np.testing.assert_array_equal(past.mixed.combined[:, :same], altered.mixed.combined[:, :same])
     np.testing.assert_array_equal(past.mixed.weights[:same], altered.mixed.weights[:same])
+    np.testing.assert_array_equal(past.bands.lower[:, :, :same], altered.bands.lower[:, :, :same])
     np.testing.assert_array_equal(past.bands.upper[:, :, :same], altered.bands.upper[:, :, :same])
     assert (past.mixed.combined[:, same:] != altered.mixed.combined[:, same:]).any()
 

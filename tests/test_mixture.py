@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from fuels.errors import FuelsError
 from fuels.experts.mixture import Mixture
 from fuels.experts.mixture_kernel import (
-    RATE,
-    SHARE,
+    AHEAD,
+    Rules,
     best_lately,
     boa,
     clipped,
@@ -41,12 +41,22 @@ def test_first_step_is_the_mean_of_the_experts() -> None:
     np.testing.assert_allclose(run(truth, forecasts)[:, 0], forecasts[:, :, 0].mean(axis=0))
 
 
+@pytest.mark.parametrize(("delay", "rules"), [(1, Rules()), (2, AHEAD), (24, AHEAD)])
+def test_constants_are_those_of_the_horizon(delay: int, rules: Rules) -> None:
+    truth, forecasts = data()
+    names = [str(i) for i in range(len(forecasts))]
+    given = Mixture(len(truth), names, delay, rules).run(truth, forecasts).combined
+    np.testing.assert_array_equal(run(truth, forecasts, delay), given)
+    other = Mixture(len(truth), names, delay, Rules(top=0.9)).run(truth, forecasts).combined
+    assert (other != given).any()
+
+
 def test_fixed_share_by_hand() -> None:
     weights, error = np.array([0.5, 0.5]), np.zeros(2)
-    fixed_share(np.array([0.0, 2.0]), 1.0, 0.0, error, weights)
+    fixed_share(np.array([0.0, 2.0]), 1.0, 0.0, error, weights, 0.2, 0.05)
     # The learner said 1, the truth is 0: its mean squared error is 1, the experts' are 0 and 4.
-    raw = 0.5 * np.exp(RATE * np.array([1.0, -3.0]))
-    np.testing.assert_allclose(weights, (1 - SHARE) * raw / raw.sum() + SHARE / 2)
+    raw = 0.5 * np.exp(0.2 * np.array([1.0, -3.0]))
+    np.testing.assert_allclose(weights, 0.95 * raw / raw.sum() + 0.05 / 2)
     np.testing.assert_array_equal(error, [1, 1])
 
 
@@ -61,9 +71,9 @@ def test_boa_by_hand() -> None:
 
 def test_ml_poly_trusts_only_who_was_better() -> None:
     weights, sums = np.full(3, 1 / 3), np.zeros((3, 3))
-    ml_poly(np.array([0.0, 1.0, 2.0]), 1.0, 0.0, sums, weights)
+    ml_poly(np.array([0.0, 1.0, 2.0]), 1.0, 0.0, sums, weights, 0.998)
     np.testing.assert_allclose(weights, [1, 0, 0])
-    ml_poly(np.array([1.0, 1.0, 1.0]), 1.0, 0.0, sums, weights)
+    ml_poly(np.array([1.0, 1.0, 1.0]), 1.0, 0.0, sums, weights, 0.998)
     np.testing.assert_allclose(weights, [1, 0, 0])
 
 
@@ -73,7 +83,7 @@ def test_tracking_finds_the_best_convex_combination() -> None:
     for _ in range(300):
         noise = rng.normal()
         errors = np.array([noise, -noise, 3.0])  # the first two cancel each other
-        best_lately(errors, float(weights @ errors), 0.0, moments, count, weights)
+        best_lately(errors, float(weights @ errors), 0.0, moments, count, weights, 0.9, (0.3, 10.0))
         assert weights.min() >= 0
         assert weights.sum() == pytest.approx(1)
     # The pull towards equal weights leaves the useless third a little.
@@ -86,8 +96,8 @@ def test_a_spike_is_clipped_and_a_usual_value_is_not() -> None:
     forecasts = np.array([0.0, 1.0, -1.0])
     for k in range(20):
         value = (-1.0) ** k
-        assert clipped(forecasts, value, scale) == value
-    assert clipped(forecasts, 100.0, scale) == pytest.approx(2.5)
+        assert clipped(forecasts, value, scale, 2.5) == value
+    assert clipped(forecasts, 100.0, scale, 2.5) == pytest.approx(2.5)
 
 
 @given(st.integers(-20, 20))

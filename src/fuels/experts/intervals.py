@@ -5,8 +5,8 @@ Adaptive conformal inference, per client and horizon. The radius around a point 
     usual error at this time of the period  x  quantile of the last scores  x  exp(correction)
 
 A score is an error over the usual error of its time. The correction of a level moves after every
-truth: up by RATE x level when the value fell outside, down by RATE x (1 - level) when inside, so
-over n steps the share outside differs from what was promised by at most its own change / (RATE n),
+truth: up by rate x level when the value fell outside, down by rate x (1 - level) when inside, so
+over n steps the share outside differs from what was promised by at most its own change / (rate n),
 whatever the series does (Gibbs and Candes 2021; on the logarithm of the radius, as the quantile
 tracking of Angelopoulos, Candes and Tibshirani 2023 does on the radius itself).
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +26,22 @@ from fuels.experts.state import State, copied, restored
 
 Floats = NDArray[np.float64]
 
-MEMORY = 240  # scores kept
-RATE = 0.1  # of the correction
-SLOT_FADE, ALL_FADE = 0.9, 0.99  # memory of the usual error: of one slot (periods), of all (steps)
-PULL = 1.0  # a slot's usual error counts all slots' as this many errors of its own
 MOST_SLOTS = 48
 TINY = 1e-9
+
+
+class Rules(NamedTuple):
+    """The constants that were chosen by evidence; compiled code takes them as a plain tuple."""
+
+    rate: float = 0.1  # of the correction
+    slot_fade: float = 0.9  # memory of the usual error: of one slot, by period
+    all_fade: float = 0.99  # of all slots, by step
+    pull: float = 1.0  # a slot's usual error counts all slots' as this many errors of its own
+    memory: float = 240  # scores kept
+
+
+# Several steps ahead truth comes late, and a quick correction swings to and fro.
+AHEAD = Rules(rate=0.05)
 
 
 @dataclass(frozen=True)
@@ -73,15 +83,22 @@ class Intervals:
     """Intervals of every client for some levels in percent, such as 80 and 95."""
 
     def __init__(
-        self, clients: int, period: int, levels: Sequence[float] = (80, 95), delay: int = 1
+        self,
+        clients: int,
+        period: int,
+        levels: Sequence[float] = (80, 95),
+        delay: int = 1,
+        rules: Rules | None = None,
     ) -> None:
         if clients < 1 or period < 1 or delay < 1:
             raise FuelsError("intervals need clients, a period and a delay of at least 1 step")
         self.levels, self.period, self.delay = checked_levels(levels), period, delay
+        chosen = rules or (Rules() if delay == 1 else AHEAD)
+        self.rules = tuple(chosen)
         count, slots = len(self.levels), min(period, MOST_SLOTS)
         self.state: State = {
             "correction": np.zeros((clients, count)),
-            "scores": np.zeros((clients, MEMORY)),  # used in a circle
+            "scores": np.zeros((clients, int(chosen.memory))),  # used in a circle
             "seen": np.zeros((clients, 1)),  # scores so far
             "slots": np.zeros((clients, slots, 2)),  # discounted squares and count
             "all": np.zeros((clients, 2)),
@@ -102,7 +119,8 @@ class Intervals:
             raise FuelsError(f"truth of shape {y.shape} does not fit points of shape {f.shape}")
         radius = np.empty((*f.shape, len(self.levels)))
         slot = self._slots(first, f.shape[1])
-        _run(y, f, slot, self._misses(), self.delay, tuple(self.state.values()), radius)
+        parts = tuple(self.state.values())
+        _run(y, f, slot, self._misses(), self.delay, self.rules, parts, radius)
         self.state["steps"] += f.shape[1]
         return self._bands(f, radius)
 
@@ -111,7 +129,8 @@ class Intervals:
         f = self._checked(np.asarray(points)[:, None])
         radius = np.empty((*f.shape, len(self.levels)))
         slot = self._slots(step, 1)
-        _next(f, slot, self._misses(), self.delay, tuple(copied(self.state).values()), radius)
+        parts = tuple(copied(self.state).values())
+        _next(f, slot, self._misses(), self.delay, self.rules, parts, radius)
         return self._bands(f, radius)
 
     def arrays(self) -> State:
@@ -149,12 +168,14 @@ Parts = tuple[Floats, ...]
 _PARTS = (
     "Tuple((f8[:, ::1], f8[:, ::1], f8[:, ::1], f8[:, :, ::1], f8[:, ::1], f8[:, :, ::1], f8[::1]))"
 )
+_RULES = f"UniTuple(f8, {len(Rules())})"
 
 
 @compiled()
-def _learn(entry: Floats, c: int, misses: Floats, parts: Parts) -> None:
+def _learn(entry: Floats, c: int, misses: Floats, rules: tuple[float, ...], parts: Parts) -> None:
     """Renew the state of client c by one past step, if its truth and its forecast are known."""
     correction, scores, seen, slots, everything, _, _ = parts
+    rate, slot_fade, all_fade, _, _ = rules
     error = abs(entry[3] - entry[0])
     if np.isnan(error):
         return
@@ -162,22 +183,24 @@ def _learn(entry: Floats, c: int, misses: Floats, parts: Parts) -> None:
         radius = entry[4 + level]
         if not np.isnan(radius):
             missed = 1.0 if error > radius else 0.0
-            correction[c, level] += RATE * (missed - misses[level])
+            correction[c, level] += rate * (missed - misses[level])
     scores[c, int(seen[c, 0]) % scores.shape[1]] = error / entry[1]
     seen[c, 0] += 1
     slot = slots[c, int(entry[2])]
-    slot[0] = SLOT_FADE * slot[0] + error * error
-    slot[1] = SLOT_FADE * slot[1] + 1.0
-    everything[c, 0] = ALL_FADE * everything[c, 0] + error * error
-    everything[c, 1] = ALL_FADE * everything[c, 1] + 1.0
+    slot[0] = slot_fade * slot[0] + error * error
+    slot[1] = slot_fade * slot[1] + 1.0
+    everything[c, 0] = all_fade * everything[c, 0] + error * error
+    everything[c, 1] = all_fade * everything[c, 1] + 1.0
 
 
 @compiled()
-def _issue(point: float, slot: int, c: int, misses: Floats, parts: Parts, entry: Floats) -> None:
+def _issue(
+    point: float, slot: int, c: int, misses: Floats, pull: float, parts: Parts, entry: Floats
+) -> None:
     """Radii of client c's next step, in `entry`; its truth is not known yet."""
     correction, scores, seen, slots, everything, _, _ = parts
     usual = everything[c, 0] / everything[c, 1] if everything[c, 1] > 0 else 1.0
-    squares = (slots[c, slot, 0] + PULL * usual) / (slots[c, slot, 1] + PULL)
+    squares = (slots[c, slot, 0] + pull * usual) / (slots[c, slot, 1] + pull)
     entry[0], entry[1], entry[2], entry[3] = point, max(np.sqrt(squares), TINY), slot, np.nan
     entry[4:] = np.nan
     count = min(int(seen[c, 0]), scores.shape[1])
@@ -194,13 +217,16 @@ def _issue(point: float, slot: int, c: int, misses: Floats, parts: Parts, entry:
                 entry[4 + wide] = max(entry[4 + wide], entry[4 + narrow])
 
 
-@compiled(ahead=f"(f8[:, ::1], f8[:, ::1], i8[::1], f8[::1], i8, {_PARTS}, f8[:, :, ::1])")
+@compiled(
+    ahead=f"(f8[:, ::1], f8[:, ::1], i8[::1], f8[::1], i8, {_RULES}, {_PARTS}, f8[:, :, ::1])"
+)
 def _run(
     truth: Floats,
     points: Floats,
     slot: NDArray[np.int64],
     misses: Floats,
     delay: int,
+    rules: tuple[float, ...],
     parts: Parts,
     radius: Floats,
 ) -> None:
@@ -209,18 +235,19 @@ def _run(
     for c in range(len(truth)):
         for k in range(truth.shape[1]):
             entry = queue[c, (int(steps[0]) + k) % delay]  # holds step k - delay
-            _learn(entry, c, misses, parts)
-            _issue(points[c, k], slot[k], c, misses, parts, entry)
+            _learn(entry, c, misses, rules, parts)
+            _issue(points[c, k], slot[k], c, misses, rules[3], parts, entry)
             entry[3] = truth[c, k]
             radius[c, k] = entry[4:]
 
 
-@compiled(ahead=f"(f8[:, ::1], i8[::1], f8[::1], i8, {_PARTS}, f8[:, :, ::1])")
+@compiled(ahead=f"(f8[:, ::1], i8[::1], f8[::1], i8, {_RULES}, {_PARTS}, f8[:, :, ::1])")
 def _next(
     points: Floats,
     slot: NDArray[np.int64],
     misses: Floats,
     delay: int,
+    rules: tuple[float, ...],
     parts: Parts,
     radius: Floats,
 ) -> None:
@@ -228,7 +255,7 @@ def _next(
     queue, steps = parts[5], parts[6]
     for c in range(len(points)):
         for k in range(delay):
-            _learn(queue[c, (int(steps[0]) + k) % delay], c, misses, parts)
+            _learn(queue[c, (int(steps[0]) + k) % delay], c, misses, rules, parts)
         entry = queue[c, int(steps[0]) % delay]
-        _issue(points[c, 0], slot[0], c, misses, parts, entry)
+        _issue(points[c, 0], slot[0], c, misses, rules[3], parts, entry)
         radius[c, 0] = entry[4:]

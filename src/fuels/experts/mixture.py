@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.experts.mixture_kernel import LEARNERS, Floats, run, step_ahead
+from fuels.experts.mixture_kernel import AHEAD, LEARNERS, Floats, Rules, run, step_ahead
 from fuels.experts.state import State, copied, restored
 
 
@@ -40,13 +40,16 @@ LEARNER_NAMES = ("steady (BOA)", "switching (fixed share)", "tracking (least squ
 class Mixture:
     """Weights of every client over the experts, and all that is needed to renew them."""
 
-    def __init__(self, clients: int, names: Sequence[str], delay: int = 1) -> None:
+    def __init__(
+        self, clients: int, names: Sequence[str], delay: int = 1, rules: Rules | None = None
+    ) -> None:
         if clients < 1 or not names or delay < 1:
             raise FuelsError(
                 f"a mixture needs clients, experts and a delay of at least 1 step, not {clients},"
                 f" {len(names)} and {delay}"
             )
         self.names, self.delay = tuple(names), delay
+        self.rules = tuple(rules or (Rules() if delay == 1 else AHEAD))
         experts = len(self.names)
         self.state: State = {
             "weights": np.full((clients, LEARNERS, experts), 1.0 / experts),
@@ -81,7 +84,8 @@ class Mixture:
         weights = np.empty((clients, steps, experts))
         learners = np.empty((clients, steps, LEARNERS))
         trust = np.empty((clients, steps, LEARNERS))
-        run(y, f, self.delay, tuple(self.state.values()), combined, weights, learners, trust)
+        parts = tuple(self.state.values())
+        run(y, f, self.delay, self.rules, parts, combined, weights, learners, trust)
         self.state["steps"] += steps
         return Mixed(
             combined,
@@ -99,7 +103,8 @@ class Mixture:
         combined = np.empty(self.clients)
         weights = np.empty((self.clients, f.shape[2]))
         scratch = tuple(copied(self.state).values())
-        step_ahead(np.ascontiguousarray(f[:, 0]), self.delay, scratch, combined, weights)
+        now = np.ascontiguousarray(f[:, 0])
+        step_ahead(now, self.delay, self.rules, scratch, combined, weights)
         return combined, weights
 
     def arrays(self) -> State:

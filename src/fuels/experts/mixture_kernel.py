@@ -11,7 +11,7 @@ Three learners hold weights over the same experts (w >= 0, sum 1), a fourth mixe
 - top: ML-Poly (Gaillard, Stoltz and van Erven 2014) over the three, with slow forgetting.
 
 All is free of scale: multiplying every value by a constant changes no weight. The two quick
-learners see a truth moved to within CLIP usual errors of the median forecast, or one spike would
+learners see a truth moved to within `clip` usual errors of the median forecast, or one spike would
 turn them round; steady and top see the truth as it is, for that is what is judged.
 
 An expert that says nothing (NaN) sleeps: the others share its weight in proportion, and it is
@@ -19,6 +19,8 @@ judged as if it had said what the learner said, which leaves its standing as it 
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,16 +30,28 @@ from fuels.compiling import compiled
 Floats = NDArray[np.float64]
 
 STEADY, SWITCHING, TRACKING, LEARNERS = 0, 1, 2, 3
-RATE = 0.2  # switching: learning rate, in units of one over its own mean squared error
-SHARE = 0.05  # switching: what is given back at every step
-MEMORY = 0.9  # tracking: a step's weight falls to a half in about 7 steps
-PULL, PULL_EARLY = 0.3, 10.0  # tracking: penalty in least errors; the second over the count
-SLOW = 0.998  # top and scale: a step's weight falls to a half in about 350 steps
-CLIP = 2.5  # usual errors
+SLOW = 0.998  # memory of the usual error: a step's weight falls to a half in about 350 steps
 CLIP_FROM = 10  # steps before the usual error is trusted
 SWEEPS = 30  # pairwise moves of the tracking weights at one step
 TINY = 1e-300  # keeps 0 / 0 away and changes no other number, whatever the data's scale
 NOISE = 1e-9  # relative: a smaller gain is rounding, and no reason to trust anyone
+
+
+class Rules(NamedTuple):
+    """The constants that were chosen by evidence; compiled code takes them as a plain tuple."""
+
+    rate: float = 0.2  # switching: learning rate, in units of one over its own mean squared error
+    share: float = 0.05  # switching: what is given back at every step
+    memory: float = 0.9  # tracking: a step's weight falls to a half in about 7 steps
+    pull: float = 0.3  # tracking: penalty, in least errors
+    pull_early: float = 10.0  # tracking: more of it, over the count
+    top: float = 0.998  # top: a step's weight falls to a half in about 350 steps
+    clip: float = 2.5  # usual errors
+
+
+# Several steps ahead, where truth comes late and errors of neighbouring steps are alike: the quick
+# learners look further back, and the top trusts nobody for long.
+AHEAD = Rules(share=0.02, memory=0.97, top=0.99)
 
 
 @compiled()
@@ -90,13 +104,19 @@ def boa(forecasts: Floats, said: float, truth: float, sums: Floats, weights: Flo
 
 @compiled()
 def fixed_share(
-    forecasts: Floats, said: float, truth: float, error: Floats, weights: Floats
+    forecasts: Floats,
+    said: float,
+    truth: float,
+    error: Floats,
+    weights: Floats,
+    relative: float,
+    share: float,
 ) -> None:
     """One step of fixed share; `error` is [sum of squared errors, count]."""
     own = (said - truth) ** 2
     error[0] += own
     error[1] += 1.0
-    rate = RATE / (error[0] / error[1] + TINY)
+    rate = relative / (error[0] / error[1] + TINY)
     experts, total = len(weights), 0.0
     for i in range(experts):
         lost = own if np.isnan(forecasts[i]) else (forecasts[i] - truth) ** 2
@@ -104,12 +124,19 @@ def fixed_share(
         weights[i] *= np.exp(min(max(rate * (own - lost), -50.0), 50.0))
         total += weights[i]
     for i in range(experts):
-        weights[i] = (1.0 - SHARE) * weights[i] / total + SHARE / experts
+        weights[i] = (1.0 - share) * weights[i] / total + share / experts
 
 
 @compiled()
 def best_lately(
-    forecasts: Floats, said: float, truth: float, moments: Floats, count: Floats, weights: Floats
+    forecasts: Floats,
+    said: float,
+    truth: float,
+    moments: Floats,
+    count: Floats,
+    weights: Floats,
+    memory: float,
+    pulls: tuple[float, float],
 ) -> None:
     """Discount and add the products of errors, then move weight between pairs of experts.
 
@@ -117,16 +144,16 @@ def best_lately(
     far as pays; the weights of the step before are the start.
     """
     experts = len(weights)
-    count[0] = MEMORY * count[0] + 1.0
+    count[0] = memory * count[0] + 1.0
     least = np.inf
     for i in range(experts):
         error = (said if np.isnan(forecasts[i]) else forecasts[i]) - truth
         for j in range(i + 1):
             other = (said if np.isnan(forecasts[j]) else forecasts[j]) - truth
-            moments[i, j] = MEMORY * moments[i, j] + error * other
+            moments[i, j] = memory * moments[i, j] + error * other
             moments[j, i] = moments[i, j]
         least = min(least, moments[i, i])
-    pull = least * (PULL + PULL_EARLY / count[0]) + TINY
+    pull = least * (pulls[0] + pulls[1] / count[0]) + TINY
     slope = np.empty(experts)
     for i in range(experts):
         slope[i] = pull * weights[i]
@@ -153,7 +180,9 @@ def best_lately(
 
 
 @compiled()
-def ml_poly(forecasts: Floats, said: float, truth: float, sums: Floats, weights: Floats) -> None:
+def ml_poly(
+    forecasts: Floats, said: float, truth: float, sums: Floats, weights: Floats, memory: float
+) -> None:
     """One step of ML-Poly with forgetting; renews `weights`.
 
     `sums` is [3, learner]: regret, sum of squared gains, largest squared gain of all.
@@ -163,8 +192,8 @@ def ml_poly(forecasts: Floats, said: float, truth: float, sums: Floats, weights:
         gain = 2 * (said - truth) * (said - forecasts[i])
         if abs(gain) <= NOISE * (said - truth) ** 2:  # before the first truth all say the same
             gain = 0.0
-        sums[0, i] = SLOW * sums[0, i] + gain
-        sums[1, i] = SLOW * sums[1, i] + gain * gain
+        sums[0, i] = memory * sums[0, i] + gain
+        sums[1, i] = memory * sums[1, i] + gain * gain
         sums[2, :] = max(sums[2, 0], gain * gain)
     for i in range(len(weights)):
         weights[i] = max(sums[0, i], 0.0) / (sums[2, i] + sums[1, i] + TINY)
@@ -174,12 +203,12 @@ def ml_poly(forecasts: Floats, said: float, truth: float, sums: Floats, weights:
 
 
 @compiled()
-def clipped(forecasts: Floats, truth: float, scale: Floats) -> float:
-    """The truth, moved to within CLIP usual errors of the median forecast; renews `scale`."""
+def clipped(forecasts: Floats, truth: float, scale: Floats, clip: float) -> float:
+    """The truth, moved to within `clip` usual errors of the median forecast; renews `scale`."""
     middle = np.nanmedian(forecasts)
     error = truth - middle
     if scale[1] >= CLIP_FROM:
-        limit = CLIP * np.sqrt(scale[0] / scale[1])
+        limit = clip * np.sqrt(scale[0] / scale[1])
         error = min(max(error, -limit), limit)
     scale[0] = SLOW * scale[0] + error * error
     scale[1] = SLOW * scale[1] + 1.0
@@ -194,27 +223,31 @@ _PARTS = (
     "Tuple((f8[:, :, ::1], f8[:, ::1], f8[:, :, ::1], f8[:, ::1], f8[:, :, ::1], f8[:, ::1],"
     " f8[:, :, ::1], f8[:, ::1], f8[:, :, ::1], f8[::1]))"
 )
-_RUN = f"(f8[:, ::1], f8[:, :, ::1], i8, {_PARTS}, f8[:, ::1]" + ", f8[:, :, ::1]" * 3 + ")"
+_RULES = f"UniTuple(f8, {len(Rules())})"
+_RUN = f"(f8[:, ::1], f8[:, :, ::1], i8, {_RULES}, {_PARTS}, f8[:, ::1]{', f8[:, :, ::1]' * 3})"
 
 
 @compiled()
-def _learn(entry: Floats, c: int, parts: Parts) -> None:
+def _learn(entry: Floats, c: int, rules: tuple[float, ...], parts: Parts) -> None:
     """Renew the state of client c by one past step, if its truth is known.
 
     The entry holds what the experts, the learners and the mixture said, and the truth.
     """
     weights, trust, steady, switching, moments, count, top, scale, _, _ = parts
+    rate, share, memory, pull, pull_early, top_memory, clip = rules
     experts = weights.shape[2]
     forecasts = entry[:experts]
     said = entry[experts : experts + LEARNERS]
     mixed, truth = entry[-2], entry[-1]
     if np.isnan(truth) or np.isnan(mixed):
         return
-    tame = clipped(forecasts, truth, scale[c])
+    tame = clipped(forecasts, truth, scale[c], clip)
     boa(forecasts, said[STEADY], truth, steady[c], weights[c, STEADY])
-    fixed_share(forecasts, said[SWITCHING], tame, switching[c], weights[c, SWITCHING])
-    best_lately(forecasts, said[TRACKING], tame, moments[c], count[c], weights[c, TRACKING])
-    ml_poly(said, mixed, truth, top[c], trust[c])
+    quick, lately = weights[c, SWITCHING], weights[c, TRACKING]
+    fixed_share(forecasts, said[SWITCHING], tame, switching[c], quick, rate, share)
+    pulls = (pull, pull_early)
+    best_lately(forecasts, said[TRACKING], tame, moments[c], count[c], lately, memory, pulls)
+    ml_poly(said, mixed, truth, top[c], trust[c], top_memory)
 
 
 @compiled()
@@ -241,6 +274,7 @@ def run(
     truth: Floats,
     forecasts: Floats,
     delay: int,
+    rules: tuple[float, ...],
     parts: Parts,
     out: Floats,
     out_weights: Floats,
@@ -253,7 +287,7 @@ def run(
     for c in range(len(truth)):
         for k in range(truth.shape[1]):
             entry = queue[c, (int(steps[0]) + k) % delay]  # holds step k - delay
-            _learn(entry, c, parts)
+            _learn(entry, c, rules, parts)
             _combine(forecasts[c, k], weights[c], trust[c], entry, out_weights[c, k])
             entry[-1] = truth[c, k]
             out[c, k] = entry[-2]
@@ -261,15 +295,20 @@ def run(
             out_trust[c, k] = trust[c]
 
 
-@compiled(ahead=f"(f8[:, ::1], i8, {_PARTS}, f8[::1], f8[:, ::1])")
+@compiled(ahead=f"(f8[:, ::1], i8, {_RULES}, {_PARTS}, f8[::1], f8[:, ::1])")
 def step_ahead(
-    forecasts: Floats, delay: int, parts: Parts, out: Floats, out_weights: Floats
+    forecasts: Floats,
+    delay: int,
+    rules: tuple[float, ...],
+    parts: Parts,
+    out: Floats,
+    out_weights: Floats,
 ) -> None:
     """Learn all that waits, oldest first, then combine one more step; the state is a copy."""
     weights, trust, _, _, _, _, _, _, queue, steps = parts
     for c in range(len(forecasts)):
         for k in range(delay):
-            _learn(queue[c, (int(steps[0]) + k) % delay], c, parts)
+            _learn(queue[c, (int(steps[0]) + k) % delay], c, rules, parts)
         entry = queue[c, int(steps[0]) % delay]
         _combine(forecasts[c], weights[c], trust[c], entry, out_weights[c])
         out[c] = entry[-2]
