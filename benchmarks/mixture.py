@@ -1,10 +1,13 @@
 """Every expert, ways to mix them, and the chosen mixture with its intervals: docs/forecasts.md.
 
     python benchmarks/mixture.py --data-folder DIR [--guest NAME=RUN] [--choice]
+    python benchmarks/mixture.py --data-folder DIR --horizons 1,3,6,12,24 [--choice]
+    python benchmarks/mixture.py --counts
 
 DIR holds milan_net_441cells_hourly.npz and metr_la_first10_full_5min.npz; the synthetic federation
 needs no file. --choice prints the days on which the mixture was chosen (all before the test
-windows), otherwise the test windows are printed. A guest is one more expert for Milan: the models
+windows), otherwise the test windows are printed. --horizons prints several steps ahead, --counts
+made-up sparse and spiky counts. A guest is one more expert for Milan: the models
 of a finished run on the same 100 clients and 22 test days, from its forecasts.parquet:
 
     fuels run --preset paper --data DIR/milan_net_441cells_hourly.npz --clients 100 --rounds 40 \\
@@ -23,14 +26,16 @@ import polars as pl
 
 from fuels.build import load_dataset
 from fuels.config import Settings, merge
+from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.experts.history import Floats, History, fill_from_earlier, history_of
 from fuels.experts.mixture import LEARNER_NAMES
-from fuels.experts.online import start
+from fuels.experts.online import Past, start
 from fuels.experts.pool import Pool
 from fuels.report.folder import RunFolder
 
+COUNT_CLIENTS, COUNT_DAYS, COUNT_SEEDS = 16, 62, (1, 2, 3)  # of the made-up counts
 HOLIDAY_PERIODS = 5  # made holidays at the end of a choice window: Sundays again and again
 
 
@@ -44,6 +49,7 @@ class Case:
     fit: int
     windows: dict[str, tuple[int, int]]
     quiet: float = 0.0  # with made holidays: how much of the traffic is left; 0 makes none
+    panel: Panel | None = None  # made-up data, which have no source
 
 
 def cases(folder: Path, choice: bool) -> Iterator[Case]:
@@ -72,9 +78,35 @@ def cases(folder: Path, choice: bool) -> Iterator[Case]:
     yield Case("METR-LA hourly", metr, "77/21/21", 77, {"7-27 Jun": (98, 119)})
 
 
+def count_cases() -> Iterator[Case]:
+    """Sparse: Poisson counts with a daily cycle, of which 5 % of the hours are left, the others 0.
+
+    Spiky: Poisson counts with the same cycle, and in 1 % of the hours 50 times a Pareto(2.5) draw.
+    """
+    shape = (COUNT_DAYS * 24, COUNT_CLIENTS)
+    cycle = np.exp(np.sin(2 * np.pi * np.arange(shape[0]) / 24))[:, None]
+    for number, name in enumerate(("sparse", "spiky")):
+        for seed in COUNT_SEEDS:
+            rng = np.random.default_rng([number, seed])
+            if name == "sparse":
+                values = rng.poisson(5 * cycle, shape) * (rng.random(shape) < 0.05) * 1.0
+            else:
+                spikes = (rng.random(shape) < 0.01) * rng.pareto(2.5, shape) * 50
+                values = rng.poisson(3 * cycle, shape) + spikes
+            panel = Panel(
+                values=values,
+                ids=tuple(f"c{i}" for i in range(COUNT_CLIENTS)),
+                start=np.datetime64("2013-11-01", "s"),
+                step=np.timedelta64(3600, "s"),
+                name=name,
+            )
+            windows = {f"seed {seed}": (40, COUNT_DAYS)}
+            yield Case(name, {}, "40/0/22", 40, windows, panel=panel)
+
+
 def load(case: Case) -> tuple[Dataset, History]:
     changes = {"data": case.data, "windows": {"split": case.split}}
-    dataset = load_dataset(merge(Settings(), changes, case.name))
+    dataset = load_dataset(merge(Settings(), changes, case.name), case.panel)
     history = history_of(dataset)
     return dataset, made_holidays(dataset, history, case) if case.quiet else history
 
@@ -171,59 +203,149 @@ def forecasts_of(run: Path, dataset: Dataset) -> Floats:
     return result
 
 
-def measure(case: Case, runs: dict[str, Path]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Title and figures of every window of a case."""
+@dataclass(frozen=True)
+class Played:
+    """A case from the end of fitting to the end of its last window, `horizon` steps ahead."""
+
+    warm: Past  # the mixture's part of training
+    past: Past
+    truth: Floats  # [client, step], of the warm-up and after it
+    scored: Floats  # [client, step] after it; NaN where no value was observed
+    parts: dict[str, slice]  # windows, in steps of `scored`
+    first: int  # step of the history at which the warm-up begins
+    period: int
+
+    @property
+    def early(self) -> int:
+        return int(self.truth.shape[1] - self.scored.shape[1])
+
+    def joined(self, ready: Callable[[dict[str, Floats]], dict[str, Floats]]) -> Floats:
+        """What the experts said in warm-up and after it, [expert, client, step]."""
+        early, late = ready(self.warm.experts), ready(self.past.experts)
+        return np.stack([np.concatenate([early[name], late[name]], axis=1) for name in late])
+
+
+def play(case: Case, runs: dict[str, Path], horizon: int = 1) -> Played:
     dataset, history = load(case)
     guests = {name: forecasts_of(run, dataset) for name, run in runs.items()}
     p, end = history.period, case.fit * history.period
     last = min(max(b for _, b in case.windows.values()) * p, history.length)
-    online = start(Pool(), history, end, guests=list(guests))
+    online = start(Pool(), history, end, horizon=horizon, guests=list(guests))
     warm = online.warm_up
     assert warm is not None  # start always warms up
-    past = online.run(history, end, last, {name: f[:, : last - end] for name, f in guests.items()})
-    scored = np.where(dataset.target[:, end:last], history.observed[:, end:last], np.nan)
-    alone = awake(past.experts)
+    first = end - warm.mixed.combined.shape[1]
+    return Played(
+        warm,
+        online.run(history, end, last, {name: f[:, : last - end] for name, f in guests.items()}),
+        history.observed[:, first:last],
+        np.where(dataset.target[:, end:last], history.observed[:, end:last], np.nan),
+        {t: slice(a * p - end, min(b * p, last) - end) for t, (a, b) in case.windows.items()},
+        first,
+        p,
+    )
+
+
+def measure(case: Case, runs: dict[str, Path]) -> Iterator[tuple[str, dict[str, float]]]:
+    """Title and figures of every window of a case."""
+    played = play(case, runs)
+    past, alone, joined = played.past, awake(played.past.experts), played.joined(awake)
     said = dict(alone)
-    before = end - warm.mixed.combined.shape[1]
-    truth = history.observed[:, before:last]
-    early = awake(warm.experts)
-    joined = np.stack([np.concatenate([early[name], alone[name]], axis=1) for name in alone])
     for name, candidate in CANDIDATES.items():
-        said[f"= {name}"] = candidate(truth, joined)[:, end - before :]
+        said[f"= {name}"] = candidate(played.truth, joined)[:, played.early :]
     for name, learner in zip(LEARNER_NAMES, past.mixed.learners, strict=True):
         said[f"= {name}"] = learner
     said["= mixture (chosen)"] = past.mixed.combined
-    for title, (first, stop) in case.windows.items():
-        part = slice(first * p - end, min(stop * p, last) - end)
-        figures = {name: mean_error(scored[:, part], f[:, part]) for name, f in said.items()}
+    for title, part in played.parts.items():
+        figures = {name: mean_error(played.scored[:, part], f[:, part]) for name, f in said.items()}
         best = min(figures[name] for name in alone)
         figures["mixture / best expert"] = figures["= mixture (chosen)"] / best
-        bands = replace(
-            past.bands, lower=past.bands.lower[:, :, part], upper=past.bands.upper[:, :, part]
-        )
-        pairs = zip(bands.levels, bands.coverage(scored[:, part]), bands.width(), strict=True)
-        for level, coverage, width in pairs:
-            figures[f"{level} % interval, coverage"] = 100 * coverage
-            figures[f"{level} % interval, mean width"] = width
-        for name in guests:
+        for level, (coverage, width) in intervals_of(played, part).items():
+            figures[f"{level:g} % interval, coverage"] = coverage
+            figures[f"{level:g} % interval, mean width"] = width
+        for name in runs:
             leads = past.mixed.weights[part].argmax(axis=2) == list(alone).index(name)
             figures[f"{name} leads, % of steps"] = 100 * float(leads.mean())
         yield f"{case.name}, {title}", figures
 
 
+def intervals_of(played: Played, part: slice) -> dict[float, tuple[float, float]]:
+    """Coverage in percent and mean width of every level."""
+    bands = played.past.bands
+    bands = replace(bands, lower=bands.lower[:, :, part], upper=bands.upper[:, :, part])
+    found = zip(100 * bands.coverage(played.scored[:, part]), bands.width(), strict=True)
+    return dict(zip(bands.levels, found, strict=True))
+
+
+def several_ahead(all_cases: list[Case], horizons: list[int]) -> None:
+    """A line for every window and horizon."""
+    print(
+        "| window | steps ahead | mixture | best expert | ratio | last value | one period ago ",
+        end="",
+    )
+    print("| inside 80 %, % (width) | inside 95 %, % (width) |\n" + "|---" * 9 + "|")
+    for case in all_cases:
+        played = {h: play(case, {}, h) for h in horizons}
+        for title in case.windows:
+            for h, one in played.items():
+                part = one.parts[title]
+                truth = one.scored[:, part]
+                alone = {
+                    n: mean_error(truth, f[:, part]) for n, f in awake(one.past.experts).items()
+                }
+                mixed, best = (
+                    mean_error(truth, one.past.mixed.combined[:, part]),
+                    min(alone.values()),
+                )
+                errors = (alone["last value"], alone["one period ago"])
+                cells = [f"{case.name}, {title}", str(h), f"{mixed:.4f}", f"{best:.4f}"]
+                cells += [f"{mixed / best:.3f}", *(f"{error:.4f}" for error in errors)]
+                cells += [f"{c:.1f} ({w:.3f})" for c, w in intervals_of(one, part).values()]
+                print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def counts() -> None:
+    """A column for every made-up set of counts: errors over that of the best expert."""
+    shown = {"= mixture (chosen)", "= steady (BOA)", "= exponential weights, 0.95, eta 2"}
+    columns = {}
+    for case in count_cases():
+        for title, figures in measure(case, {}):
+            best = figures["= mixture (chosen)"] / figures["mixture / best expert"]
+            ratios = {f"{n} / best expert": figures[n] / best for n in figures if n in shown}
+            columns[title] = (
+                {"best expert": best}
+                | ratios
+                | {name: value for name, value in figures.items() if "interval" in name}
+            )
+    table(columns)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data-folder", type=Path, required=True)
+    parser.add_argument("--data-folder", type=Path)
     parser.add_argument("--guest", default="", help="NAME=RUN, a run folder; for Milan")
     parser.add_argument("--choice", action="store_true", help="the windows of the choice")
+    parser.add_argument("--horizons", default="", help="steps ahead, such as 1,3,6,12,24")
+    parser.add_argument("--counts", action="store_true", help="made-up sparse and spiky counts")
     options = parser.parse_args()
     name, equals, run = options.guest.partition("=")
+    if options.data_folder is None and not options.counts:
+        parser.error("--data-folder is needed for all but --counts")
+    if options.counts and (options.choice or options.horizons):
+        parser.error("--counts goes alone")
     if options.guest and not (name and equals and run):
         parser.error("--guest takes NAME=RUN")
-    if options.guest and options.choice:
-        parser.error("--guest is for the test windows; leave out --choice")
+    if options.guest and (options.choice or options.horizons or options.counts):
+        parser.error("--guest is for the test windows, one step ahead; leave out the others")
+    if not all(h.isdecimal() and int(h) > 0 for h in options.horizons.split(",") if h):
+        parser.error("--horizons takes whole numbers of steps, such as 1,3,6,12,24")
     try:
-        show(options.data_folder, options.choice, {name: Path(run)} if options.guest else {})
+        if options.counts:
+            counts()
+        elif options.horizons:
+            horizons = [int(h) for h in options.horizons.split(",") if h]
+            several_ahead(list(cases(options.data_folder, options.choice)), horizons)
+        else:
+            show(options.data_folder, options.choice, {name: Path(run)} if options.guest else {})
     except FuelsError as error:
         raise SystemExit(f"mixture.py: {error}") from None
 
@@ -235,6 +357,10 @@ def show(folder: Path, choice: bool, guests: dict[str, Path]) -> None:
         if guests and case.name == "Milan":
             for title, figures in measure(case, guests):
                 columns[f"{title}, with {' and '.join(guests)}"] = figures
+    table(columns)
+
+
+def table(columns: dict[str, dict[str, float]]) -> None:
     rows = list(dict.fromkeys(row for figures in columns.values() for row in figures))
     print("| | " + " | ".join(columns) + " |")
     print("|---" * (len(columns) + 1) + "|")

@@ -1,0 +1,157 @@
+"""Each constant of the mixture and of its intervals, varied alone on the days of the choice.
+
+    python benchmarks/constants.py --data-folder DIR [--horizon 1] [--clients 30]
+
+The first table has the mean over the five datasets of the mixture's error over that of the best
+expert, on ordinary days and on made holidays, and the worst window. The second has the intervals
+around the chosen mixture: mean interval (Winkler) score over that of the chosen constants, and the
+largest miss of a coverage in points. Both are for windows before the test days; docs/forecasts.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from mixture import Case, Played, awake, cases, mean_error, play
+
+from fuels.errors import FuelsError
+from fuels.experts import intervals, mixture_kernel
+from fuels.experts.history import Floats
+from fuels.experts.intervals import Bands, Intervals
+from fuels.experts.mixture import Mixture
+
+LEVELS = (80.0, 95.0)
+MIXTURE = {
+    "rate": (0.05, 0.1, 0.2, 0.4),
+    "share": (0.01, 0.02, 0.05, 0.1),
+    "memory": (0.8, 0.9, 0.95, 0.97),
+    "pull": (0.1, 0.3, 1.0),
+    "pull_early": (3.0, 10.0, 30.0),
+    "top": (1.0, 0.998, 0.995, 0.99, 0.98),
+    "clip": (2.0, 2.5, 3.0, 4.0, 1e9),
+}
+INTERVALS = {
+    "rate": (0.02, 0.05, 0.1, 0.2, 0.4),
+    "slot_fade": (0.8, 0.9, 0.95),
+    "all_fade": (0.98, 0.99, 0.995),
+    "pull": (0.3, 1.0, 3.0),
+    "memory": (120, 240, 480),
+}
+
+
+def mixed(played: Played, horizon: int, rules: mixture_kernel.Rules, warm: bool = True) -> Floats:
+    """What the mixture says in warm-up and after it; without warm-up it starts after it."""
+    begin = 0 if warm else played.early
+    forecasts = played.joined(dict)[:, :, begin:]
+    names = list(played.past.experts)
+    mixture = Mixture(len(played.truth), names, horizon, rules)
+    said = mixture.run(played.truth[:, begin:], forecasts).combined
+    missing = np.full((len(said), begin), np.nan)
+    return np.concatenate([missing, said], axis=1)
+
+
+def ratio(played: Played, said: Floats) -> float:
+    """The mixture's error in the window over that of the best expert."""
+    (part,) = played.parts.values()
+    truth = played.scored[:, part]
+    alone = awake(played.past.experts)
+    best = min(mean_error(truth, f[:, part]) for f in alone.values())
+    return mean_error(truth, said[:, played.early :][:, part]) / best
+
+
+def bands_of(played: Played, said: Floats, horizon: int, rules: intervals.Rules) -> Bands:
+    made = Intervals(len(said), played.period, LEVELS, horizon, rules)
+    bands = made.run(played.truth, said, played.first)
+    (part,) = played.parts.values()
+    window = slice(played.early + part.start, played.early + part.stop)
+    return replace(bands, lower=bands.lower[:, :, window], upper=bands.upper[:, :, window])
+
+
+def judged(played: Played, bands: Bands) -> tuple[Floats, Floats]:
+    """Mean Winkler score and coverage in percent, [level]."""
+    (part,) = played.parts.values()
+    truth = played.scored[:, part]
+    allowed = (1 - np.array(bands.levels) / 100)[:, None, None]
+    outside = np.maximum(bands.lower - truth, 0) + np.maximum(truth - bands.upper, 0)
+    score = np.nanmean(bands.upper - bands.lower + 2 / allowed * outside, axis=(1, 2))
+    return score, 100 * bands.coverage(truth)
+
+
+def windows(folder: Path, clients: int) -> Iterator[Case]:
+    """The days of the choice, with as many clients of each city."""
+    for case in cases(folder, choice=True):
+        few = {} if "METR" in case.name else {"clients": clients}
+        yield replace(case, data=case.data | few)
+
+
+def halves(values: list[float]) -> tuple[float, float]:
+    """Means over ordinary windows and over made holidays, which come after them."""
+    middle = len(values) // 2
+    return float(np.mean(values[:middle])), float(np.mean(values[middle:]))
+
+
+def mixture_table(played: list[Played], horizon: int, chosen: mixture_kernel.Rules) -> None:
+    variants = {"chosen": (chosen, True), "chosen, no warm-up": (chosen, False)}
+    if horizon > 1:
+        variants["all as one step ahead"] = (mixture_kernel.Rules(), True)
+    for name, values in MIXTURE.items():
+        for value in values:
+            if value != getattr(chosen, name):
+                shown = "none" if value == 1e9 else f"{value:g}"
+                variants[f"{name} {shown}"] = (chosen._replace(**{name: value}), True)
+    print("| mixture | ordinary days | made holidays | worst window |\n|---|---|---|---|")
+    for title, (rules, warm) in variants.items():
+        ratios = [ratio(one, mixed(one, horizon, rules, warm)) for one in played]
+        ordinary, holidays = halves(ratios)
+        print(f"| {title} | {ordinary:.4f} | {holidays:.4f} | {max(ratios):.3f} |", flush=True)
+
+
+def intervals_table(
+    played: list[Played], said: list[Floats], horizon: int, chosen: intervals.Rules
+) -> None:
+    variants = {"chosen": chosen}
+    for name, values in INTERVALS.items():
+        for value in values:
+            if value != getattr(chosen, name):
+                variants[f"{name} {value:g}"] = chosen._replace(**{name: value})
+    print(
+        "| intervals | 80 %, ordinary | 80 %, holidays | 95 %, ordinary | 95 %, holidays ", end=""
+    )
+    print("| worst miss, ordinary | worst miss, holidays |\n" + "|---" * 7 + "|")
+    usual: list[Floats] = []
+    for title, rules in variants.items():
+        pairs = zip(played, said, strict=True)
+        found = [judged(one, bands_of(one, points, horizon, rules)) for one, points in pairs]
+        usual = usual or [score for score, _ in found]
+        scores = [score / base for (score, _), base in zip(found, usual, strict=True)]
+        misses = [float(np.abs(coverage - LEVELS).max()) for _, coverage in found]
+        cells = [f"{x:.3f}" for level in (0, 1) for x in halves([float(s[level]) for s in scores])]
+        middle = len(misses) // 2
+        cells += [f"{max(misses[:middle]):.1f}", f"{max(misses[middle:]):.1f}"]
+        print(f"| {title} | " + " | ".join(cells) + " |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data-folder", type=Path, required=True)
+    parser.add_argument("--horizon", type=int, default=1, help="steps ahead")
+    parser.add_argument("--clients", type=int, default=30, help="clients of each city")
+    options = parser.parse_args()
+    h = options.horizon
+    try:
+        played = [play(case, {}, h) for case in windows(options.data_folder, options.clients)]
+    except FuelsError as error:
+        raise SystemExit(f"constants.py: {error}") from None
+    rules = mixture_kernel.Rules() if h == 1 else mixture_kernel.AHEAD
+    mixture_table(played, h, rules)
+    print()
+    said = [mixed(one, h, rules) for one in played]
+    intervals_table(played, said, h, intervals.Rules() if h == 1 else intervals.AHEAD)
+
+
+if __name__ == "__main__":
+    main()
