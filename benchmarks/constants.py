@@ -1,16 +1,20 @@
 """Each constant of the mixture and of its intervals, varied alone on the days of the choice.
 
     python benchmarks/constants.py --data-folder DIR [--horizon 1] [--clients 30]
+    python benchmarks/constants.py --data-folder DIR --grid 3,6,12,24
 
 The first table has the mean over the five datasets of the mixture's error over that of the best
 expert, on ordinary days and on made holidays, and the worst window. The second has the intervals
 around the chosen mixture: mean interval (Winkler) score over that of the chosen constants, and the
-largest miss of a coverage in points. Both are for windows before the test days; docs/forecasts.md.
+largest miss of a coverage in points. --grid
+prints the settings among which those for several steps ahead were chosen, with the mean ratios of
+each horizon, the least mean of all first. All windows are before the test days; docs/forecasts.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +38,7 @@ MIXTURE = {
     "top": (1.0, 0.998, 0.995, 0.99, 0.98),
     "clip": (2.0, 2.5, 3.0, 4.0, 1e9),
 }
+GRID = {"top": (0.998, 0.995, 0.99, 0.98), "memory": (0.9, 0.95, 0.97), "share": (0.01, 0.02, 0.05)}
 INTERVALS = {
     "rate": (0.02, 0.05, 0.1, 0.2, 0.4),
     "slot_fade": (0.8, 0.9, 0.95),
@@ -110,6 +115,25 @@ def mixture_table(played: list[Played], horizon: int, chosen: mixture_kernel.Rul
         print(f"| {title} | {ordinary:.4f} | {holidays:.4f} | {max(ratios):.3f} |", flush=True)
 
 
+def grid_table(folder: Path, clients: int, horizons: list[int]) -> None:
+    settings = list(itertools.product(*GRID.values()))
+    ratios: list[list[float]] = [[] for _ in settings]
+    for horizon in horizons:
+        played = [play(case, {}, horizon) for case in windows(folder, clients)]
+        for values, found in zip(settings, ratios, strict=True):
+            rules = mixture_kernel.Rules(**dict(zip(GRID, values, strict=True)))
+            found += halves([ratio(one, mixed(one, horizon, rules)) for one in played])
+    heads = [f"{h} ahead, {days}" for h in horizons for days in ("ordinary", "holidays")]
+    print("| " + " | ".join([*GRID, *heads, "mean"]) + " |")
+    print("|---" * (len(GRID) + len(heads) + 1) + "|")
+    for mean, values, found in sorted(
+        (float(np.mean(found)), values, found)
+        for values, found in zip(settings, ratios, strict=True)
+    ):
+        cells = [*(f"{v:g}" for v in values), *(f"{x:.3f}" for x in [*found, mean])]
+        print("| " + " | ".join(cells) + " |")
+
+
 def intervals_table(
     played: list[Played], said: list[Floats], horizon: int, chosen: intervals.Rules
 ) -> None:
@@ -139,10 +163,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-folder", type=Path, required=True)
     parser.add_argument("--horizon", type=int, default=1, help="steps ahead")
+    parser.add_argument("--grid", default="", help="steps ahead, such as 3,6,12,24")
     parser.add_argument("--clients", type=int, default=30, help="clients of each city")
     options = parser.parse_args()
     h = options.horizon
+    if not all(part.isdecimal() and int(part) > 0 for part in options.grid.split(",") if part):
+        parser.error("--grid takes whole numbers of steps, such as 3,6,12,24")
     try:
+        if options.grid:
+            horizons = [int(part) for part in options.grid.split(",") if part]
+            grid_table(options.data_folder, options.clients, horizons)
+            return
         played = [play(case, {}, h) for case in windows(options.data_folder, options.clients)]
     except FuelsError as error:
         raise SystemExit(f"constants.py: {error}") from None

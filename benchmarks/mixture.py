@@ -88,13 +88,14 @@ def count_cases() -> Iterator[Case]:
     for number, name in enumerate(("sparse", "spiky")):
         for seed in COUNT_SEEDS:
             rng = np.random.default_rng([number, seed])
+            kept = rng.random(shape)
             if name == "sparse":
-                values = rng.poisson(5 * cycle, shape) * (rng.random(shape) < 0.05) * 1.0
+                made = rng.poisson(5 * cycle, shape) * np.where(kept < 0.05, 1.0, 0.0)
             else:
-                spikes = (rng.random(shape) < 0.01) * rng.pareto(2.5, shape) * 50
-                values = rng.poisson(3 * cycle, shape) + spikes
+                spikes = np.where(kept < 0.01, 50 * rng.pareto(2.5, shape), 0.0)
+                made = rng.poisson(3 * cycle, shape) + spikes
             panel = Panel(
-                values=values,
+                values=np.asarray(made, dtype=np.float64),
                 ids=tuple(f"c{i}" for i in range(COUNT_CLIENTS)),
                 start=np.datetime64("2013-11-01", "s"),
                 step=np.timedelta64(3600, "s"),
