@@ -48,12 +48,14 @@ INTERVALS = {
 }
 
 
-def mixed(played: Played, horizon: int, rules: mixture_kernel.Rules, warm: bool = True) -> Floats:
+def mixed(
+    played: Played, horizon: int, constants: mixture_kernel.Constants, warm: bool = True
+) -> Floats:
     """What the mixture says in warm-up and after it; without warm-up it starts after it."""
     begin = 0 if warm else played.early
     forecasts = played.joined(dict)[:, :, begin:]
     names = list(played.past.experts)
-    mixture = Mixture(len(played.truth), names, horizon, rules)
+    mixture = Mixture(len(played.truth), names, horizon, constants)
     said = mixture.run(played.truth[:, begin:], forecasts).combined
     missing = np.full((len(said), begin), np.nan)
     return np.concatenate([missing, said], axis=1)
@@ -68,8 +70,8 @@ def ratio(played: Played, said: Floats) -> float:
     return mean_error(truth, said[:, played.early :][:, part]) / best
 
 
-def bands_of(played: Played, said: Floats, horizon: int, rules: intervals.Rules) -> Bands:
-    made = Intervals(len(said), played.period, LEVELS, horizon, rules)
+def bands_of(played: Played, said: Floats, horizon: int, constants: intervals.Constants) -> Bands:
+    made = Intervals(len(said), played.period, LEVELS, horizon, constants)
     bands = made.run(played.truth, said, played.first)
     (part,) = played.parts.values()
     window = slice(played.early + part.start, played.early + part.stop)
@@ -99,18 +101,18 @@ def halves(values: list[float]) -> tuple[float, float]:
     return float(np.mean(values[:middle])), float(np.mean(values[middle:]))
 
 
-def mixture_table(played: list[Played], horizon: int, chosen: mixture_kernel.Rules) -> None:
+def mixture_table(played: list[Played], horizon: int, chosen: mixture_kernel.Constants) -> None:
     variants = {"chosen": (chosen, True), "chosen, no warm-up": (chosen, False)}
     if horizon > 1:
-        variants["all as one step ahead"] = (mixture_kernel.Rules(), True)
+        variants["all as one step ahead"] = (mixture_kernel.Constants(), True)
     for name, values in MIXTURE.items():
         for value in values:
             if value != getattr(chosen, name):
                 shown = "none" if value == 1e9 else f"{value:g}"
                 variants[f"{name} {shown}"] = (chosen._replace(**{name: value}), True)
     print("| mixture | ordinary days | made holidays | worst window |\n|---|---|---|---|")
-    for title, (rules, warm) in variants.items():
-        ratios = [ratio(one, mixed(one, horizon, rules, warm)) for one in played]
+    for title, (constants, warm) in variants.items():
+        ratios = [ratio(one, mixed(one, horizon, constants, warm)) for one in played]
         ordinary, holidays = halves(ratios)
         print(f"| {title} | {ordinary:.4f} | {holidays:.4f} | {max(ratios):.3f} |", flush=True)
 
@@ -121,8 +123,8 @@ def grid_table(folder: Path, clients: int, horizons: list[int]) -> None:
     for horizon in horizons:
         played = [play(case, {}, horizon) for case in windows(folder, clients)]
         for values, found in zip(settings, ratios, strict=True):
-            rules = mixture_kernel.Rules(**dict(zip(GRID, values, strict=True)))
-            found += halves([ratio(one, mixed(one, horizon, rules)) for one in played])
+            constants = mixture_kernel.Constants(**dict(zip(GRID, values, strict=True)))
+            found += halves([ratio(one, mixed(one, horizon, constants)) for one in played])
     heads = [f"{h} ahead, {days}" for h in horizons for days in ("ordinary", "holidays")]
     print("| " + " | ".join([*GRID, *heads, "mean"]) + " |")
     print("|---" * (len(GRID) + len(heads) + 1) + "|")
@@ -135,7 +137,7 @@ def grid_table(folder: Path, clients: int, horizons: list[int]) -> None:
 
 
 def intervals_table(
-    played: list[Played], said: list[Floats], horizon: int, chosen: intervals.Rules
+    played: list[Played], said: list[Floats], horizon: int, chosen: intervals.Constants
 ) -> None:
     variants = {"chosen": chosen}
     for name, values in INTERVALS.items():
@@ -147,9 +149,9 @@ def intervals_table(
     )
     print("| worst miss, ordinary | worst miss, holidays |\n" + "|---" * 7 + "|")
     usual: list[Floats] = []
-    for title, rules in variants.items():
+    for title, constants in variants.items():
         pairs = zip(played, said, strict=True)
-        found = [judged(one, bands_of(one, points, horizon, rules)) for one, points in pairs]
+        found = [judged(one, bands_of(one, points, horizon, constants)) for one, points in pairs]
         usual = usual or [score for score, _ in found]
         scores = [score / base for (score, _), base in zip(found, usual, strict=True)]
         misses = [float(np.abs(coverage - LEVELS).max()) for _, coverage in found]
@@ -177,11 +179,11 @@ def main() -> None:
         played = [play(case, {}, h) for case in windows(options.data_folder, options.clients)]
     except FuelsError as error:
         raise SystemExit(f"constants.py: {error}") from None
-    rules = mixture_kernel.Rules() if h == 1 else mixture_kernel.AHEAD
-    mixture_table(played, h, rules)
+    constants = mixture_kernel.Constants() if h == 1 else mixture_kernel.AHEAD
+    mixture_table(played, h, constants)
     print()
-    said = [mixed(one, h, rules) for one in played]
-    intervals_table(played, said, h, intervals.Rules() if h == 1 else intervals.AHEAD)
+    said = [mixed(one, h, constants) for one in played]
+    intervals_table(played, said, h, intervals.CHOSEN)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.experts.history import Floats, History, fill_from_earlier, history_of
 from fuels.experts.mixture import LEARNER_NAMES
-from fuels.experts.online import Past, start
+from fuels.experts.online import Past, first_honest, start
 from fuels.experts.pool import Pool
 from fuels.report.folder import RunFolder
 
@@ -210,7 +210,7 @@ class Played:
 
     warm: Past  # the mixture's part of training
     past: Past
-    truth: Floats  # [client, step], of the warm-up and after it
+    truth: Floats  # [client, step], of the warm-up and after it; NaN between them
     scored: Floats  # [client, step] after it; NaN where no value was observed
     parts: dict[str, slice]  # windows, in steps of `scored`
     first: int  # step of the history at which the warm-up begins
@@ -221,9 +221,14 @@ class Played:
         return int(self.truth.shape[1] - self.scored.shape[1])
 
     def joined(self, ready: Callable[[dict[str, Floats]], dict[str, Floats]]) -> Floats:
-        """What the experts said in warm-up and after it, [expert, client, step]."""
+        """What the experts said in warm-up and after it, [expert, client, step].
+
+        Between them are the steps of which no honest forecast exists several steps ahead.
+        """
         early, late = ready(self.warm.experts), ready(self.past.experts)
-        return np.stack([np.concatenate([early[name], late[name]], axis=1) for name in late])
+        shown = next(iter(early.values())).shape
+        gap = np.full((shown[0], self.early - shown[1]), np.nan)
+        return np.stack([np.concatenate([early[n], gap, late[n]], axis=1) for n in late])
 
 
 def play(case: Case, runs: dict[str, Path], horizon: int = 1) -> Played:
@@ -234,13 +239,18 @@ def play(case: Case, runs: dict[str, Path], horizon: int = 1) -> Played:
     online = start(Pool(), history, end, horizon=horizon, guests=list(guests))
     warm = online.warm_up
     assert warm is not None  # start always warms up
-    first = end - warm.mixed.combined.shape[1]
+    first, begin = end - warm.mixed.combined.shape[1], first_honest(end, horizon)
+    truth = history.observed[:, first:last].copy()
+    truth[:, end - first : begin - first] = np.nan
     return Played(
         warm,
-        online.run(history, end, last, {name: f[:, : last - end] for name, f in guests.items()}),
-        history.observed[:, first:last],
-        np.where(dataset.target[:, end:last], history.observed[:, end:last], np.nan),
-        {t: slice(a * p - end, min(b * p, last) - end) for t, (a, b) in case.windows.items()},
+        online.run(history, begin, last, {name: f[:, : last - end] for name, f in guests.items()}),
+        truth,
+        np.where(dataset.target[:, begin:last], history.observed[:, begin:last], np.nan),
+        {
+            title: slice(max(a * p, begin) - begin, min(b * p, last) - begin)
+            for title, (a, b) in case.windows.items()
+        },
         first,
         p,
     )

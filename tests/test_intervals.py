@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fuels.errors import FuelsError
-from fuels.experts.intervals import AHEAD, Bands, Intervals, Rules
+from fuels.experts.intervals import Bands, Constants, Intervals
 
 
 def test_coverage_holds_while_the_spread_changes() -> None:
@@ -29,15 +29,13 @@ def test_quiet_times_of_the_period_get_narrow_intervals() -> None:
     assert width[:, busy[480:]].mean() > 3 * width[:, ~busy[480:]].mean()
 
 
-@pytest.mark.parametrize(("delay", "rules"), [(1, Rules()), (2, AHEAD)])
-def test_constants_are_those_of_the_horizon(delay: int, rules: Rules) -> None:
+def test_constants_can_be_given() -> None:
     truth = np.random.default_rng(1).normal(size=(2, 60))
-    points = np.zeros_like(truth)
-    bands = Intervals(2, 4, (80,), delay).run(truth, points, 0)
-    given = Intervals(2, 4, (80,), delay, rules).run(truth, points, 0)
-    np.testing.assert_array_equal(bands.upper, given.upper)
-    other = Intervals(2, 4, (80,), delay, Rules(rate=0.5)).run(truth, points, 0)
-    assert (other.upper[:, :, 10:] != given.upper[:, :, 10:]).any()
+    usual = Intervals(2, 4, (80,)).run(truth, np.zeros_like(truth), 0)
+    same = Intervals(2, 4, (80,), constants=Constants()).run(truth, np.zeros_like(truth), 0)
+    np.testing.assert_array_equal(usual.upper, same.upper)
+    other = Intervals(2, 4, (80,), constants=Constants(rate=0.5)).run(truth, truth * 0, 0)
+    assert (other.upper[:, :, 10:] != usual.upper[:, :, 10:]).any()
 
 
 def test_first_steps_by_hand() -> None:
@@ -52,7 +50,7 @@ def test_first_steps_by_hand() -> None:
     # |0 - 1| was inside, so the correction is -rate x 0.2; scores are 2 and 1 / 2; the rank
     # ceil(0.8 x 3) = 3 is more than there are, so the largest counts.
     usual = (0.99 * 4 + 1) / 1.99
-    expected = 2 * np.exp(-0.2 * Rules().rate) * np.sqrt((4 + usual) / 2)
+    expected = 2 * np.exp(-0.2 * Constants().rate) * np.sqrt((4 + usual) / 2)
     assert following.upper[0, 0, 0] == pytest.approx(expected)
 
 

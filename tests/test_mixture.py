@@ -1,4 +1,4 @@
-"""The online mixture: rules by hand, freedom of scale, sleep, missing truth and delay."""
+"""The online mixture: constants by hand, freedom of scale, sleep, missing truth and delay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fuels.errors import FuelsError
 from fuels.experts.mixture import Mixture
 from fuels.experts.mixture_kernel import (
     AHEAD,
-    Rules,
+    Constants,
     best_lately,
     boa,
     clipped,
@@ -41,13 +41,13 @@ def test_first_step_is_the_mean_of_the_experts() -> None:
     np.testing.assert_allclose(run(truth, forecasts)[:, 0], forecasts[:, :, 0].mean(axis=0))
 
 
-@pytest.mark.parametrize(("delay", "rules"), [(1, Rules()), (2, AHEAD), (24, AHEAD)])
-def test_constants_are_those_of_the_horizon(delay: int, rules: Rules) -> None:
+@pytest.mark.parametrize(("delay", "constants"), [(1, Constants()), (2, AHEAD), (24, AHEAD)])
+def test_constants_are_those_of_the_horizon(delay: int, constants: Constants) -> None:
     truth, forecasts = data()
     names = [str(i) for i in range(len(forecasts))]
-    given = Mixture(len(truth), names, delay, rules).run(truth, forecasts).combined
+    given = Mixture(len(truth), names, delay, constants).run(truth, forecasts).combined
     np.testing.assert_array_equal(run(truth, forecasts, delay), given)
-    other = Mixture(len(truth), names, delay, Rules(top=0.9)).run(truth, forecasts).combined
+    other = Mixture(len(truth), names, delay, Constants(top=0.9)).run(truth, forecasts).combined
     assert (other != given).any()
 
 

@@ -30,7 +30,7 @@ MOST_SLOTS = 48
 TINY = 1e-9
 
 
-class Rules(NamedTuple):
+class Constants(NamedTuple):
     """The constants that were chosen by evidence; compiled code takes them as a plain tuple."""
 
     rate: float = 0.1  # of the correction
@@ -40,8 +40,7 @@ class Rules(NamedTuple):
     memory: float = 240  # scores kept
 
 
-# Several steps ahead truth comes late, and a quick correction swings to and fro.
-AHEAD = Rules(rate=0.05)
+CHOSEN = Constants()
 
 
 @dataclass(frozen=True)
@@ -88,17 +87,16 @@ class Intervals:
         period: int,
         levels: Sequence[float] = (80, 95),
         delay: int = 1,
-        rules: Rules | None = None,
+        constants: Constants = CHOSEN,
     ) -> None:
         if clients < 1 or period < 1 or delay < 1:
             raise FuelsError("intervals need clients, a period and a delay of at least 1 step")
         self.levels, self.period, self.delay = checked_levels(levels), period, delay
-        chosen = rules or (Rules() if delay == 1 else AHEAD)
-        self.rules = tuple(chosen)
+        self.constants = tuple(constants)
         count, slots = len(self.levels), min(period, MOST_SLOTS)
         self.state: State = {
             "correction": np.zeros((clients, count)),
-            "scores": np.zeros((clients, int(chosen.memory))),  # used in a circle
+            "scores": np.zeros((clients, int(constants.memory))),  # used in a circle
             "seen": np.zeros((clients, 1)),  # scores so far
             "slots": np.zeros((clients, slots, 2)),  # discounted squares and count
             "all": np.zeros((clients, 2)),
@@ -120,7 +118,7 @@ class Intervals:
         radius = np.empty((*f.shape, len(self.levels)))
         slot = self._slots(first, f.shape[1])
         parts = tuple(self.state.values())
-        _run(y, f, slot, self._misses(), self.delay, self.rules, parts, radius)
+        _run(y, f, slot, self._misses(), self.delay, self.constants, parts, radius)
         self.state["steps"] += f.shape[1]
         return self._bands(f, radius)
 
@@ -130,7 +128,7 @@ class Intervals:
         radius = np.empty((*f.shape, len(self.levels)))
         slot = self._slots(step, 1)
         parts = tuple(copied(self.state).values())
-        _next(f, slot, self._misses(), self.delay, self.rules, parts, radius)
+        _next(f, slot, self._misses(), self.delay, self.constants, parts, radius)
         return self._bands(f, radius)
 
     def arrays(self) -> State:
@@ -168,14 +166,16 @@ Parts = tuple[Floats, ...]
 _PARTS = (
     "Tuple((f8[:, ::1], f8[:, ::1], f8[:, ::1], f8[:, :, ::1], f8[:, ::1], f8[:, :, ::1], f8[::1]))"
 )
-_RULES = f"UniTuple(f8, {len(Rules())})"
+_CONSTANTS = f"UniTuple(f8, {len(Constants())})"
 
 
 @compiled()
-def _learn(entry: Floats, c: int, misses: Floats, rules: tuple[float, ...], parts: Parts) -> None:
+def _learn(
+    entry: Floats, c: int, misses: Floats, constants: tuple[float, ...], parts: Parts
+) -> None:
     """Renew the state of client c by one past step, if its truth and its forecast are known."""
     correction, scores, seen, slots, everything, _, _ = parts
-    rate, slot_fade, all_fade, _, _ = rules
+    rate, slot_fade, all_fade, _, _ = constants
     error = abs(entry[3] - entry[0])
     if np.isnan(error):
         return
@@ -218,7 +218,7 @@ def _issue(
 
 
 @compiled(
-    ahead=f"(f8[:, ::1], f8[:, ::1], i8[::1], f8[::1], i8, {_RULES}, {_PARTS}, f8[:, :, ::1])"
+    ahead=f"(f8[:, ::1], f8[:, ::1], i8[::1], f8[::1], i8, {_CONSTANTS}, {_PARTS}, f8[:, :, ::1])"
 )
 def _run(
     truth: Floats,
@@ -226,7 +226,7 @@ def _run(
     slot: NDArray[np.int64],
     misses: Floats,
     delay: int,
-    rules: tuple[float, ...],
+    constants: tuple[float, ...],
     parts: Parts,
     radius: Floats,
 ) -> None:
@@ -235,19 +235,19 @@ def _run(
     for c in range(len(truth)):
         for k in range(truth.shape[1]):
             entry = queue[c, (int(steps[0]) + k) % delay]  # holds step k - delay
-            _learn(entry, c, misses, rules, parts)
-            _issue(points[c, k], slot[k], c, misses, rules[3], parts, entry)
+            _learn(entry, c, misses, constants, parts)
+            _issue(points[c, k], slot[k], c, misses, constants[3], parts, entry)
             entry[3] = truth[c, k]
             radius[c, k] = entry[4:]
 
 
-@compiled(ahead=f"(f8[:, ::1], i8[::1], f8[::1], i8, {_RULES}, {_PARTS}, f8[:, :, ::1])")
+@compiled(ahead=f"(f8[:, ::1], i8[::1], f8[::1], i8, {_CONSTANTS}, {_PARTS}, f8[:, :, ::1])")
 def _next(
     points: Floats,
     slot: NDArray[np.int64],
     misses: Floats,
     delay: int,
-    rules: tuple[float, ...],
+    constants: tuple[float, ...],
     parts: Parts,
     radius: Floats,
 ) -> None:
@@ -255,7 +255,7 @@ def _next(
     queue, steps = parts[5], parts[6]
     for c in range(len(points)):
         for k in range(delay):
-            _learn(queue[c, (int(steps[0]) + k) % delay], c, misses, rules, parts)
+            _learn(queue[c, (int(steps[0]) + k) % delay], c, misses, constants, parts)
         entry = queue[c, int(steps[0]) % delay]
-        _issue(points[c, 0], slot[0], c, misses, rules[3], parts, entry)
+        _issue(points[c, 0], slot[0], c, misses, constants[3], parts, entry)
         radius[c, 0] = entry[4:]

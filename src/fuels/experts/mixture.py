@@ -6,7 +6,7 @@
 
 A target h steps ahead is combined with weights that know errors up to h steps before it and no
 later: `delay` is h, and there is one mixture per horizon. What is learned stays in `state`, is
-saved with `arrays` and comes back with `load`. docs/forecasts.md says why these rules, and on
+saved with `arrays` and comes back with `load`. docs/forecasts.md says why these constants, and on
 which days they were chosen.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.experts.mixture_kernel import AHEAD, LEARNERS, Floats, Rules, run, step_ahead
+from fuels.experts.mixture_kernel import AHEAD, LEARNERS, Constants, Floats, run, step_ahead
 from fuels.experts.state import State, copied, restored
 
 
@@ -41,7 +41,7 @@ class Mixture:
     """Weights of every client over the experts, and all that is needed to renew them."""
 
     def __init__(
-        self, clients: int, names: Sequence[str], delay: int = 1, rules: Rules | None = None
+        self, clients: int, names: Sequence[str], delay: int = 1, constants: Constants | None = None
     ) -> None:
         if clients < 1 or not names or delay < 1:
             raise FuelsError(
@@ -49,7 +49,7 @@ class Mixture:
                 f" {len(names)} and {delay}"
             )
         self.names, self.delay = tuple(names), delay
-        self.rules = tuple(rules or (Rules() if delay == 1 else AHEAD))
+        self.constants = tuple(constants or (Constants() if delay == 1 else AHEAD))
         experts = len(self.names)
         self.state: State = {
             "weights": np.full((clients, LEARNERS, experts), 1.0 / experts),
@@ -85,7 +85,7 @@ class Mixture:
         learners = np.empty((clients, steps, LEARNERS))
         trust = np.empty((clients, steps, LEARNERS))
         parts = tuple(self.state.values())
-        run(y, f, self.delay, self.rules, parts, combined, weights, learners, trust)
+        run(y, f, self.delay, self.constants, parts, combined, weights, learners, trust)
         self.state["steps"] += steps
         return Mixed(
             combined,
@@ -104,7 +104,7 @@ class Mixture:
         weights = np.empty((self.clients, f.shape[2]))
         scratch = tuple(copied(self.state).values())
         now = np.ascontiguousarray(f[:, 0])
-        step_ahead(now, self.delay, self.rules, scratch, combined, weights)
+        step_ahead(now, self.delay, self.constants, scratch, combined, weights)
         return combined, weights
 
     def arrays(self) -> State:

@@ -37,7 +37,7 @@ TINY = 1e-300  # keeps 0 / 0 away and changes no other number, whatever the data
 NOISE = 1e-9  # relative: a smaller gain is rounding, and no reason to trust anyone
 
 
-class Rules(NamedTuple):
+class Constants(NamedTuple):
     """The constants that were chosen by evidence; compiled code takes them as a plain tuple."""
 
     rate: float = 0.2  # switching: learning rate, in units of one over its own mean squared error
@@ -51,7 +51,7 @@ class Rules(NamedTuple):
 
 # Several steps ahead, where truth comes late and errors of neighbouring steps are alike: the quick
 # learners look further back, and the top trusts nobody for long.
-AHEAD = Rules(share=0.02, memory=0.97, top=0.99)
+AHEAD = Constants(share=0.02, memory=0.97, top=0.99)
 
 
 @compiled()
@@ -223,18 +223,18 @@ _PARTS = (
     "Tuple((f8[:, :, ::1], f8[:, ::1], f8[:, :, ::1], f8[:, ::1], f8[:, :, ::1], f8[:, ::1],"
     " f8[:, :, ::1], f8[:, ::1], f8[:, :, ::1], f8[::1]))"
 )
-_RULES = f"UniTuple(f8, {len(Rules())})"
-_RUN = f"(f8[:, ::1], f8[:, :, ::1], i8, {_RULES}, {_PARTS}, f8[:, ::1]{', f8[:, :, ::1]' * 3})"
+_CONSTANTS = f"UniTuple(f8, {len(Constants())})"
+_RUN = f"(f8[:, ::1], f8[:, :, ::1], i8, {_CONSTANTS}, {_PARTS}, f8[:, ::1]{', f8[:, :, ::1]' * 3})"
 
 
 @compiled()
-def _learn(entry: Floats, c: int, rules: tuple[float, ...], parts: Parts) -> None:
+def _learn(entry: Floats, c: int, constants: tuple[float, ...], parts: Parts) -> None:
     """Renew the state of client c by one past step, if its truth is known.
 
     The entry holds what the experts, the learners and the mixture said, and the truth.
     """
     weights, trust, steady, switching, moments, count, top, scale, _, _ = parts
-    rate, share, memory, pull, pull_early, top_memory, clip = rules
+    rate, share, memory, pull, pull_early, top_memory, clip = constants
     experts = weights.shape[2]
     forecasts = entry[:experts]
     said = entry[experts : experts + LEARNERS]
@@ -274,7 +274,7 @@ def run(
     truth: Floats,
     forecasts: Floats,
     delay: int,
-    rules: tuple[float, ...],
+    constants: tuple[float, ...],
     parts: Parts,
     out: Floats,
     out_weights: Floats,
@@ -287,7 +287,7 @@ def run(
     for c in range(len(truth)):
         for k in range(truth.shape[1]):
             entry = queue[c, (int(steps[0]) + k) % delay]  # holds step k - delay
-            _learn(entry, c, rules, parts)
+            _learn(entry, c, constants, parts)
             _combine(forecasts[c, k], weights[c], trust[c], entry, out_weights[c, k])
             entry[-1] = truth[c, k]
             out[c, k] = entry[-2]
@@ -295,11 +295,11 @@ def run(
             out_trust[c, k] = trust[c]
 
 
-@compiled(ahead=f"(f8[:, ::1], i8, {_RULES}, {_PARTS}, f8[::1], f8[:, ::1])")
+@compiled(ahead=f"(f8[:, ::1], i8, {_CONSTANTS}, {_PARTS}, f8[::1], f8[:, ::1])")
 def step_ahead(
     forecasts: Floats,
     delay: int,
-    rules: tuple[float, ...],
+    constants: tuple[float, ...],
     parts: Parts,
     out: Floats,
     out_weights: Floats,
@@ -308,7 +308,7 @@ def step_ahead(
     weights, trust, _, _, _, _, _, _, queue, steps = parts
     for c in range(len(forecasts)):
         for k in range(delay):
-            _learn(queue[c, (int(steps[0]) + k) % delay], c, rules, parts)
+            _learn(queue[c, (int(steps[0]) + k) % delay], c, constants, parts)
         entry = queue[c, int(steps[0]) % delay]
         _combine(forecasts[c], weights[c], trust[c], entry, out_weights[c])
         out[c] = entry[-2]
