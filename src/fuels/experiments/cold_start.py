@@ -35,7 +35,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LENT, BEST, BEST_LENT = "FUELS, lent start", "FUELS, preset best", "FUELS, preset best, lent start"
-UNDER_BEST = {BEST: "fuels", BEST_LENT: "fuels-start", "FedRep, preset best": "fedrep"}
+UNDER_BEST = {
+    BEST: "fuels",
+    BEST_LENT: "fuels-start",
+    "FedAvg, preset best": "fedavg",
+    "FedRep, preset best": "fedrep",
+}
 SENDERS = ("FedAvg", "FedProx", "FedRep", "PerFedAvg", "pFedMe", "FedDA")  # of models
 WINDOWS = {"closeness": 3, "periodicity": 1}
 WARM_RATE = 0.01  # of FedDA: its own, 0.1, diverges on sets in which most weeks are missing
