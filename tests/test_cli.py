@@ -52,7 +52,8 @@ def test_another_preset_over_a_config_is_that_preset(fuels: Fuels, csv: str) -> 
     assert fuels("run", "--data", csv, "--out", "a", *SMALL)[0] == 0
     assert fuels("run", "--data", csv, "--out", "b", "--preset", "paper", *SMALL)[0] == 0
     again = ("run", "--config", "a/config.toml", "--preset", "paper", "--out", "c")
-    assert fuels(*again, "--rounds", "2", "--no-plots")[0] == 0
+    code, _, told = fuels(*again, "--rounds", "2", "--no-plots")
+    assert code == 0 and "--preset paper replaces windows.lags" in told
     configs = [tomllib.loads(Path(name, "config.toml").read_text()) for name in "abc"]
     assert configs[2] == configs[1] != configs[0]
     _, _, err = fuels("run", "--config", "b/config.toml", "--out", "d", "--no-plots")

@@ -16,7 +16,7 @@ from fuels.data.joining import joined
 from fuels.data.panel import Panel
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
-from fuels.finished import FinishedRun
+from fuels.finished import LEARNED, FinishedRun
 from fuels.forecaster import Forecaster, long_frame
 from fuels.mixing import Mixing
 from fuels.report.folder import RunFolder
@@ -51,7 +51,7 @@ def made(panel: Panel, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def part(panel: Panel, first: int, last: int) -> Panel:
-    return replace(panel, values=panel.values[first:last], start=panel.times[first])
+    return replace(panel, values=panel.values[first:last].copy(), start=panel.times[first])
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_without_the_data_of_the_run_the_new_ones_stand_alone(fuels: Fuels, fold
     assert "rest on the new data alone" in told and "gone.csv" in told
     assert (folder / "run" / "learned.safetensors").exists()
     code, _, err = fuels("forecast", "run", "--data", "new.csv", "--horizon", "2")
-    assert code == 1 and "--horizon 2" in err and "have yet to be fitted" in err
+    assert code == 1 and "as many steps (--horizon)" in err and "have yet to be fitted" in err
     assert fuels("forecast", "run", "--data", "all.csv", "--horizon", "2")[0] == 0
 
 
@@ -164,6 +164,28 @@ def test_a_client_that_is_absent_holds_nobody_up(fuels: Fuels, folder: Path, pan
         assert absent[client] == pytest.approx(there[client], rel=1e-6)
     assert absent["c2"] == pytest.approx(missing["c2"], rel=1e-6)
     assert absent["c2"] != pytest.approx(there["c2"], rel=1e-6)
+
+
+def test_blank_rows_are_not_the_present(fuels: Fuels, folder: Path, panel: Panel) -> None:
+    new = part(panel, panel.length - NEW, panel.length)
+    blank = np.full((12, len(panel.ids)), np.nan)
+    write_panel(replace(new, values=np.concatenate([new.values, blank])), folder / "blank.csv")
+    expected, _ = forecasts(fuels, "--data", "new.csv")
+    shutil.copy(folder / "run" / LEARNED, folder / "expected")
+    said, told = forecasts(fuels, "--data", "blank.csv", "--forget")
+    assert said == expected and "its last 12 steps hold no value" in told
+    assert (folder / "run" / LEARNED).read_bytes() == (folder / "expected").read_bytes()
+
+
+def test_a_newest_value_that_is_missing_is_told(fuels: Fuels, folder: Path, panel: Panel) -> None:
+    new = part(panel, panel.length - NEW, panel.length)
+    late = new.values.copy()
+    late[-2:, 1] = np.nan
+    write_panel(replace(new, values=late), folder / "late.csv")
+    assert (
+        "the newest value of 1 client is missing (c1)" in forecasts(fuels, "--data", "late.csv")[1]
+    )
+    assert "is missing" not in forecasts(fuels, "--data", "new.csv", "--forget")[1]
 
 
 def test_experts_of_an_absent_client_are_fitted_on_its_own_past(

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from fuels.build import load_panel
 from fuels.config import Data, Settings, read_config
 from fuels.data.clock import format_moment
@@ -92,8 +94,9 @@ class FinishedRun:
         `some`: the panel was cut to the clients asked for, so nothing of it is kept: the values of
         the others are still to be learned.
         """
-        panel = whole = fitting(self.models, panel)
-        known, notes = matching(self.models, panel), []
+        notes: list[str] = []
+        panel = whole = fitting(self.models, without_blank_end(panel, notes))
+        known = matching(self.models, panel)
         if self.mixing is None and not self.data.source:
             notes.append(
                 f"{self.folder}: neither {CONFIG} nor {MIXTURE} is beside the models; these are"
@@ -121,6 +124,7 @@ class FinishedRun:
             notes.append("some clients alone were asked for: what they learned is not kept")
         elif mixing is self.mixing:
             mixing.drop_unfit(history, set(mixing.online) - fitted)
+            notes += passed_over(self.models, history)
             self._keep(notes)
         return result, notes
 
@@ -149,6 +153,32 @@ class FinishedRun:
             notes.append(
                 f"{learned} cannot be written; the next forecast will learn these steps again"
             )
+
+
+def without_blank_end(panel: Panel, notes: list[str]) -> Panel:
+    """The panel up to the last step of which a value is known: blank rows are not the present."""
+    steps = np.flatnonzero(~np.isnan(panel.values).all(axis=1))
+    blank = panel.length - (int(steps[-1]) + 1 if len(steps) else panel.length)
+    if not blank:
+        return panel
+    cut = replace(panel, values=panel.values[: panel.length - blank])
+    end = format_moment(cut.times[-1], cut.timezone)
+    notes.append(f"{panel.name}: its last {blank} steps hold no value; the data end at {end}")
+    return cut
+
+
+def passed_over(models: PersonalModels, history: History) -> list[str]:
+    """A note that names the clients whose newest values are not there."""
+    missing = np.isnan(history.observed[:, -1])
+    named = [client for client, gone in zip(models.ids, missing, strict=True) if gone]
+    if not named:
+        return []
+    who = f"{len(named)} client{'s' * (len(named) != 1)}"
+    more = ", ..." if len(named) > 5 else ""
+    return [
+        f"the newest value of {who} is missing ({', '.join(named[:5])}{more}); steps that lie"
+        " behind are not learned when their values come later, so give all clients' values together"
+    ]
 
 
 def _mixing(folder: Path, models: PersonalModels, forget: bool) -> Mixing:

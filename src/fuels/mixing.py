@@ -204,7 +204,7 @@ class Mixing:
                 raise FuelsError(
                     f"experts for {horizon} steps ahead have yet to be fitted, which needs the data"
                     f" of the training, from {self.since} to {self.trained}: give a file that holds"
-                    f" them too, or train with --horizon {horizon}"
+                    " them too, or train with as many steps (--horizon) as are to be forecast"
                 )
             self.online[horizon] = start(
                 self.pool, history, end, horizon=horizon, levels=self.levels, guests=[self.title]

@@ -179,6 +179,8 @@ def test_settings_survive_the_way_through_flower(tmp_path: Path) -> None:
         ({"options": "[1]"}, "JSON object"),
         ({"training.rounds": 0}, "at least 1"),
         ({"training.roundz": 1}, "did you mean"),
+        ({"preset": "bset"}, "did you mean best"),
+        (run_config("", Settings(preset="best")), "federation run --preset best"),
     ],
 )
 def test_a_run_config_that_cannot_be(config: dict[str, Any], reason: str) -> None:
@@ -317,7 +319,7 @@ def test_a_run_takes_the_papers_settings_or_those_of_a_preset(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--preset", "bets"], "--preset bets is unknown; did you mean best"),
+        (["--preset", "bets"], "unknown preset bets; did you mean best"),
         (["--set", "data.clients=5"], "data are named by each site"),
         (["--set", "training.warm_start=x"], "a file of one machine"),
         (["--set", "windows.lags=none"], "lags"),

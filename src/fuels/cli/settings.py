@@ -19,6 +19,7 @@ from fuels.config import (
     merge_engine,
     nearest,
     read_config,
+    to_dict,
     with_preset,
 )
 from fuels.data.sample import sample_of
@@ -49,7 +50,10 @@ def assemble(
     options = {str(config): settings.options}  # of the method, by where they come from
     notes: list[str] = []
     if preset is not None:
-        settings = with_preset(settings, preset, f"--preset {preset}")
+        before, settings = settings, with_preset(settings, preset, f"--preset {preset}")
+        replaced = ", ".join(differences(before, settings))
+        if config is not None and replaced:
+            notes.append(f"--preset {preset} replaces {replaced} of {config}")
     elif settings.preset == "paper":
         notes.append(f"preset paper is used, as {config} says")
     else:
@@ -86,6 +90,18 @@ def assemble(
             " the paper's size is --scale paper (100 clients, 200 rounds)"
         )
     return settings, engine, notes
+
+
+def differences(one: Settings, other: Settings) -> list[str]:
+    """The names of the settings in which two differ, sections alone."""
+    first, second = to_dict(one), to_dict(other)
+    return [
+        f"{section}.{key}"
+        for section, values in first.items()
+        if isinstance(values, dict)
+        for key, value in values.items()
+        if value != second[section][key]
+    ]
 
 
 def check_options(method: str, options: Mapping[str, Any], place: str) -> None:

@@ -106,8 +106,9 @@ def sample_of(windows: Windows) -> Sample:
     for name in ("closeness", "periodicity"):
         if windows.lags and getattr(windows, name) != getattr(usual, name):
             raise FuelsError(
-                f"windows.{name} would do nothing beside windows.lags {windows.lags}: change the"
-                f" lags, or empty them (--set windows.lags=)"
+                f"windows.{name} would do nothing beside windows.lags {windows.lags}, such as"
+                f" preset best sets: change the lags, empty them (--set windows.lags=), or use"
+                f" --preset paper"
             )
     branches = (
         parse_lags(windows.lags, windows.period)

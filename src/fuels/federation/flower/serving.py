@@ -10,11 +10,12 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from time import sleep
 from typing import IO, Any
 
 from fuels.build import method_for
-from fuels.config import Engine, Settings, check, merge
+from fuels.config import Engine, Settings, check, merge, with_preset
 from fuels.data.sample import sample_of
 from fuels.errors import FuelsError
 from fuels.federation.checkpoint import save_state, unprefixed
@@ -43,7 +44,17 @@ def settings_of(run_config: Mapping[str, Any]) -> Settings:
             nested.setdefault(section, {})[inner] = value
         else:
             nested[key] = value
-    return federated(merge(Settings(), nested, "run config"), "run config")
+    preset = str(nested.pop("preset", "paper"))
+    settings = merge(with_preset(Settings(), preset, "run config"), nested, "run config")
+    # The app's own config names every setting, so the name of a preset alone would change nothing.
+    if preset != "paper" and with_preset(settings, "paper", "") == replace(
+        settings, preset="paper"
+    ):
+        raise FuelsError(
+            f"run config: preset {preset} has the settings of preset paper; fuels federation run"
+            f" --preset {preset} sends its own"
+        )
+    return federated(settings, "run config")
 
 
 def federated(settings: Settings, place: str) -> Settings:
