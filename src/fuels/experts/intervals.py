@@ -37,7 +37,7 @@ class Constants(NamedTuple):
     slot_fade: float = 0.9  # memory of the usual error: of one slot, by period
     all_fade: float = 0.99  # of all slots, by step
     pull: float = 1.0  # a slot's usual error counts all slots' as this many errors of its own
-    memory: float = 240  # scores kept
+    memory: float = 240.0  # scores kept
 
 
 CHOSEN = Constants()
@@ -92,7 +92,9 @@ class Intervals:
         if clients < 1 or period < 1 or delay < 1:
             raise FuelsError("intervals need clients, a period and a delay of at least 1 step")
         self.levels, self.period, self.delay = checked_levels(levels), period, delay
-        self.constants = tuple(constants)
+        self.constants = tuple(
+            float(value) for value in constants
+        )  # of one type, for compiled code
         count, slots = len(self.levels), min(period, MOST_SLOTS)
         self.state: State = {
             "correction": np.zeros((clients, count)),
