@@ -163,6 +163,7 @@ def ml_poly(truth: Floats, forecasts: Floats, memory: float) -> Floats:
     return said
 
 
+REFERENCES = ("last value", "one period ago", "one week ago", "ridge, period lags")
 CANDIDATES: dict[str, Callable[[Floats, Floats], Floats]] = {
     "equal weights": equal_weights,
     "exponential weights, 0.95, eta 2": exponential,
@@ -256,9 +257,10 @@ def play(case: Case, runs: dict[str, Path], horizon: int = 1) -> Played:
     )
 
 
-def measure(case: Case, runs: dict[str, Path]) -> Iterator[tuple[str, dict[str, float]]]:
+def measure(
+    case: Case, played: Played, runs: dict[str, Path]
+) -> Iterator[tuple[str, dict[str, float]]]:
     """Title and figures of every window of a case."""
-    played = play(case, runs)
     past, alone, joined = played.past, awake(played.past.experts), played.joined(awake)
     said = dict(alone)
     for name, candidate in CANDIDATES.items():
@@ -314,17 +316,31 @@ def several_ahead(all_cases: list[Case], horizons: list[int]) -> None:
                 print("| " + " | ".join(cells) + " |", flush=True)
 
 
+def median_client(played: Played) -> float:
+    """The mixture's error over that of the expert that is best over all, of the median client."""
+    (part,) = played.parts.values()
+    truth = played.scored[:, part]
+    alone = awake(played.past.experts).values()
+    best = min((f[:, part] for f in alone), key=lambda forecast: mean_error(truth, forecast))
+    mixed = np.nanmean((played.past.mixed.combined[:, part] - truth) ** 2, axis=1)
+    return float(np.median(mixed / np.nanmean((best - truth) ** 2, axis=1)))
+
+
 def counts() -> None:
     """A column for every made-up set of counts: errors over that of the best expert."""
     shown = {"= mixture (chosen)", "= steady (BOA)", "= exponential weights, 0.95, eta 2"}
     columns = {}
     for case in count_cases():
-        for title, figures in measure(case, {}):
+        played = play(case, {})
+        for title, figures in measure(case, played, {}):
             best = figures["= mixture (chosen)"] / figures["mixture / best expert"]
+            reference = min(figures[name] for name in REFERENCES)
             ratios = {f"{n} / best expert": figures[n] / best for n in figures if n in shown}
             columns[title] = (
                 {"best expert": best}
                 | ratios
+                | {"mixture / best expert, median client": median_client(played)}
+                | {"mixture / best reference": figures["= mixture (chosen)"] / reference}
                 | {name: value for name, value in figures.items() if "interval" in name}
             )
     table(columns)
@@ -364,9 +380,9 @@ def main() -> None:
 def show(folder: Path, choice: bool, guests: dict[str, Path]) -> None:
     columns: dict[str, dict[str, float]] = {}
     for case in cases(folder, choice):
-        columns |= dict(measure(case, {}))
+        columns |= dict(measure(case, play(case, {}), {}))
         if guests and case.name == "Milan":
-            for title, figures in measure(case, guests):
+            for title, figures in measure(case, play(case, guests), guests):
                 columns[f"{title}, with {' and '.join(guests)}"] = figures
     table(columns)
 
