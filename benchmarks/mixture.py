@@ -291,24 +291,19 @@ def intervals_of(played: Played, part: slice) -> dict[float, tuple[float, float]
 
 def several_ahead(all_cases: list[Case], horizons: list[int]) -> None:
     """A line for every window and horizon."""
-    print(
-        "| window | steps ahead | mixture | best expert | ratio | last value | one period ago ",
-        end="",
-    )
-    print("| inside 80 %, % (width) | inside 95 %, % (width) |\n" + "|---" * 9 + "|")
+    heads = ["window", "steps ahead", "mixture", "best expert", "ratio", "last value"]
+    heads += ["one period ago", "inside 80 %, % (width)", "inside 95 %, % (width)"]
+    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     for case in all_cases:
         played = {h: play(case, {}, h) for h in horizons}
         for title in case.windows:
             for h, one in played.items():
                 part = one.parts[title]
                 truth = one.scored[:, part]
-                alone = {
-                    n: mean_error(truth, f[:, part]) for n, f in awake(one.past.experts).items()
-                }
-                mixed, best = (
-                    mean_error(truth, one.past.mixed.combined[:, part]),
-                    min(alone.values()),
-                )
+                experts = awake(one.past.experts)
+                alone = {name: mean_error(truth, f[:, part]) for name, f in experts.items()}
+                mixed = mean_error(truth, one.past.mixed.combined[:, part])
+                best = min(alone.values())
                 errors = (alone["last value"], alone["one period ago"])
                 cells = [f"{case.name}, {title}", str(h), f"{mixed:.4f}", f"{best:.4f}"]
                 cells += [f"{mixed / best:.3f}", *(f"{error:.4f}" for error in errors)]
