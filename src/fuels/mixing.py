@@ -42,7 +42,7 @@ from fuels.forecast import (
 )
 from fuels.models import PersonalModels
 
-FORMAT = 2
+FORMAT = 3
 LEVELS = (80.0, 95.0)
 
 Own = Callable[[int, int], Floats]  # the model's forecasts of steps first..last-1, [client, step]
@@ -59,10 +59,6 @@ class Mixing:
     levels: tuple[float, ...] = LEVELS
     online: dict[int, Online] = field(default_factory=dict)  # by horizon
     seen: dict[int, np.datetime64] = field(default_factory=dict)  # time of the first step not seen
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (*(expert.name for expert in self.pool.experts), self.title)
 
     @property
     def pool(self) -> Pool:

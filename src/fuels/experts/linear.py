@@ -33,6 +33,7 @@ class Fixed:
 
     name: str
     terms: Terms
+    next_only: bool = False
 
     def fit(self, history: History, end: int, horizon: int, calendar: Calendar) -> Arrays:
         return {}
@@ -93,6 +94,11 @@ def _sum(*terms: tuple[int, float]) -> dict[int, float]:
 Lags = Callable[[History, int], tuple[int, ...]]
 
 
+def no_lags(history: History, horizon: int) -> tuple[int, ...]:
+    """With the calendar alone: what is usual at this time, whatever came before."""
+    return ()
+
+
 def recent_lags(history: History, horizon: int) -> tuple[int, ...]:
     return tuple(range(horizon, horizon + 6))
 
@@ -126,6 +132,7 @@ class Linear:
     lags: Lags
     change: bool = False
     calendar: bool = False
+    next_only: bool = False
 
     def fit(self, history: History, end: int, horizon: int, calendar: Calendar) -> Arrays:
         """Coefficients from the steps before `end`."""
@@ -167,9 +174,11 @@ class Linear:
         clients: slice,
     ) -> tuple[Floats, Floats]:
         """Features [client, step, feature] and what the forecast is counted from [client, step]."""
+        base = np.zeros((len(history.observed[clients]), last - first))
         lags = self.lags(history, horizon)
-        x = np.stack([history.lagged(first, last, lag, clients) for lag in lags], axis=2)
-        base = np.zeros(x.shape[:2])
+        x = np.empty((*base.shape, len(lags)))
+        for i, lag in enumerate(lags):
+            x[:, :, i] = history.lagged(first, last, lag, clients)
         if self.change:
             base = x[:, :, 0]  # the last value: lags are in order
             x = x[:, :, 1:] - base[:, :, None]

@@ -1,6 +1,6 @@
 """Prediction with expert advice: each client's own mixture, learning as truth arrives.
 
-    mixture = Mixture(clients=100, names=pool.names, delay=1)
+    mixture = Mixture(clients=100, names=pool.names(), delay=1)
     past = mixture.run(truth, forecasts)       # steps whose truth is known
     value, weights = mixture.next(forecasts)   # the step ahead; changes nothing
 
@@ -20,7 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.experts.mixture_kernel import AHEAD, LEARNERS, Constants, Floats, run, step_ahead
+from fuels.experts.mixture_kernel import (
+    AHEAD,
+    LEARNERS,
+    Constants,
+    Floats,
+    first_trust,
+    run,
+    step_ahead,
+)
 from fuels.experts.state import State, copied, restored
 
 
@@ -49,11 +57,12 @@ class Mixture:
                 f" {len(names)} and {delay}"
             )
         self.names, self.delay = tuple(names), delay
-        self.constants = tuple(constants or (Constants() if delay == 1 else AHEAD))
+        chosen = constants or (Constants() if delay == 1 else AHEAD)
+        self.constants = tuple(chosen)
         experts = len(self.names)
         self.state: State = {
             "weights": np.full((clients, LEARNERS, experts), 1.0 / experts),
-            "trust": np.full((clients, LEARNERS), 1.0 / LEARNERS),
+            "trust": np.tile(first_trust(chosen.prior), (clients, 1)),
             "steady": np.zeros((clients, 3, experts)),  # regret, sum of squares, peak
             "switching": np.zeros((clients, 2)),  # sum of squared errors, count
             "moments": np.zeros((clients, experts, experts)),  # of the tracking learner

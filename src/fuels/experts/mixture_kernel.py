@@ -8,7 +8,8 @@ Three learners hold weights over the same experts (w >= 0, sum 1), a fourth mixe
   gets back a share of the whole, so that trust can return within a few steps.
 - tracking: the weights that would have been best lately: they minimise the discounted squared
   error of the combination, with a penalty that draws towards equal weights.
-- top: ML-Poly (Gaillard, Stoltz and van Erven 2014) over the three, with slow forgetting.
+- top: ML-Poly (Gaillard, Stoltz and van Erven 2014) over the three, with slow forgetting and a
+  prior for the steady one: where nothing can be learned, the quick ones only chase noise.
 
 All is free of scale: multiplying every value by a constant changes no weight. The two quick
 learners see a truth moved to within `clip` usual errors of the median forecast, or one spike would
@@ -45,13 +46,21 @@ class Constants(NamedTuple):
     memory: float = 0.9  # tracking: a step's weight falls to a half in about 7 steps
     pull: float = 0.3  # tracking: penalty, in least errors
     pull_early: float = 10.0  # tracking: more of it, over the count
-    top: float = 0.998  # top: a step's weight falls to a half in about 350 steps
-    clip: float = 2.5  # usual errors
+    top: float = 0.995  # top: a step's weight falls to a half in about 140 steps
+    prior: float = 3.0  # top: weight of the steady learner at equal regrets, that of others is 1
+    clip: float = 3.0  # usual errors
 
 
 # Several steps ahead, where truth comes late and errors of neighbouring steps are alike: the quick
 # learners look further back, and the top trusts nobody for long.
-AHEAD = Constants(share=0.02, memory=0.97, top=0.99)
+AHEAD = Constants(share=0.02, memory=0.97, top=0.99, prior=1.0, clip=2.5)
+
+
+def first_trust(prior: float) -> Floats:
+    """How the learners are mixed before any truth."""
+    trust = np.full(LEARNERS, 1.0 / (prior + LEARNERS - 1.0))
+    trust[STEADY] *= prior
+    return trust
 
 
 @compiled()
@@ -181,9 +190,15 @@ def best_lately(
 
 @compiled()
 def ml_poly(
-    forecasts: Floats, said: float, truth: float, sums: Floats, weights: Floats, memory: float
+    forecasts: Floats,
+    said: float,
+    truth: float,
+    sums: Floats,
+    weights: Floats,
+    memory: float,
+    prior: float,
 ) -> None:
-    """One step of ML-Poly with forgetting; renews `weights`.
+    """One step of ML-Poly with forgetting and a prior for the first; renews `weights`.
 
     `sums` is [3, learner]: regret, sum of squared gains, largest squared gain of all.
     """
@@ -197,9 +212,12 @@ def ml_poly(
         sums[2, :] = max(sums[2, 0], gain * gain)
     for i in range(len(weights)):
         weights[i] = max(sums[0, i], 0.0) / (sums[2, i] + sums[1, i] + TINY)
+        if i == STEADY:
+            weights[i] *= prior
         total += weights[i]
     for i in range(len(weights)):
-        weights[i] = weights[i] / total if total > 0 else 1.0 / len(weights)
+        before = (prior if i == STEADY else 1.0) / (prior + len(weights) - 1.0)
+        weights[i] = weights[i] / total if total > 0 else before
 
 
 @compiled()
@@ -234,7 +252,7 @@ def _learn(entry: Floats, c: int, constants: tuple[float, ...], parts: Parts) ->
     The entry holds what the experts, the learners and the mixture said, and the truth.
     """
     weights, trust, steady, switching, moments, count, top, scale, _, _ = parts
-    rate, share, memory, pull, pull_early, top_memory, clip = constants
+    rate, share, memory, pull, pull_early, top_memory, prior, clip = constants
     experts = weights.shape[2]
     forecasts = entry[:experts]
     said = entry[experts : experts + LEARNERS]
@@ -247,7 +265,7 @@ def _learn(entry: Floats, c: int, constants: tuple[float, ...], parts: Parts) ->
     fixed_share(forecasts, said[SWITCHING], tame, switching[c], quick, rate, share)
     pulls = (pull, pull_early)
     best_lately(forecasts, said[TRACKING], tame, moments[c], count[c], lately, memory, pulls)
-    ml_poly(said, mixed, truth, top[c], trust[c], top_memory)
+    ml_poly(said, mixed, truth, top[c], trust[c], top_memory, prior)
 
 
 @compiled()

@@ -152,6 +152,6 @@ def fresh(
     pool: FittedPool, period: int, horizon: int, levels: Sequence[float], guests: Sequence[str]
 ) -> Online:
     """Fitted experts with a mixture and intervals that have learned nothing yet."""
-    names = [*pool.names, *guests]
+    names = [*pool.names(horizon), *guests]
     mixture = Mixture(pool.clients, names, delay=horizon)
     return Online(pool, mixture, Intervals(pool.clients, period, levels, delay=horizon), horizon)

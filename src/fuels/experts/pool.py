@@ -25,6 +25,7 @@ from fuels.experts.linear import (
     change_of_week,
     drift,
     last_value,
+    no_lags,
     one_period_ago,
     one_week_ago,
     period_lags,
@@ -39,6 +40,9 @@ class Expert(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def next_only(self) -> bool: ...  # whether it speaks of the next step alone
 
     def fit(self, history: History, end: int, horizon: int, calendar: Calendar) -> Arrays: ...
 
@@ -61,6 +65,7 @@ EXPERTS: tuple[Expert, ...] = (
     Fixed("last value + change of a period ago", change_of_period),
     Fixed("last value + change of a week ago", change_of_week),
     Smoothing(),
+    Linear("ridge, calendar", no_lags, calendar=True, next_only=True),
     Linear("ridge, recent lags, change", recent_lags, change=True),
     Linear("ridge, recent lags, calendar", recent_lags, calendar=True),
     Linear("ridge, period lags", period_lags),
@@ -83,6 +88,10 @@ class Pool:
         if not names or len(set(names)) != len(names):
             raise FuelsError(f"a pool needs experts of different names, it has {names}")
 
+    def at(self, horizon: int) -> tuple[Expert, ...]:
+        """The experts that speak `horizon` steps ahead."""
+        return tuple(e for e in self.experts if horizon == 1 or not e.next_only)
+
     def fit(self, history: History, end: int, horizons: Sequence[int] = (1,)) -> FittedPool:
         """Fit every expert for every horizon on the steps before `end`."""
         if not 0 < end <= history.length:
@@ -90,7 +99,7 @@ class Pool:
                 f"experts cannot be fitted on {end} steps: the history has {history.length}"
             )
         learned = {
-            h: {e.name: e.fit(history, end, _checked(h), self.calendar) for e in self.experts}
+            h: {e.name: e.fit(history, end, _checked(h), self.calendar) for e in self.at(h)}
             for h in horizons
         }
         return FittedPool(self, history.clients, learned)
@@ -104,7 +113,7 @@ class Pool:
                 raise FuelsError(
                     f"expert '{name}' was fitted for {len(value)} clients, not {clients}"
                 )
-            fitted = learned.setdefault(int(horizon), {e.name: {} for e in self.experts})
+            fitted = learned.setdefault(int(horizon), {e.name: {} for e in self.at(int(horizon))})
             if name not in fitted:
                 raise FuelsError(f"expert '{name}' is saved but not one of this pool")
             fitted[name][part] = value
@@ -119,9 +128,8 @@ class FittedPool:
     clients: int
     learned: Mapping[int, Mapping[str, Arrays]]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(expert.name for expert in self.pool.experts)
+    def names(self, horizon: int = 1) -> tuple[str, ...]:
+        return tuple(expert.name for expert in self.pool.at(horizon))
 
     def forecasts(
         self, history: History, first: int, last: int, horizon: int = 1
@@ -144,7 +152,7 @@ class FittedPool:
         learned = self.learned[horizon]
         return {
             e.name: e.forecasts(learned[e.name], history, first, last, horizon, self.pool.calendar)
-            for e in self.pool.experts
+            for e in self.pool.at(horizon)
         }
 
     def arrays(self) -> dict[str, NDArray[np.float64]]:

@@ -90,6 +90,7 @@ class Smoothing:
     """The expert; its forecasts follow from the history from its first step on."""
 
     name: str = "smoothing"
+    next_only: bool = False
 
     def fit(self, history: History, end: int, horizon: int, calendar: Calendar) -> Arrays:
         slot, slots = _slots(history, end, calendar)
