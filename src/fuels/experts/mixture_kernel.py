@@ -13,7 +13,9 @@ Three learners hold weights over the same experts (w >= 0, sum 1), a fourth mixe
 
 All is free of scale: multiplying every value by a constant changes no weight. The two quick
 learners see a truth moved to within `clip` usual errors of the median forecast, or one spike would
-turn them round; steady and top see the truth as it is, for that is what is judged.
+turn them round; steady and top see the truth as it is, for that is what is judged. Forecasts are
+moved to within `limit` usual errors of their median, or each expert's echo of a spike (an hour, a
+day, a week after it) would cost more than the spike.
 
 An expert that says nothing (NaN) sleeps: the others share its weight in proportion, and it is
 judged as if it had said what the learner said, which leaves its standing as it was.
@@ -48,12 +50,14 @@ class Constants(NamedTuple):
     pull_early: float = 10.0  # tracking: more of it, over the count
     top: float = 0.995  # top: a step's weight falls to a half in about 140 steps
     prior: float = 3.0  # top: weight of the steady learner at equal regrets, that of others is 1
-    clip: float = 3.0  # usual errors
+    clip: float = 3.0  # truth for the quick learners: usual errors from the median forecast
+    surprise: float = 0.9  # what is left of the usual error's memory after a clipped one
+    limit: float = 8.0  # forecasts: usual errors from their median
 
 
 # Several steps ahead, where truth comes late and errors of neighbouring steps are alike: the quick
 # learners look further back, and the top trusts nobody for long.
-AHEAD = Constants(share=0.02, memory=0.97, top=0.99, prior=1.0, clip=2.5)
+AHEAD = Constants(share=0.02, memory=0.97, top=0.99, prior=1.0, clip=2.5, surprise=1.0, limit=1e9)
 
 
 def first_trust(prior: float) -> Floats:
@@ -221,13 +225,37 @@ def ml_poly(
 
 
 @compiled()
-def clipped(forecasts: Floats, truth: float, scale: Floats, clip: float) -> float:
-    """The truth, moved to within `clip` usual errors of the median forecast; renews `scale`."""
+def usual_error(scale: Floats) -> float:
+    """The root of the mean squared error lately, spikes clipped; infinite before it is known."""
+    if scale[1] < CLIP_FROM or scale[0] == 0:
+        return np.inf
+    return float(np.sqrt(scale[0] / scale[1]))
+
+
+@compiled()
+def limited(forecasts: Floats, scale: Floats, limit: float, out: Floats) -> None:
+    """Forecasts moved to within `limit` usual errors of their median: after a spike many experts
+    repeat it, each in its own hour."""
+    reach = limit * usual_error(scale)
+    middle = np.nanmedian(forecasts)
+    for i in range(len(forecasts)):
+        out[i] = forecasts[i]
+        if abs(forecasts[i] - middle) > reach:  # not where an expert sleeps
+            out[i] = middle + np.sign(forecasts[i] - middle) * reach
+
+
+@compiled()
+def clipped(forecasts: Floats, truth: float, scale: Floats, clip: float, surprise: float) -> float:
+    """The truth, moved to within `clip` usual errors of the median forecast; renews `scale`.
+
+    Several clipped errors in a row are a change: what was usual before soon counts no more.
+    """
     middle = np.nanmedian(forecasts)
     error = truth - middle
-    if scale[1] >= CLIP_FROM:
-        limit = clip * np.sqrt(scale[0] / scale[1])
-        error = min(max(error, -limit), limit)
+    reach = clip * usual_error(scale)
+    if abs(error) > reach:
+        error = np.sign(error) * reach
+        scale *= surprise
     scale[0] = SLOW * scale[0] + error * error
     scale[1] = SLOW * scale[1] + 1.0
     return float(middle + error)
@@ -252,14 +280,14 @@ def _learn(entry: Floats, c: int, constants: tuple[float, ...], parts: Parts) ->
     The entry holds what the experts, the learners and the mixture said, and the truth.
     """
     weights, trust, steady, switching, moments, count, top, scale, _, _ = parts
-    rate, share, memory, pull, pull_early, top_memory, prior, clip = constants
+    rate, share, memory, pull, pull_early, top_memory, prior, clip, surprise, _ = constants
     experts = weights.shape[2]
     forecasts = entry[:experts]
     said = entry[experts : experts + LEARNERS]
     mixed, truth = entry[-2], entry[-1]
     if np.isnan(truth) or np.isnan(mixed):
         return
-    tame = clipped(forecasts, truth, scale[c], clip)
+    tame = clipped(forecasts, truth, scale[c], clip, surprise)
     boa(forecasts, said[STEADY], truth, steady[c], weights[c, STEADY])
     quick, lately = weights[c, SWITCHING], weights[c, TRACKING]
     fixed_share(forecasts, said[SWITCHING], tame, switching[c], quick, rate, share)
@@ -270,16 +298,23 @@ def _learn(entry: Floats, c: int, constants: tuple[float, ...], parts: Parts) ->
 
 @compiled()
 def _combine(
-    forecasts: Floats, weights: Floats, trust: Floats, entry: Floats, mixed_weights: Floats
+    forecasts: Floats,
+    weights: Floats,
+    trust: Floats,
+    scale: Floats,
+    limit: float,
+    entry: Floats,
+    mixed_weights: Floats,
 ) -> None:
     """What one client's learners and mixture say, in `entry`; the weights of the mixture."""
     experts = weights.shape[1]
     own = np.empty(experts)
     mixed_weights[:] = 0.0
-    entry[:experts] = forecasts
+    tame = entry[:experts]
+    limited(forecasts, scale, limit, tame)
     mixed = 0.0
     for learner in range(LEARNERS):
-        said = awake_weights(weights[learner], forecasts, own)  # NaN if every expert sleeps
+        said = awake_weights(weights[learner], tame, own)  # NaN if every expert sleeps
         entry[experts + learner] = said
         mixed += trust[learner] * said
         for i in range(experts):
@@ -300,13 +335,21 @@ def run(
     out_trust: Floats,
 ) -> None:
     """All clients over all steps; a step is learned just before the forecast `delay` later."""
-    weights, trust, _, _, _, _, _, _, queue, steps = parts
+    weights, trust, _, _, _, _, _, scale, queue, steps = parts
     experts = weights.shape[2]
     for c in range(len(truth)):
         for k in range(truth.shape[1]):
             entry = queue[c, (int(steps[0]) + k) % delay]  # holds step k - delay
             _learn(entry, c, constants, parts)
-            _combine(forecasts[c, k], weights[c], trust[c], entry, out_weights[c, k])
+            _combine(
+                forecasts[c, k],
+                weights[c],
+                trust[c],
+                scale[c],
+                constants[-1],
+                entry,
+                out_weights[c, k],
+            )
             entry[-1] = truth[c, k]
             out[c, k] = entry[-2]
             out_learners[c, k] = entry[experts : experts + LEARNERS]
@@ -323,10 +366,10 @@ def step_ahead(
     out_weights: Floats,
 ) -> None:
     """Learn all that waits, oldest first, then combine one more step; the state is a copy."""
-    weights, trust, _, _, _, _, _, _, queue, steps = parts
+    weights, trust, _, _, _, _, _, scale, queue, steps = parts
     for c in range(len(forecasts)):
         for k in range(delay):
             _learn(queue[c, (int(steps[0]) + k) % delay], c, constants, parts)
         entry = queue[c, int(steps[0]) % delay]
-        _combine(forecasts[c], weights[c], trust[c], entry, out_weights[c])
+        _combine(forecasts[c], weights[c], trust[c], scale[c], constants[-1], entry, out_weights[c])
         out[c] = entry[-2]
