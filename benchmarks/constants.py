@@ -6,9 +6,11 @@
 The first table has the mean over the five datasets of the mixture's error over that of the best
 expert, on ordinary days and on made holidays, and the worst window. The second has the intervals
 around the chosen mixture: mean interval (Winkler) score over that of the chosen constants, and the
-largest miss of a coverage in points. --grid
-prints the settings among which those for several steps ahead were chosen, with the mean ratios of
-each horizon, the least mean of all first. All windows are before the test days; docs/forecasts.md.
+largest miss of a coverage in points. One step ahead, made-up counts stand beside them: the
+mixture's error over that of the best reference, for other draws than mixture.py --counts shows.
+--grid prints the settings among which those for several steps ahead were chosen, with the mean
+ratios of each horizon, the least mean of all first. All windows are before the test days;
+docs/choices.md.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from mixture import Case, Played, awake, cases, mean_error, play
+from mixture import Played, awake, play
+from mixture_cases import COUNT_CHOICE, Case, best_reference, cases, count_cases, mean_error
 
 from fuels.errors import FuelsError
 from fuels.experts import intervals, mixture_kernel
@@ -36,8 +39,12 @@ MIXTURE = {
     "pull": (0.1, 0.3, 1.0),
     "pull_early": (3.0, 10.0, 30.0),
     "top": (1.0, 0.998, 0.995, 0.99, 0.98),
+    "prior": (1.0, 3.0, 10.0),
     "clip": (2.0, 2.5, 3.0, 4.0, 1e9),
+    "surprise": (0.8, 0.9, 1.0),
+    "limit": (3.0, 5.0, 8.0, 12.0, 1e9),
 }
+BEFORE = {"top": 0.998, "prior": 1.0, "clip": 2.5, "surprise": 1.0, "limit": 1e9}
 GRID = {"top": (0.998, 0.995, 0.99, 0.98), "memory": (0.9, 0.95, 0.97), "share": (0.01, 0.02, 0.05)}
 INTERVALS = {
     "rate": (0.02, 0.05, 0.1, 0.2, 0.4),
@@ -49,12 +56,17 @@ INTERVALS = {
 
 
 def mixed(
-    played: Played, horizon: int, constants: mixture_kernel.Constants, warm: bool = True
+    played: Played,
+    horizon: int,
+    constants: mixture_kernel.Constants,
+    warm: bool = True,
+    without: str = "",
 ) -> Floats:
     """What the mixture says in warm-up and after it; without warm-up it starts after it."""
     begin = 0 if warm else played.early
-    forecasts = played.joined(dict)[:, :, begin:]
-    names = list(played.past.experts)
+    kept = [i for i, name in enumerate(played.past.experts) if name != without]
+    names = [name for name in played.past.experts if name != without]
+    forecasts = played.joined(dict)[kept, :, begin:]
     mixture = Mixture(len(played.truth), names, horizon, constants)
     said = mixture.run(played.truth[:, begin:], forecasts).combined
     missing = np.full((len(said), begin), np.nan)
@@ -101,20 +113,48 @@ def halves(values: list[float]) -> tuple[float, float]:
     return float(np.mean(values[:middle])), float(np.mean(values[middle:]))
 
 
+def counts_ratio(played: Played, reference: float, said: Floats) -> float:
+    """The mixture's error over that of the best reference."""
+    (part,) = played.parts.values()
+    return mean_error(played.scored[:, part], said[:, played.early :][:, part]) / reference
+
+
 def mixture_table(played: list[Played], horizon: int, chosen: mixture_kernel.Constants) -> None:
-    variants = {"chosen": (chosen, True), "chosen, no warm-up": (chosen, False)}
+    """One step ahead also made-up counts, of which other draws are shown in docs/choices.md."""
+    variants: dict[str, tuple[mixture_kernel.Constants, bool, str]] = {"chosen": (chosen, True, "")}
+    variants["chosen, no warm-up"] = (chosen, False, "")
+    counts: dict[str, list[tuple[Played, float]]] = {}
     if horizon > 1:
-        variants["all as one step ahead"] = (mixture_kernel.Constants(), True)
+        variants["all as one step ahead"] = (mixture_kernel.Constants(), True, "")
+    else:
+        before = chosen._replace(**BEFORE)
+        variants["no expert of the calendar alone"] = (chosen, True, "ridge, calendar")
+        variants["nor prior, surprise, limit; top 0.998, clip 2.5"] = (
+            before,
+            True,
+            "ridge, calendar",
+        )
+        for case in count_cases(COUNT_CHOICE):
+            counts.setdefault(case.name, []).append((play(case, {}), best_reference(case)))
     for name, values in MIXTURE.items():
         for value in values:
             if value != getattr(chosen, name):
                 shown = "none" if value == 1e9 else f"{value:g}"
-                variants[f"{name} {shown}"] = (chosen._replace(**{name: value}), True)
-    print("| mixture | ordinary days | made holidays | worst window |\n|---|---|---|---|")
-    for title, (constants, warm) in variants.items():
-        ratios = [ratio(one, mixed(one, horizon, constants, warm)) for one in played]
+                variants[f"{name} {shown}"] = (chosen._replace(**{name: value}), True, "")
+    heads = ["mixture", "ordinary days", "made holidays", "worst window"]
+    heads += [f"{kind} counts (worst set)" for kind in counts]
+    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
+    for title, (constants, warm, without) in variants.items():
+        ratios = [ratio(one, mixed(one, horizon, constants, warm, without)) for one in played]
         ordinary, holidays = halves(ratios)
-        print(f"| {title} | {ordinary:.4f} | {holidays:.4f} | {max(ratios):.3f} |", flush=True)
+        cells = [title, f"{ordinary:.4f}", f"{holidays:.4f}", f"{max(ratios):.3f}"]
+        for sets in counts.values():
+            found = [
+                counts_ratio(one, least, mixed(one, horizon, constants, warm, without))
+                for one, least in sets
+            ]
+            cells.append(f"{np.mean(found):.4f} ({max(found):.4f})")
+        print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def grid_table(folder: Path, clients: int, horizons: list[int]) -> None:
@@ -123,7 +163,7 @@ def grid_table(folder: Path, clients: int, horizons: list[int]) -> None:
     for horizon in horizons:
         played = [play(case, {}, horizon) for case in windows(folder, clients)]
         for values, found in zip(settings, ratios, strict=True):
-            constants = mixture_kernel.Constants(**dict(zip(GRID, values, strict=True)))
+            constants = mixture_kernel.AHEAD._replace(**dict(zip(GRID, values, strict=True)))
             found += halves([ratio(one, mixed(one, horizon, constants)) for one in played])
     heads = [f"{h} ahead, {days}" for h in horizons for days in ("ordinary", "holidays")]
     print("| " + " | ".join([*GRID, *heads, "mean"]) + " |")

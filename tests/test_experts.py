@@ -231,6 +231,23 @@ def test_change_ridge_follows_a_shift_of_level() -> None:
         np.testing.assert_allclose(fitted.forecasts(shifted, 500, 520)[name], plain + 10.0)
 
 
+def test_the_calendar_alone_repeats_no_spike_and_speaks_of_the_next_step_only() -> None:
+    source = history()
+    fitted = Pool().fit(source, 480, (1, 2))
+    name = "ridge, calendar"
+    spiked = source.observed.copy()
+    spiked[:, 480:499] = 1e3
+    plain = fitted.forecasts(source, 500, 520)
+    after = fitted.forecasts(with_values(source, spiked), 500, 520)
+    np.testing.assert_array_equal(after[name], plain[name])
+    assert np.abs(after["last value"] - plain["last value"]).max() == 0  # of step 499
+    assert (after["one period ago"] != plain["one period ago"]).any()
+    slots = plain[name].reshape(-1, 20)  # a working day: each slot has its own usual value
+    assert (np.ptp(slots, axis=1) > 0).all()
+    assert name in fitted.names() and name not in fitted.names(2)
+    assert list(fitted.forecasts(source, 500, 520, 2)) == list(fitted.names(2))
+
+
 def test_smoothing_learns_a_profile_exactly() -> None:
     source = history(clients=1)
     profile = np.arange(24.0)

@@ -236,7 +236,7 @@ def test_judged_with_and_without_experts(panel: Panel) -> None:
         judged = judge_models(job, models)
     assert list(judged.scores)[:3] == ["FUELS", "FUELS model alone", "last value"]
     assert judged.mixture is not None and judged.steps_ahead is not None
-    assert judged.mixture.names[-1] == "FUELS model" and len(judged.mixture.scores) == 15
+    assert judged.mixture.names[-1] == "FUELS model" and len(judged.mixture.scores) == 16
     np.testing.assert_allclose(judged.mixture.weights.sum(axis=2), 1.0)
     assert 0 <= judged.mixture.led <= 1
     steps = judged.steps_ahead

@@ -13,11 +13,14 @@ from fuels.errors import FuelsError
 from fuels.experts.mixture import Mixture
 from fuels.experts.mixture_kernel import (
     AHEAD,
+    SLOW,
     Constants,
     best_lately,
     boa,
     clipped,
+    first_trust,
     fixed_share,
+    limited,
     ml_poly,
 )
 
@@ -71,10 +74,20 @@ def test_boa_by_hand() -> None:
 
 def test_ml_poly_trusts_only_who_was_better() -> None:
     weights, sums = np.full(3, 1 / 3), np.zeros((3, 3))
-    ml_poly(np.array([0.0, 1.0, 2.0]), 1.0, 0.0, sums, weights, 0.998)
+    ml_poly(np.array([0.0, 1.0, 2.0]), 1.0, 0.0, sums, weights, 0.998, 3.0)
     np.testing.assert_allclose(weights, [1, 0, 0])
-    ml_poly(np.array([1.0, 1.0, 1.0]), 1.0, 0.0, sums, weights, 0.998)
+    ml_poly(np.array([1.0, 1.0, 1.0]), 1.0, 0.0, sums, weights, 0.998, 3.0)
     np.testing.assert_allclose(weights, [1, 0, 0])
+
+
+def test_ml_poly_with_a_prior_by_hand() -> None:
+    weights, sums = np.zeros(3), np.zeros((3, 3))
+    ml_poly(np.array([1.0, 1.0, 1.0]), 1.0, 0.0, sums, weights, 1.0, 3.0)
+    np.testing.assert_allclose(weights, [3 / 5, 1 / 5, 1 / 5])  # nobody gained anything
+    np.testing.assert_allclose(weights, first_trust(3.0))
+    ml_poly(np.array([0.5, 0.0, 2.0]), 1.0, 0.0, sums, weights, 1.0, 3.0)
+    # Gains 2 (1 - 0)(1 - f) are 1, 2 and -2, the largest square is 4: 3 x 1 / 5 and 2 / 8.
+    np.testing.assert_allclose(weights, np.array([3 / 5, 2 / 8, 0]) / (3 / 5 + 2 / 8))
 
 
 def test_tracking_finds_the_best_convex_combination() -> None:
@@ -96,17 +109,55 @@ def test_a_spike_is_clipped_and_a_usual_value_is_not() -> None:
     forecasts = np.array([0.0, 1.0, -1.0])
     for k in range(20):
         value = (-1.0) ** k
-        assert clipped(forecasts, value, scale, 2.5) == value
-    assert clipped(forecasts, 100.0, scale, 2.5) == pytest.approx(2.5)
+        assert clipped(forecasts, value, scale, 2.5, 0.9) == value
+    before = scale[1]
+    assert clipped(forecasts, 100.0, scale, 2.5, 0.9) == pytest.approx(2.5)
+    assert scale[1] == pytest.approx(SLOW * 0.9 * before + 1)
+
+
+def test_a_change_is_soon_no_spike_any_more() -> None:
+    forecasts = np.zeros(3)
+    for surprise, least in ((0.9, 50.0), (1.0, 0.0)):
+        scale = np.array([200e-4, 200.0])  # the usual error is 0.01
+        for _ in range(60):
+            seen = clipped(forecasts, 50.0, scale, 3.0, surprise)
+        assert seen >= least and (surprise < 1 or seen < 0.1)
+
+
+def test_a_series_that_never_erred_is_not_clipped() -> None:
+    scale = np.array([0.0, 200.0])
+    assert clipped(np.zeros(3), 5.0, scale, 3.0, 0.9) == 5.0
+
+
+def test_forecasts_are_limited_around_their_median() -> None:
+    forecasts, out = np.array([0.0, 30.0, np.nan, 1.0, -2.0, 0.5]), np.empty(6)
+    limited(forecasts, np.array([20.0, 20.0]), 8.0, out)  # the usual error is 1, the median 0.5
+    np.testing.assert_allclose(out, [0.0, 8.5, np.nan, 1.0, -2.0, 0.5])
+    limited(forecasts, np.array([4.0, 4.0]), 8.0, out)  # not yet trusted
+    np.testing.assert_allclose(out, forecasts)
+    limited(np.full(6, np.nan), np.array([20.0, 20.0]), 8.0, out)
+    assert np.isnan(out).all()
+
+
+def test_an_echo_costs_little() -> None:
+    """One expert repeats every spike of the hour before: the mixture must not follow it."""
+    rng = np.random.default_rng(3)
+    truth = 0.1 * rng.normal(size=(4, 600))
+    truth[:, 50::60] += 30.0
+    echo = np.roll(truth, 1, axis=1)
+    forecasts = np.stack([echo, np.zeros_like(truth), np.full_like(truth, 0.01)])
+    after = np.s_[:, 111::60]  # the hours after a spike, once errors are known
+    far = Mixture(4, "abc", constants=Constants(limit=1e9)).run(truth, forecasts).combined
+    assert np.abs(run(truth, forecasts)[after]).max() < 0.3 * np.abs(far[after]).max()
 
 
 @given(st.integers(-20, 20))
 @settings(max_examples=15, deadline=None)
 def test_the_scale_of_the_data_does_not_matter(power: int) -> None:
     truth, forecasts = data(clients=2, steps=60)
-    factor = 2.0**power  # exact in floating point, so that every bit must agree
+    factor = 2.0**power  # exact in floating point: only logarithms round
     scaled = run(factor * truth, factor * forecasts) / factor
-    np.testing.assert_allclose(scaled, run(truth, forecasts), rtol=1e-12)
+    np.testing.assert_allclose(scaled, run(truth, forecasts), rtol=1e-9)
 
 
 def test_clients_do_not_influence_each_other() -> None:
