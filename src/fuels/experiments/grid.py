@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TITLES = {"synthetic:sms": "SMS", "synthetic:call": "Call", "synthetic:net": "Net"}
 WIDE_RANGE = 12  # largest over smallest error from which an axis is logarithmic
+FAR = 1.5  # references this many times the worst method's error stand at the edge, as a number
 ATTRIBUTION = "Telecom Italia Open Big Data Challenge, ODbL 1.0"
 
 
@@ -124,7 +125,10 @@ def dots(
     subtitle: str,
     highlight: Sequence[str] = ("FUELS",),
 ) -> Figure:
-    """MSE of every row as a dot with its spread over seeds, one panel per source."""
+    """MSE of every row as a dot with its spread over seeds, one panel per source.
+
+    A reference far behind all methods would press them together: it is a number at the edge.
+    """
     comparisons = list(found.values())
     names = [row.name for row in comparisons[0].rows]
     picture, [axes] = figure(
@@ -137,13 +141,31 @@ def dots(
         height=0.3 * len(names) + 0.4,
         gap=0.3,
     )
-    spans = [[row.mean() for row in comparison.rows] for comparison in comparisons]
+    ends = [FAR * max(row.mean() for row in comparison.methods) for comparison in comparisons]
+    spans = [
+        [row.mean() for row in comparison.rows if row.is_method or row.mean() <= end]
+        for comparison, end in zip(comparisons, ends, strict=True)
+    ]
     wide = any(max(means) > WIDE_RANGE * min(means) for means in spans)
     place = {name: -i for i, name in enumerate(names)}
-    for (source, comparison), axis in zip(found.items(), axes, strict=True):
+    for (source, comparison), axis, end, means in zip(
+        found.items(), axes, ends, spans, strict=True
+    ):
         best = comparison.ranking[0].name
         for row in comparison.rows:
             colour = METHOD if row.name in highlight else RIVAL if row.name == best else QUIET
+            if not row.is_method and row.mean() > end:
+                axis.text(
+                    1.0,
+                    place[row.name],
+                    f"{number(row.mean(), 3)} →",
+                    transform=axis.get_yaxis_transform(),
+                    ha="right",
+                    va="center",
+                    size=8,
+                    color=colour,
+                )
+                continue
             axis.errorbar(
                 row.mean(),
                 place[row.name],
@@ -163,7 +185,6 @@ def dots(
                 size=8,
                 color=colour,
             )
-        means = [row.mean() for row in comparison.rows]
         log_scale(axis, "x", means, 0 if wide else math.inf, narrow=len(found) > 1)
         axis.set_xlabel(f"MSE (z-scored{', log scale' if wide else ''})")
         axis.set_title(title_of(source), loc="left", size=10, pad=6)
