@@ -40,11 +40,11 @@ MIXTURE = {
     "pull_early": (3.0, 10.0, 30.0),
     "top": (1.0, 0.998, 0.995, 0.99, 0.98),
     "prior": (1.0, 3.0, 10.0),
-    "clip": (2.0, 2.5, 3.0, 4.0, 1e9),
+    "clip": (2.0, 2.5, 3.0, 4.0, np.inf),
     "surprise": (0.8, 0.9, 1.0),
-    "limit": (3.0, 5.0, 8.0, 12.0, 1e9),
+    "limit": (3.0, 5.0, 8.0, 12.0, np.inf),
 }
-BEFORE = {"top": 0.998, "prior": 1.0, "clip": 2.5, "surprise": 1.0, "limit": 1e9}
+BEFORE = {"top": 0.998, "prior": 1.0, "clip": 2.5, "surprise": 1.0, "limit": np.inf}
 GRID = {"top": (0.998, 0.995, 0.99, 0.98), "memory": (0.9, 0.95, 0.97), "share": (0.01, 0.02, 0.05)}
 INTERVALS = {
     "rate": (0.02, 0.05, 0.1, 0.2, 0.4),
@@ -139,7 +139,7 @@ def mixture_table(played: list[Played], horizon: int, chosen: mixture_kernel.Con
     for name, values in MIXTURE.items():
         for value in values:
             if value != getattr(chosen, name):
-                shown = "none" if value == 1e9 else f"{value:g}"
+                shown = "none" if value == np.inf else f"{value:g}"
                 variants[f"{name} {shown}"] = (chosen._replace(**{name: value}), True, "")
     heads = ["mixture", "ordinary days", "made holidays", "worst window"]
     heads += [f"{kind} counts (worst set)" for kind in counts]

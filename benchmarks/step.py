@@ -53,7 +53,8 @@ def main() -> None:
         made = forecast_mixed(mixing, known)
         seconds.append(time.perf_counter() - begun)
     steps = seconds[1:]  # the first one catches up with the hours before
-    print(f"{len(made.ids)} clients, {len(mixing.names)} experts, {panel.length} hours of history")
+    experts = len(mixing.online[1].mixture.names)
+    print(f"{len(made.ids)} clients, {experts} experts, {panel.length} hours of history")
     middle = statistics.median(steps)
     spread = f"{min(steps):.2f} to {max(steps):.2f}"
     print(f"a step: median {middle:.2f} s, {spread} s ({len(steps)} steps)")

@@ -20,6 +20,7 @@ from fuels.report.folder import RunFolder
 from fuels.run import run
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
+sys.path.insert(0, str(FOLDER))  # they import each other, as when run as scripts
 
 
 def benchmark(name: str) -> ModuleType:

@@ -18,6 +18,7 @@ from fuels.experts.mixture_kernel import (
     best_lately,
     boa,
     clipped,
+    earned,
     first_trust,
     fixed_share,
     limited,
@@ -131,12 +132,40 @@ def test_a_series_that_never_erred_is_not_clipped() -> None:
 
 def test_forecasts_are_limited_around_their_median() -> None:
     forecasts, out = np.array([0.0, 30.0, np.nan, 1.0, -2.0, 0.5]), np.empty(6)
-    limited(forecasts, np.array([20.0, 20.0]), 8.0, out)  # the usual error is 1, the median 0.5
+    echo = np.zeros(6)
+    limited(forecasts, 8.0, echo, out)  # the median is 0.5
     np.testing.assert_allclose(out, [0.0, 8.5, np.nan, 1.0, -2.0, 0.5])
-    limited(forecasts, np.array([4.0, 4.0]), 8.0, out)  # not yet trusted
+    limited(forecasts, np.inf, echo, out)
     np.testing.assert_allclose(out, forecasts)
-    limited(np.full(6, np.nan), np.array([20.0, 20.0]), 8.0, out)
+    limited(np.full(6, np.nan), 8.0, echo, out)
     assert np.isnan(out).all()
+
+
+def test_an_expert_that_alone_was_right_is_heard() -> None:
+    forecasts, out = np.array([0.0, 30.0, np.nan, 1.0, -2.0, 0.5]), np.empty(6)
+    echo = np.zeros(6)
+    earned(forecasts, 8.0, 28.0, echo)
+    np.testing.assert_array_equal(echo, [0, -1, 0, 0, 0, 0])
+    limited(forecasts, 8.0, echo, out)
+    np.testing.assert_allclose(out, forecasts)
+    earned(forecasts, 8.0, 0.0, echo)
+    earned(forecasts, 8.0, 0.0, echo)
+    np.testing.assert_allclose(echo[1], (SLOW * -1 + 1) * SLOW + 1)
+    limited(forecasts, 8.0, echo, out)
+    assert out[1] == 8.5
+
+
+def test_an_event_that_one_expert_knows_is_followed() -> None:
+    """Once in 60 steps something happens that one of five experts foretells."""
+    rng = np.random.default_rng(3)
+    truth = 0.1 * rng.normal(size=(4, 900))
+    forecasts = np.stack([truth * 0 + bias for bias in (0.0, 0.01, -0.01, 0.02, 0.0)])
+    truth[:, 50::60] += 30.0
+    forecasts[4] += np.where(np.arange(900) % 60 == 50, 30.0, 0.0)
+    events = np.s_[:, 470::60]  # 470 is 50 more than 7 x 60
+    far = Mixture(4, "abcde", constants=Constants(limit=np.inf)).run(truth, forecasts).combined
+    error = np.abs(run(truth, forecasts)[events] - truth[events]).mean()
+    assert error < 1.05 * np.abs(far[events] - truth[events]).mean() < 25
 
 
 def test_an_echo_costs_little() -> None:
@@ -147,7 +176,7 @@ def test_an_echo_costs_little() -> None:
     echo = np.roll(truth, 1, axis=1)
     forecasts = np.stack([echo, np.zeros_like(truth), np.full_like(truth, 0.01)])
     after = np.s_[:, 111::60]  # the hours after a spike, once errors are known
-    far = Mixture(4, "abc", constants=Constants(limit=1e9)).run(truth, forecasts).combined
+    far = Mixture(4, "abc", constants=Constants(limit=np.inf)).run(truth, forecasts).combined
     assert np.abs(run(truth, forecasts)[after]).max() < 0.3 * np.abs(far[after]).max()
 
 

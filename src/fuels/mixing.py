@@ -42,7 +42,7 @@ from fuels.forecast import (
 )
 from fuels.models import PersonalModels
 
-FORMAT = 3
+FORMAT = 4
 LEVELS = (80.0, 95.0)
 
 Own = Callable[[int, int], Floats]  # the model's forecasts of steps first..last-1, [client, step]
@@ -177,7 +177,13 @@ class Mixing:
     @classmethod
     def load(cls, path: Path, models: PersonalModels) -> Mixing:
         arrays, facts = load_state(path)
-        if facts.get("format") != FORMAT or tuple(facts["ids"]) != models.ids:
+        if facts.get("format") != FORMAT:
+            raise FuelsError(
+                f"{path}: a mixture of format {facts.get('format')}, of another version of fuels"
+                f" (this one reads {FORMAT}); train again: fuels run --config"
+                f" {path.parent / 'config.toml'}"
+            )
+        if tuple(facts["ids"]) != models.ids:
             raise FuelsError(f"{path}: not the mixture of these models")
         since, trained = (np.datetime64(facts[name]) for name in ("since", "trained"))
         mixing = cls(models, facts["title"], since, trained, tuple(facts["levels"]))

@@ -1,7 +1,7 @@
 """Experts that are sums of lagged values: with fixed coefficients, or with coefficients learned.
 
 For a target h steps ahead only lags of at least h are known. Seasonal lags shorter than h are
-pushed back by whole seasons, so that every expert exists at every horizon.
+pushed back by whole seasons, so that they exist at every horizon.
 """
 
 from __future__ import annotations

@@ -69,8 +69,9 @@ class Mixture:
             "count": np.zeros((clients, 1)),  # discounted steps behind the moments
             "top": np.zeros((clients, 3, LEARNERS)),  # regret, sum of squares, peak
             "scale": np.zeros((clients, 2)),  # squares of usual errors, count
+            "echo": np.zeros((clients, experts)),  # what limiting each expert has paid
             # The last `delay` steps, which are not learned yet; slots are used in a circle.
-            "queue": np.full((clients, delay, experts + LEARNERS + 2), np.nan),
+            "queue": np.full((clients, delay, 2 * experts + LEARNERS + 3), np.nan),
             "steps": np.zeros(1),  # steps seen so far
         }
 

@@ -15,7 +15,8 @@ All is free of scale: multiplying every value by a constant changes no weight. T
 learners see a truth moved to within `clip` usual errors of the median forecast, or one spike would
 turn them round; steady and top see the truth as it is, for that is what is judged. Forecasts are
 moved to within `limit` usual errors of their median, or each expert's echo of a spike (an hour, a
-day, a week after it) would cost more than the spike.
+day, a week after it) would cost more than the spike; an expert that was right more often than not
+when it was that far off is heard as it is.
 
 An expert that says nothing (NaN) sleeps: the others share its weight in proportion, and it is
 judged as if it had said what the learner said, which leaves its standing as it was.
@@ -34,7 +35,7 @@ Floats = NDArray[np.float64]
 
 STEADY, SWITCHING, TRACKING, LEARNERS = 0, 1, 2, 3
 SLOW = 0.998  # memory of the usual error: a step's weight falls to a half in about 350 steps
-CLIP_FROM = 10  # steps before the usual error is trusted
+CLIP_FROM = 9  # steps before the usual error is trusted
 SWEEPS = 30  # pairwise moves of the tracking weights at one step
 TINY = 1e-300  # keeps 0 / 0 away and changes no other number, whatever the data's scale
 NOISE = 1e-9  # relative: a smaller gain is rounding, and no reason to trust anyone
@@ -57,7 +58,9 @@ class Constants(NamedTuple):
 
 # Several steps ahead, where truth comes late and errors of neighbouring steps are alike: the quick
 # learners look further back, and the top trusts nobody for long.
-AHEAD = Constants(share=0.02, memory=0.97, top=0.99, prior=1.0, clip=2.5, surprise=1.0, limit=1e9)
+AHEAD = Constants(
+    share=0.02, memory=0.97, top=0.99, prior=1.0, clip=2.5, surprise=1.0, limit=np.inf
+)
 
 
 def first_trust(prior: float) -> Floats:
@@ -233,15 +236,29 @@ def usual_error(scale: Floats) -> float:
 
 
 @compiled()
-def limited(forecasts: Floats, scale: Floats, limit: float, out: Floats) -> None:
-    """Forecasts moved to within `limit` usual errors of their median: after a spike many experts
-    repeat it, each in its own hour."""
-    reach = limit * usual_error(scale)
+def limited(forecasts: Floats, reach: float, echo: Floats, out: Floats) -> None:
+    """Forecasts moved to within `reach` of their median, but for experts with a negative `echo`.
+
+    After a spike many experts repeat it, each in its own hour.
+    """
     middle = np.nanmedian(forecasts)
     for i in range(len(forecasts)):
         out[i] = forecasts[i]
-        if abs(forecasts[i] - middle) > reach:  # not where an expert sleeps
+        if echo[i] >= 0 and abs(forecasts[i] - middle) > reach:  # not where an expert sleeps
             out[i] = middle + np.sign(forecasts[i] - middle) * reach
+
+
+@compiled()
+def earned(forecasts: Floats, reach: float, truth: float, echo: Floats) -> None:
+    """Renew `echo`: how often limiting an expert was right (+1) or would have been wrong (-1).
+
+    It is negative for one that alone knows of an event, such as what happens once a week.
+    """
+    middle = np.nanmedian(forecasts)
+    for i in range(len(forecasts)):
+        if abs(forecasts[i] - middle) > reach:
+            tame = middle + np.sign(forecasts[i] - middle) * reach
+            echo[i] = SLOW * echo[i] + np.sign(abs(forecasts[i] - truth) - abs(tame - truth))
 
 
 @compiled()
@@ -267,7 +284,7 @@ Parts = tuple[Floats, ...]
 # The same for the compiler, and what `run` takes.
 _PARTS = (
     "Tuple((f8[:, :, ::1], f8[:, ::1], f8[:, :, ::1], f8[:, ::1], f8[:, :, ::1], f8[:, ::1],"
-    " f8[:, :, ::1], f8[:, ::1], f8[:, :, ::1], f8[::1]))"
+    " f8[:, :, ::1], f8[:, ::1], f8[:, ::1], f8[:, :, ::1], f8[::1]))"
 )
 _CONSTANTS = f"UniTuple(f8, {len(Constants())})"
 _RUN = f"(f8[:, ::1], f8[:, :, ::1], i8, {_CONSTANTS}, {_PARTS}, f8[:, ::1]{', f8[:, :, ::1]' * 3})"
@@ -277,9 +294,10 @@ _RUN = f"(f8[:, ::1], f8[:, :, ::1], i8, {_CONSTANTS}, {_PARTS}, f8[:, ::1]{', f
 def _learn(entry: Floats, c: int, constants: tuple[float, ...], parts: Parts) -> None:
     """Renew the state of client c by one past step, if its truth is known.
 
-    The entry holds what the experts, the learners and the mixture said, and the truth.
+    The entry holds what the experts said, limited, what the learners said, what the experts said
+    as it was, how far they were heard, what the mixture said, and the truth.
     """
-    weights, trust, steady, switching, moments, count, top, scale, _, _ = parts
+    weights, trust, steady, switching, moments, count, top, scale, echo, _, _ = parts
     rate, share, memory, pull, pull_early, top_memory, prior, clip, surprise, _ = constants
     experts = weights.shape[2]
     forecasts = entry[:experts]
@@ -287,6 +305,7 @@ def _learn(entry: Floats, c: int, constants: tuple[float, ...], parts: Parts) ->
     mixed, truth = entry[-2], entry[-1]
     if np.isnan(truth) or np.isnan(mixed):
         return
+    earned(entry[experts + LEARNERS : -3], entry[-3], truth, echo[c])
     tame = clipped(forecasts, truth, scale[c], clip, surprise)
     boa(forecasts, said[STEADY], truth, steady[c], weights[c, STEADY])
     quick, lately = weights[c, SWITCHING], weights[c, TRACKING]
@@ -301,8 +320,8 @@ def _combine(
     forecasts: Floats,
     weights: Floats,
     trust: Floats,
-    scale: Floats,
-    limit: float,
+    reach: float,
+    echo: Floats,
     entry: Floats,
     mixed_weights: Floats,
 ) -> None:
@@ -311,7 +330,9 @@ def _combine(
     own = np.empty(experts)
     mixed_weights[:] = 0.0
     tame = entry[:experts]
-    limited(forecasts, scale, limit, tame)
+    limited(forecasts, reach, echo, tame)
+    entry[experts + LEARNERS : -3] = forecasts
+    entry[-3] = reach
     mixed = 0.0
     for learner in range(LEARNERS):
         said = awake_weights(weights[learner], tame, own)  # NaN if every expert sleeps
@@ -335,21 +356,15 @@ def run(
     out_trust: Floats,
 ) -> None:
     """All clients over all steps; a step is learned just before the forecast `delay` later."""
-    weights, trust, _, _, _, _, _, scale, queue, steps = parts
+    weights, trust, _, _, _, _, _, scale, echo, queue, steps = parts
     experts = weights.shape[2]
     for c in range(len(truth)):
         for k in range(truth.shape[1]):
             entry = queue[c, (int(steps[0]) + k) % delay]  # holds step k - delay
             _learn(entry, c, constants, parts)
-            _combine(
-                forecasts[c, k],
-                weights[c],
-                trust[c],
-                scale[c],
-                constants[-1],
-                entry,
-                out_weights[c, k],
-            )
+            reach = constants[-1] * usual_error(scale[c])
+            said = out_weights[c, k]
+            _combine(forecasts[c, k], weights[c], trust[c], reach, echo[c], entry, said)
             entry[-1] = truth[c, k]
             out[c, k] = entry[-2]
             out_learners[c, k] = entry[experts : experts + LEARNERS]
@@ -366,10 +381,11 @@ def step_ahead(
     out_weights: Floats,
 ) -> None:
     """Learn all that waits, oldest first, then combine one more step; the state is a copy."""
-    weights, trust, _, _, _, _, _, scale, queue, steps = parts
+    weights, trust, _, _, _, _, _, scale, echo, queue, steps = parts
     for c in range(len(forecasts)):
         for k in range(delay):
             _learn(queue[c, (int(steps[0]) + k) % delay], c, constants, parts)
         entry = queue[c, int(steps[0]) % delay]
-        _combine(forecasts[c], weights[c], trust[c], scale[c], constants[-1], entry, out_weights[c])
+        reach = constants[-1] * usual_error(scale[c])
+        _combine(forecasts[c], weights[c], trust[c], reach, echo[c], entry, out_weights[c])
         out[c] = entry[-2]
