@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 
 STEADY, SWITCHING, TRACKING, LEARNERS = 0, 1, 2, 3
 SLOW = 0.998  # memory of the usual error: a step's weight falls to a half in about 350 steps
-CLIP_FROM = 9  # steps before the usual error is trusted
+CLIP_FROM = 10  # steps before the usual error is trusted
 SWEEPS = 30  # pairwise moves of the tracking weights at one step
 TINY = 1e-300  # keeps 0 / 0 away and changes no other number, whatever the data's scale
 NOISE = 1e-9  # relative: a smaller gain is rounding, and no reason to trust anyone
