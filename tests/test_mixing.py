@@ -19,6 +19,7 @@ from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.experts.history import History, history_of
+from fuels.federation.checkpoint import load_state, save_state
 from fuels.forecast import ahead, forecast
 from fuels.judge import judge_models, steps_ahead, truth_of
 from fuels.judge import test_part as part_of_test
@@ -175,6 +176,10 @@ def test_a_mixture_goes_on_from_its_file(
     np.testing.assert_allclose(same.upper, bands.upper, atol=1e-4)
     with pytest.raises(FuelsError, match="not the mixture of these models"):
         Mixing.load(path, trained[0].take(["c1", "c2"]))
+    arrays, facts = load_state(path)
+    save_state(path, arrays, facts | {"format": 2})
+    with pytest.raises(FuelsError, match=r"format 2, of another version of fuels.*train again"):
+        Mixing.load(path, trained[0])
 
 
 def test_data_that_begin_later_are_enough(

@@ -189,8 +189,9 @@ def _mixing(folder: Path, models: PersonalModels, forget: bool) -> Mixing:
             f"{mixture} is missing: this run's forecasts are a mixture of experts, and its models"
             " alone would say something else"
         )
+    as_left = Mixing.load(mixture, models)  # so --forget is not advised where it would not help
     if forget or not learned.is_file():
-        return Mixing.load(mixture, models)
+        return as_left
     try:
         return Mixing.load(learned, models)
     except FuelsError as error:
