@@ -15,8 +15,8 @@ All is free of scale: multiplying every value by a constant changes no weight. T
 learners see a truth moved to within `clip` usual errors of the median forecast, or one spike would
 turn them round; steady and top see the truth as it is, for that is what is judged. Forecasts are
 moved to within `limit` usual errors of their median, or each expert's echo of a spike (an hour, a
-day, a week after it) would cost more than the spike; an expert that was right more often than not
-when it was that far off is heard as it is.
+day, a week after it) would cost more than the spike; an expert that was that far off and right, by
+twice more than it was wrong, is heard as it is.
 
 An expert that says nothing (NaN) sleeps: the others share its weight in proportion, and it is
 judged as if it had said what the learner said, which leaves its standing as it was.
@@ -36,6 +36,7 @@ Floats = NDArray[np.float64]
 STEADY, SWITCHING, TRACKING, LEARNERS = 0, 1, 2, 3
 SLOW = 0.998  # memory of the usual error: a step's weight falls to a half in about 350 steps
 CLIP_FROM = 10  # steps before the usual error is trusted
+EARNED = -1.5  # an expert that far off twice and right is heard from then on; once may be chance
 SWEEPS = 30  # pairwise moves of the tracking weights at one step
 TINY = 1e-300  # keeps 0 / 0 away and changes no other number, whatever the data's scale
 NOISE = 1e-9  # relative: a smaller gain is rounding, and no reason to trust anyone
@@ -237,14 +238,14 @@ def usual_error(scale: Floats) -> float:
 
 @compiled()
 def limited(forecasts: Floats, reach: float, echo: Floats, out: Floats) -> None:
-    """Forecasts moved to within `reach` of their median, but for experts with a negative `echo`.
+    """Forecasts moved to within `reach` of their median, but for experts that have earned more.
 
     After a spike many experts repeat it, each in its own hour.
     """
     middle = np.nanmedian(forecasts)
     for i in range(len(forecasts)):
         out[i] = forecasts[i]
-        if echo[i] >= 0 and abs(forecasts[i] - middle) > reach:  # not where an expert sleeps
+        if echo[i] > EARNED and abs(forecasts[i] - middle) > reach:  # not where an expert sleeps
             out[i] = middle + np.sign(forecasts[i] - middle) * reach
 
 
