@@ -19,7 +19,7 @@ from fuels.experts.history import Floats, History, fill_from_earlier, history_of
 from fuels.references import references
 
 COUNT_CLIENTS, COUNT_DAYS = 16, 62  # of the made-up counts
-COUNT_SEEDS, COUNT_CHOICE = (1, 2, 3), (11, 12, 13, 14, 15, 16)  # shown; chosen on
+COUNT_SEEDS, COUNT_CHOICE = (1, 2, 3, 4, 5, 6), (11, 12, 13, 14, 15, 16)  # shown; chosen on
 HOLIDAY_PERIODS = 5  # made holidays at the end of a choice window: Sundays again and again
 
 
