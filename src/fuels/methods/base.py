@@ -225,8 +225,11 @@ def moved(parts: Parts, direction: Parts, distance: float) -> Parts:
 
 def weighted_mean(rows: NDArray[np.float32], weights: NDArray[np.int64]) -> NDArray[np.float32]:
     """Mean of rows [client, size] by weights [client], summed in double precision."""
-    share = weights / weights.sum()
-    mean: NDArray[np.float32] = (share @ rows.astype(np.float64)).astype(np.float32)
+    total = np.zeros(rows.shape[1])
+    # Row by row: all rows in double precision at once would be the models of a round twice again.
+    for row, share in zip(rows, weights / weights.sum(), strict=True):
+        total += share * row
+    mean: NDArray[np.float32] = total.astype(np.float32)
     return mean
 
 
