@@ -13,11 +13,10 @@ import polars as pl
 import pytest
 
 from conftest import Fuels, make_panel
-from fuels.cli.experiment import NAMES
-from fuels.cli.options import METHODS, in_options
+from fuels.cli.options import in_options
 from fuels.config import Data, Engine, Settings, to_dict
 from fuels.data.writers import write_panel
-from fuels.methods import METHODS as KNOWN
+from fuels.methods import EXTENSIONS, METHODS
 from test_cli import SMALL
 
 FUELS = [sys.executable, "-c", "from fuels.cli import main; main()"]
@@ -155,7 +154,7 @@ def test_every_option_that_renames_names_a_setting() -> None:
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("run --method ", " ".join(KNOWN)),
+        ("run --method ", " ".join(METHODS)),
         ("run --method fed", "fedavg fedprox fedrep fedda"),
         ("run --preset pa", "paper"),
         ("run --scale ", "quick paper"),
@@ -189,11 +188,13 @@ def test_the_shell_completes_values(
     assert capsys.readouterr().out.split() == found.split()
 
 
-def test_the_methods_and_experiments_are_those_there_are() -> None:
+def test_names_are_those_of_what_they_stand_for() -> None:
     from fuels.experiments import EXPERIMENTS
 
-    assert tuple(KNOWN) == METHODS
-    assert tuple(EXPERIMENTS) == NAMES
+    for name, method in (METHODS | EXTENSIONS).items():
+        assert method.name == name
+    for name, experiment in EXPERIMENTS.items():
+        assert experiment.name == name
 
 
 def test_help_says_what_a_path_is_and_how_long_a_first_run_takes(fuels: Fuels) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import csv
+import os
+import re
+import shutil
+import subprocess
 import sys
 import types
 from math import prod
@@ -14,6 +18,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import fuels
 from conftest import make_panel
 from fuels.build import method_for
 from fuels.cli.experiment import experiment_command
@@ -25,6 +30,7 @@ from fuels.experiments.base import Budget, Context
 from fuels.experiments.communication import reached
 from fuels.experiments.predictions import stretches
 from fuels.methods import METHODS
+from fuels.methods.base import Method
 from fuels.study.store import Store, ensure_run
 from test_compare import record
 
@@ -191,12 +197,11 @@ def test_stretches_are_where_a_series_changes_least_and_most() -> None:
 def test_the_page_on_adding_a_method_holds_a_method_that_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = Path(__file__).parent.parent / "docs" / "add-a-method.md"
-    code = page.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    code = page_text().split("```python\n")[1].split("```")[0]
     assert len(code.splitlines()) < 40
     module = types.ModuleType("fedavgm")
     monkeypatch.setitem(sys.modules, "fedavgm", module)
-    exec(compile(code, str(page), "exec"), module.__dict__)
+    exec(compile(code, "add-a-method.md", "exec"), module.__dict__)
     monkeypatch.setitem(METHODS, "fedavgm", module.FedAvgM)
     write_panel(make_panel(clients=3), tmp_path / "panel.npz")
 
@@ -221,3 +226,41 @@ def test_the_page_on_adding_a_method_holds_a_method_that_works(
     assert not np.allclose(errors("fedavgm"), errors("fedavg"), rtol=1e-2)
     with pytest.raises(FuelsError, match="momentum"):
         errors("fedavgm", momentum=1.0)
+
+
+def test_one_file_and_one_line_make_a_method(tmp_path: Path) -> None:
+    """Done to a copy of the project, word by word as the page says."""
+    code, line = (part.split("```")[0] for part in page_text().split("```python\n")[1:])
+    package = Path(shutil.copytree(Path(fuels.__file__).parent, tmp_path / "fuels"))
+    (package / "methods" / "fedavgm.py").write_text(code, encoding="utf-8")
+    names = package / "names.py"
+    last = '    "fedda": "FedDA",\n'
+    assert names.read_text(encoding="utf-8").count(last) == 1
+    names.write_text(names.read_text(encoding="utf-8").replace(last, last + line), encoding="utf-8")
+    said = (
+        "from fuels.cli.run import METHODS; from fuels.methods import find_method\n"
+        "print(*METHODS, find_method('fedavgm').title)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", said],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.stdout.split()[-2:] == ["fedavgm", "FedAvgM"]
+
+
+def test_the_page_on_adding_a_method_names_pieces_that_there_are() -> None:
+    table = page_text().split("## What the pieces are for")[1].split("\n\n")[1]
+    first = [row.split("|")[1] for row in table.splitlines()[2:]]
+    pieces = [piece for cell in first for piece in re.findall(r"`(\w+)`", cell)]
+    assert len(pieces) > 15
+    # `name` and `title` are only announced there: every method says its own.
+    assert [p for p in pieces if not hasattr(Method, p)] == ["name", "title"]
+
+
+def page_text() -> str:
+    page = Path(__file__).parent.parent / "docs" / "add-a-method.md"
+    return page.read_text(encoding="utf-8")

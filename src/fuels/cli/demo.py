@@ -12,6 +12,7 @@ import typer
 
 from fuels.cli import options as opt
 from fuels.errors import FuelsError
+from fuels.names import METHODS
 
 
 def demo_command(
@@ -23,8 +24,8 @@ def demo_command(
         str,
         typer.Option(
             metavar="NAME",
-            help=f"Method to train: {', '.join(opt.METHODS)}.",
-            autocompletion=opt.complete(opt.METHODS),
+            help=f"Method to train: {', '.join(METHODS)}.",
+            autocompletion=opt.complete(METHODS),
         ),
     ] = "fuels",
     keep: Annotated[

@@ -11,27 +11,10 @@ from fuels.cli import compare as shared
 from fuels.cli import options as opt
 from fuels.config import SCALES, Engine, assignment, nearest
 from fuels.errors import FuelsError
+from fuels.names import EXPERIMENTS
 
 if TYPE_CHECKING:
     from fuels.experiments.base import Experiment
-
-NAMES = (  # of fuels.experiments, which takes seconds to import: too long for completion
-    "data",
-    "performance",
-    "predictions",
-    "communication",
-    "ablation",
-    "hyperparameters",
-    "prototype-size",
-    "similarity",
-    "filtering",
-    "privacy",
-    "metr-la",
-    "complexity",
-    "theory",
-    "skill",
-    "cold-start",
-)
 
 
 def experiment_command(
@@ -40,7 +23,7 @@ def experiment_command(
         typer.Argument(
             metavar="NAME|list",
             help="The experiment; list shows all of them.",
-            autocompletion=opt.complete((*NAMES, "list")),
+            autocompletion=opt.complete((*EXPERIMENTS, "list")),
         ),
     ],
     data: Annotated[
@@ -95,17 +78,17 @@ def experiment_command(
 
     Example: fuels experiment ablation --data traffic.csv --rounds 80
     """
-    from fuels.experiments import EXPERIMENTS
+    if name not in (*EXPERIMENTS, "list"):
+        raise FuelsError(f"no experiment {name}{nearest(name, [*EXPERIMENTS, 'list'])}")
+    from fuels.experiments import EXPERIMENTS as FOUND  # takes seconds to import
 
     if name == "list":
-        list_experiments(EXPERIMENTS)
+        list_experiments(FOUND)
         return
-    if name not in EXPERIMENTS:
-        raise FuelsError(f"no experiment {name}{nearest(name, [*EXPERIMENTS, 'list'])}")
     if scale not in SCALES:
         raise FuelsError(f"--scale {scale} is unknown{nearest(scale, SCALES)}")
     run_experiment(
-        EXPERIMENTS[name],
+        FOUND[name],
         data=tuple(data or ()),
         size={
             key: value

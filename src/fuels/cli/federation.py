@@ -14,6 +14,7 @@ from fuels.cli.parties import ServerDir, Show, need_flower
 from fuels.cli.settings import given
 from fuels.config import PRESETS, Settings, assignment, merge, read_config, with_preset
 from fuels.errors import FuelsError
+from fuels.names import METHODS
 
 if TYPE_CHECKING:
     from fuels.federation.flower.parties import ServerFolder
@@ -141,8 +142,8 @@ def run_command(
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"Method to train: {', '.join(opt.METHODS)}. Without it: fuels.",
-            autocompletion=opt.complete(opt.METHODS),
+            help=f"Method to train: {', '.join(METHODS)}. Without it: fuels.",
+            autocompletion=opt.complete(METHODS),
         ),
     ] = None,
     rounds: Annotated[

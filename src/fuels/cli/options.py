@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 DATA, COMPUTE = "Data", "Computation"
 
-# What the shell completes; the methods are named here because importing them takes seconds.
-METHODS = ("fuels", "solo", "fedavg", "fedprox", "fedrep", "perfedavg", "pfedme", "fedda")
+# What the shell completes, besides names.
 ACTIVITIES = ("net", "sms", "call")
 
 

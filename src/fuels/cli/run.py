@@ -12,6 +12,7 @@ from fuels.cli import options as opt
 from fuels.cli.settings import assemble, check_options, given, source_name
 from fuels.config import ENGINES, PRESETS, SCALES, Engine, Settings, merge_engine
 from fuels.errors import FuelsError, InterruptedRunError
+from fuels.names import METHODS
 
 if TYPE_CHECKING:
     from fuels.federation.loop import Loop
@@ -51,8 +52,8 @@ def run_command(
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"Method to train: {', '.join(opt.METHODS)}. Without it: fuels.",
-            autocompletion=opt.complete(opt.METHODS),
+            help=f"Method to train: {', '.join(METHODS)}. Without it: fuels.",
+            autocompletion=opt.complete(METHODS),
             rich_help_panel=METHOD,
         ),
     ] = None,
