@@ -25,10 +25,10 @@ from small_federation import (
     trained,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:nothing to share")
-
-
-pytestmark = pytest.mark.usefixtures("fused")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:nothing to share"),
+    pytest.mark.usefixtures("fused"),
+]
 
 
 def first_filters(job: Job) -> list[torch.Tensor]:

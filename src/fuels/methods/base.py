@@ -24,6 +24,7 @@ from torch import Tensor
 from fuels.config import Training
 from fuels.data.sample import Sample
 from fuels.descent import Contrast, descend, differentiate, nothing
+from fuels.errors import FuelsError
 from fuels.messages import Arrays, Download, Upload
 from fuels.model.network import Network, Parts
 from fuels.model.optimiser import Update
@@ -115,6 +116,8 @@ class Method(ABC):
     # What `training` leaves open: the FUELS paper's optimiser and all clients in every round.
     own_optimiser: ClassVar[Optimiser] = Optimiser("adam", 0.001)
     own_selection: ClassVar[float] = 1.0
+    # What the reader of a comparison should know of it; {name} stands for an option's value.
+    remark: ClassVar[str] = ""
 
     def __init__(self, options: Any, facts: Facts) -> None:
         self.options = options
@@ -190,6 +193,10 @@ class Method(ABC):
 
     # -- shared pieces -------------------------------------------------------------------------
 
+    def sent_parts(self, names: Sequence[str]) -> dict[str, Sent]:
+        """Declaration of parts of the model that travel whole."""
+        return {name: Sent((self.facts.network.sizes[name],)) for name in names}
+
     def fit(self, group: Group, names: Sequence[str] = MODEL, epochs: int | None = None) -> None:
         """Local epochs on the prediction loss alone, moving the named parts."""
         for batch in group.batches(epochs or self.facts.local_epochs):
@@ -211,6 +218,22 @@ class Method(ABC):
     def gradient(self, group: Group, batch: Batch, parts: Parts) -> tuple[Tensor, Parts]:
         """L_pred of one batch [client] and its gradient, at any parts and not only the group's."""
         return differentiate(group.network, parts, MODEL, batch)
+
+
+def at_least(least: int, options: Options, *names: str) -> None:
+    """Refuse options below `least`."""
+    for name in names:
+        if not getattr(options, name) >= least:
+            raise FuelsError(
+                f"options.{name} must be at least {least}, it is {getattr(options, name)}"
+            )
+
+
+def positive(options: Options, *names: str) -> None:
+    """Refuse options that are not above 0."""
+    for name in names:
+        if not getattr(options, name) > 0:
+            raise FuelsError(f"options.{name} must be positive, it is {getattr(options, name)}")
 
 
 def stacked(parts: Parts, names: Sequence[str]) -> Arrays:

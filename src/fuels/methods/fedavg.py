@@ -37,7 +37,7 @@ class FedAvg(Method):
         return True
 
     def downloads(self) -> dict[str, Sent]:
-        return {name: Sent((self.facts.network.sizes[name],)) for name in self.shares}
+        return self.sent_parts(self.shares)
 
     def server(self, clients: Sequence[str]) -> GlobalModel:
         start = self.facts.network.initial(self.facts.seed)

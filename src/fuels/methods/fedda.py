@@ -17,9 +17,10 @@ models by attention, each layer l on its own:
 
 first inside each cluster c, w_c <- A(w_c, {w_n : n in c}), then across, w <- A(w, {w_c}) over the
 clusters that took part. A client that was not there in round 1 has no set: such clients are a
-cluster of their own. Against the published code: the model is the common one, not an LSTM; weeks
-are counted from the first training sample, not by the calendar; and the models w_c are kept from
-round to round, where that code sets them back to w_Q.
+cluster of their own. Against the published code: the model is the common one, not an LSTM, and a
+batch one period of 24, not 20 samples; the warm-up goes through the windows in their order instead
+of drawing them; weeks are counted from the first training sample, not by the calendar; and the
+models w_c are kept from round to round, where that code sets them back to w_Q.
 
 Travels up: once 144 + 3 numbers for 37 training periods of 24 (the set; longitude, latitude, and
 whether they are known), made from raw data; later the whole model. Travels down: the whole model,
@@ -42,7 +43,7 @@ from fuels.data.calendar import Calendar
 from fuels.errors import FuelsError
 from fuels.losses import prediction_loss
 from fuels.messages import Arrays, Download, Upload
-from fuels.methods.base import MODEL, GlobalModel, Options, Sent
+from fuels.methods.base import MODEL, GlobalModel, Options, Sent, at_least, positive
 from fuels.methods.fedavg import FedAvg
 from fuels.training import Group, Optimiser, gradients, leaves
 
@@ -53,7 +54,9 @@ UNKNOWN = -1  # label of a client without an augmented set: the last cluster
 
 @dataclass(frozen=True)
 class FedDAOptions(Options):
-    """Defaults are those of the published code of Zhang et al.; the FUELS paper takes them over."""
+    """Defaults are those of the published code and scripts of Zhang et al. (clusters and warm_rate
+    by the scripts, which try rho from -0.3 to 0.3; 0.2 is the code's own); the FUELS paper says
+    that it takes FedDA's settings over."""
 
     clusters: int = 16
     rho: float = 0.2  # weight of the warm-up model
@@ -71,20 +74,19 @@ class FedDA(FedAvg):
     options: FedDAOptions
     own_optimiser = Optimiser("sgd", 0.01, 0.9)
     own_selection = 0.1
+    remark = (
+        "FedDA trains nothing in round 1: every client sends its place and the means of its values"
+        " by week and phase, numbers made from raw data."
+    )
 
     def check(self) -> None:
-        options = self.options
-        for key in ("clusters", "week", "warm_epochs", "warm_batch"):
-            if getattr(options, key) < 1:
-                raise FuelsError(f"options.{key} must be at least 1, it is {getattr(options, key)}")
-        for key in ("epsilon", "warm_rate"):
-            if not getattr(options, key) > 0:
-                raise FuelsError(f"options.{key} must be positive, it is {getattr(options, key)}")
+        at_least(1, self.options, "clusters", "week", "warm_epochs", "warm_batch")
+        positive(self.options, "epsilon", "warm_rate")
         if self.weeks <= self.reach:
             raise FuelsError(
                 f"fedda: {self.facts.train_periods} training periods make an augmented set of"
                 f" {self.weeks}, too short for windows that reach back {self.reach}; take a smaller"
-                f" options.week (now {options.week})"
+                f" options.week (now {self.options.week}), or leave fedda out"
             )
 
     @property

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fuels.errors import FuelsError
-from fuels.methods.base import Options
+from fuels.methods.base import Options, at_least
 from fuels.methods.fedavg import FedAvg
 from fuels.model.optimiser import Update, pull
 from fuels.training import Batch, Group
@@ -34,8 +33,7 @@ class FedProx(FedAvg):
     options: FedProxOptions
 
     def check(self) -> None:
-        if not self.options.mu >= 0:
-            raise FuelsError(f"options.mu must not be negative, it is {self.options.mu}")
+        at_least(0, self.options, "mu")
 
     def updates(self, group: Group, batch: Batch, names: Sequence[str]) -> dict[str, list[Update]]:
         """The gradient of (mu / 2) ||w - w_t||^2 is mu (w - w_t)."""

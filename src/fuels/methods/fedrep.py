@@ -15,9 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuels.errors import FuelsError
 from fuels.messages import Arrays, Download
-from fuels.methods.base import Options, stacked
+from fuels.methods.base import Options, at_least, stacked
 from fuels.methods.fedavg import FedAvg
 from fuels.training import Group
 
@@ -38,12 +37,10 @@ class FedRep(FedAvg):
     stays = ("decoder",)
     shares = ("encoder",)
     one_model = False
+    remark = "FedRep goes through the data twice in a round: for the head, then for the body."
 
     def check(self) -> None:
-        if self.options.head_epochs < 1:
-            raise FuelsError(
-                f"options.head_epochs must be at least 1, it is {self.options.head_epochs}"
-            )
+        at_least(1, self.options, "head_epochs")
 
     def local(self, group: Group, download: Download) -> Arrays:
         group.install(download.shared)

@@ -28,7 +28,7 @@ from fuels.descent import Terms
 from fuels.errors import FuelsError
 from fuels.losses import Inter, Intra
 from fuels.messages import Arrays, Download, Upload
-from fuels.methods.base import MODEL, Method, Options, Sent, tensor
+from fuels.methods.base import MODEL, Method, Options, Sent, positive, tensor
 from fuels.model.network import Parts
 from fuels.privacy.noise import NONE, add_noise, check_noise, reach
 from fuels.prototypes import ConcatenationPrototype, PeriodicPrototype, Prototype
@@ -39,7 +39,7 @@ from fuels.training import Batch, Group
 
 @dataclass(frozen=True)
 class FuelsOptions(Options):
-    """Defaults are the paper's (Appendix D.1), where it states them."""
+    """Defaults are the paper's (Appendix D.1, rho Section 5.4), where it states them."""
 
     tau: float = 0.02  # temperature
     rho: float = 5.0  # weight of L_inter
@@ -65,9 +65,7 @@ class Fuels(Method):
 
     def check(self) -> None:
         options = self.options
-        for key, value in {"tau": options.tau, "rho": options.rho}.items():
-            if not value > 0:
-                raise FuelsError(f"options.{key} must be positive, it is {value}")
+        positive(options, "tau", "rho")
         if not 0 <= options.beta <= 100:
             raise FuelsError(f"options.beta is a percentile from 0 to 100, it is {options.beta}")
         if not 0 <= options.shift <= 1:

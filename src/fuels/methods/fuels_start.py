@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
 from fuels.messages import Arrays, Download, Upload
-from fuels.methods.base import MODEL, Sent, stacked, tensor
+from fuels.methods.base import MODEL, Sent, at_least, stacked, tensor
 from fuels.methods.fuels import Fuels, FuelsOptions
 from fuels.similarity import SimilarityTable
 from fuels.training import Group
@@ -68,9 +68,7 @@ class FuelsStart(Fuels):
 
     def check(self) -> None:
         super().check()
-        for key, least in {"lend": self.options.lend, "lenders": self.options.lenders}.items():
-            if least < 1:
-                raise FuelsError(f"options.{key} must be at least 1, it is {least}")
+        at_least(1, self.options, "lend", "lenders")
         if not 0 < self.options.new <= 1:
             raise FuelsError(f"options.new is a share from 0 to 1, it is {self.options.new}")
 
@@ -87,17 +85,14 @@ class FuelsStart(Fuels):
     # -- what travels --------------------------------------------------------------------------
 
     def uploads(self, round_number: int) -> dict[str, Sent]:
-        lending = self.models() if round_number == self.options.lend else {}
+        lending = self.sent_parts(MODEL) if round_number == self.options.lend else {}
         return super().uploads(round_number) | lending
 
     def counts(self, round_number: int) -> bool:
         return round_number == self.options.lend  # they tell who is new
 
     def downloads(self) -> dict[str, Sent]:
-        return super().downloads() | self.models()
-
-    def models(self) -> dict[str, Sent]:
-        return {name: Sent((self.facts.network.sizes[name],)) for name in MODEL}
+        return super().downloads() | self.sent_parts(MODEL)
 
     # -- server --------------------------------------------------------------------------------
 

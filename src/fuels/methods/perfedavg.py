@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from fuels.errors import FuelsError
 from fuels.messages import Arrays, Download
-from fuels.methods.base import MODEL, Options, moved, stacked
+from fuels.methods.base import MODEL, Options, at_least, moved, positive, stacked
 from fuels.methods.fedavg import FedAvg
 from fuels.model.network import Parts
 from fuels.training import Batch, Group
@@ -35,11 +35,12 @@ from fuels.training import Batch, Group
 
 @dataclass(frozen=True)
 class PerFedAvgOptions(Options):
-    """The FUELS paper gives no values, but counts one step of adaptation before inference. alpha
-    and delta are those of the experiments of Fallah et al. `every` makes as many steps in an epoch
-    as FedAvg, with two gradients for each (Hessian-free: four), and was a little better than `next`
-    on days before any test day (20 Milan cells, 40 rounds on November, judged on 1-10 December: MSE
-    0.1054 against 0.1072; alpha 0.001 gave 0.1053, 0.1 gave 0.1099)."""
+    """The FUELS paper gives no values, but counts one step of adaptation before inference. alpha is
+    that of the experiments of Fallah et al.; delta, of the Hessian-free variant alone, is a usual
+    choice that we have no source for. `every` makes as many steps in an epoch as FedAvg, with two
+    gradients for each (Hessian-free: four), and was a little better than `next` on days before any
+    test day (20 Milan cells, 40 rounds on November, judged on 1-10 December: MSE 0.1054 against
+    0.1072; alpha 0.001 gave 0.1053, 0.1 gave 0.1099)."""
 
     variant: str = "fo"  # fo: first order, hf: Hessian-free
     alpha: float = 0.01  # adaptation rate
@@ -54,6 +55,10 @@ class PerFedAvg(FedAvg):
     Options = PerFedAvgOptions
     options: PerFedAvgOptions
     one_model = False
+    remark = (
+        "PerFedAvg takes two gradients for each step (Hessian-free: four) and is judged after an"
+        " adaptation of {steps} step(s) on the client's newest training data."
+    )
 
     def check(self) -> None:
         options = self.options
@@ -61,12 +66,9 @@ class PerFedAvg(FedAvg):
             raise FuelsError(f"options.variant must be fo or hf, not {options.variant}")
         if options.outer not in ("next", "every"):
             raise FuelsError(f"options.outer must be next or every, not {options.outer}")
-        if not options.alpha >= 0:
-            raise FuelsError(f"options.alpha must not be negative, it is {options.alpha}")
-        if not options.delta > 0:
-            raise FuelsError(f"options.delta must be positive, it is {options.delta}")
-        if options.steps < 1:
-            raise FuelsError(f"options.steps must be at least 1, it is {options.steps}")
+        at_least(0, options, "alpha")
+        positive(options, "delta")
+        at_least(1, options, "steps")
         needed = self.batches_a_step if options.outer == "next" else 1
         there = self.facts.train_periods * self.facts.local_epochs
         if there < needed:
