@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,19 @@ from fuels.cli.compare import compare_command
 from fuels.config import Engine, Settings, merge
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
+from fuels.experiments.grid import wide_table
 from fuels.methods import METHODS
 from fuels.study import store as store_module
-from fuels.study.compare import as_json, compare, improved, notes, paired, table
+from fuels.study.compare import (
+    Comparison,
+    as_json,
+    compare,
+    improved,
+    notes,
+    paired,
+    spread,
+    table,
+)
 from fuels.study.progress import Quiet
 from fuels.study.record import Record
 from fuels.study.store import Store, data_digest, ensure_run, ensure_runs, run_key
@@ -204,6 +214,29 @@ def test_a_setting_that_cannot_work_is_refused_before_anything_runs(
     wanted = [small(data), small(data, options={"tao": 1})]
     with pytest.raises(FuelsError, match="did you mean tau"):
         ensure_runs(wanted, ENGINE, Store(tmp_path / "store"), teller=Quiet())
+    # Also what only the data tell: three training periods are too few for FedDA's augmented set.
+    wanted = [small(data, method=name) for name in ("fuels", "fedda")]
+    with pytest.raises(FuelsError, match=r"too short .* or leave fedda out"):
+        ensure_runs(wanted, ENGINE, Store(tmp_path / "store"), teller=Quiet())
+
+
+def test_a_failed_run_is_named_and_the_others_are_kept(tmp_path: Path, data: Path) -> None:
+    wanted = [small(data), small(data, seed=1, training={"learning_rate": 1e30})]
+    store = Store(tmp_path / "store")
+    with pytest.raises(FuelsError, match=r"run 2 of 2 \(fuels, seed 1\): round .* are kept"):
+        ensure_runs(wanted, ENGINE, store, teller=Quiet())
+    assert len(list(store.runs.glob("*.json"))) == 1
+
+
+def test_runs_of_an_earlier_revision_are_not_taken(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixed = small(data, mixture={"on": True})
+    before = key(small(data)), key(mixed)
+    monkeypatch.setattr(store_module, "MIXTURE_REVISION", 1)
+    assert key(small(data)) == before[0] and key(mixed) != before[1]
+    monkeypatch.setattr(store_module, "TRAINING_REVISION", 1)
+    assert key(small(data)) != before[0]
 
 
 def test_a_broken_record_is_named(tmp_path: Path) -> None:
@@ -228,7 +261,12 @@ def record(
         method=method,
         title=title,
         version="0",
-        settings={"seed": seed, "data": {"clients": 2}, "training": {**usual, **training}},
+        settings={
+            "seed": seed,
+            "data": {"clients": 2},
+            "training": {**usual, **training},
+            "options": asdict(METHODS[method].Options()),
+        },
         data={"name": "made up", "synthetic": False, "periods": [40, 11, 11]},
         clients=tuple(clients) or tuple(f"c{i}" for i in range(len(mse))),
         std=np.full(len(mse), 2.0),
@@ -292,6 +330,47 @@ def test_the_significance_is_wilcoxons() -> None:
     mixed = [0.11, 0.18, 0.33, 0.36, 0.55, 0.61]
     text = " ".join(notes(compare([[record("fedavg", 0, mixed)], [record("fuels", 0, first)]])))
     assert "is not significant" in text
+
+
+def test_a_mean_carried_by_few_clients_is_told() -> None:
+    first = [0.11] * 19 + [0.1, 1.0]
+    second = [0.1] * 20 + [9.0]  # better for 19 of 21, and far behind on one
+    found = compare([[record("fuels", 0, first)], [record("solo", 0, second)]])
+    [sentence] = [note for note in notes(found) if "Wilcoxon" in note]
+    assert sentence.startswith("FUELS (MSE 0.1519) against Solo (0.5238): lower for 5% of 21")
+    assert "most clients are better off with Solo, which is significant at 5 %" in sentence
+    assert sentence.endswith("though the mean says FUELS.")
+
+
+def test_what_decides_who_takes_part_is_told_where_seeds_differ_in_it() -> None:
+    same = compare([[record("fuels", 0, [1, 2]), record("fuels", 1, [3, 4])]])
+    other = compare([[record("fuels", 0, [1, 2]), record("fuels", 1, [3, 4], ["c0", "c7"])]])
+    assert ["which clients are drawn" in " ".join(notes(found)) for found in (same, other)] == [
+        False,
+        True,
+    ]
+
+
+def test_rounding_is_no_spread() -> None:
+    assert spread(np.array([0.1 + 0.2, 0.3, 0.3])) == 0
+    assert spread(np.array([1.0, 3.0])) == pytest.approx(2**0.5)
+    assert spread(np.array([1.0])) is None
+
+
+def test_methods_say_what_the_reader_should_know() -> None:
+    found = compare([[record("fuels", 0, [1.0])], [record("pfedme", 0, [1.0])]])
+    assert any(note.startswith("pFedMe takes 5 gradient steps on a batch") for note in notes(found))
+
+
+def test_the_spread_of_the_average_over_sources() -> None:
+    def of(first: float, second: float) -> Comparison:
+        return compare([[record("fuels", 0, [first]), record("fuels", 1, [second])]])
+
+    # Averages of the seeds: 2 and 2. What goes up on one source goes down on the other.
+    shown = wide_table({"a": of(1.0, 3.0), "b": of(3.0, 1.0)}, "made up")
+    names = [column.name for column in shown.columns]
+    assert shown.rows[0][names.index("average MSE")] == 2
+    assert shown.rows[0][names.index("average MSE ±")] == 0
 
 
 def test_methods_with_ways_of_their_own_are_named() -> None:

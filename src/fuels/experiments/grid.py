@@ -12,7 +12,7 @@ import numpy as np
 from fuels.experiments.base import Context, source_name
 from fuels.report.style import METHOD, QUIET, RIVAL, WIDTH, figure, legend, log_scale, number
 from fuels.report.tables import Cell, Column, Table
-from fuels.study.compare import Comparison, compare
+from fuels.study.compare import Comparison, compare, spread
 from fuels.study.record import Record
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def wide_table(
         columns += [Column(f"average {m}", "z-scored", "lowest") for m in ("MSE", "MAE")]
     seeds = len(comparisons[0].rows[0].records)
     if seeds > 1:
-        columns.append(Column("MSE ±", "sd over seeds"))
+        columns.append(Column(f"{'average ' if several else ''}MSE ±", "sd over seeds"))
     if sent:
         columns.append(Column("sent", "numbers up per client and round"))
     rows: list[list[Cell]] = []
@@ -86,7 +86,8 @@ def wide_table(
         if several:
             cells += [float(np.mean([pair[i] for pair in values])) for i in (0, 1)]
         if seeds > 1:
-            cells.append(float(np.mean([row.spread() or 0.0 for row in there])))
+            # Of the average: what one seed does to all sources does not cancel out.
+            cells.append(spread(np.mean([row.means("mse") for row in there], axis=0)))
         if sent:
             cells.append(round(there[0].sent("numbers_up")) if there[0].is_method else None)
         rows.append(cells)
@@ -226,11 +227,11 @@ def sweep(
         for i, (source, comparison) in enumerate(found.items()):
             rows = {name: comparison.row(name) for name in values}
             there = {name: row for name, row in rows.items() if row is not None}
-            spread = [s for s in (row.spread() for row in there.values()) if s is not None]
+            whiskers = [s for s in (row.spread() for row in there.values()) if s is not None]
             axis.errorbar(
                 [values[name] for name in there],
                 [row.mean() for row in there.values()],
-                yerr=spread or None,
+                yerr=whiskers or None,
                 marker="o",
                 markersize=4.5,
                 label=title_of(source),

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fuels.build import SYNTHETIC_CLIENTS, build, load_dataset, load_panel
+from fuels.build import SYNTHETIC_CLIENTS, build, load_dataset, load_panel, make_method
 from fuels.config import Data, Engine, Settings, check
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
@@ -35,6 +35,8 @@ from fuels.study.progress import Place, Teller
 from fuels.study.record import Record, described, make_record
 
 DEFAULT_RUNS = Path("runs") / "store"
+# To be raised by whoever changes what the same settings give: runs from before are then not taken.
+TRAINING_REVISION = MIXTURE_REVISION = 0
 
 
 @dataclass
@@ -147,19 +149,21 @@ def ensure_runs(
     teller: Teller,
 ) -> list[RunResult]:
     """Many runs in the order asked for."""
-    for settings in wanted:  # what cannot work is refused before hours are spent on the others
+    # What cannot work is refused before hours are spent on the others; a seed changes none of it.
+    for settings in {repr(replace(each, seed=0)): each for each in wanted}.values():
         check(settings)
-        spelt_out(settings)
-    return [
-        ensure_run(
-            settings,
-            engine,
-            store,
-            with_folder=with_folder,
-            teller=teller.place(number, len(wanted)),
-        )
-        for number, settings in enumerate(wanted, 1)
-    ]
+        make_method(spelt_out(settings), store.dataset(settings))
+    done = []
+    for number, settings in enumerate(wanted, 1):
+        place = teller.place(number, len(wanted))
+        try:
+            done.append(ensure_run(settings, engine, store, with_folder=with_folder, teller=place))
+        except FuelsError as error:
+            raise FuelsError(
+                f"run {number} of {len(wanted)} ({settings.method}, seed {settings.seed}): {error};"
+                " all runs before it are kept and will not be done again"
+            ) from error
+    return done
 
 
 def _train(
@@ -197,7 +201,10 @@ def run_key(settings: Settings, dataset: Dataset) -> str:
     keys of earlier runs alone. Where the data come from and how they are divided is covered by the
     values themselves.
     """
-    deciding = {"settings": _deciding(settings), "data": data_digest(dataset)}
+    deciding: dict[str, Any] = {"settings": _deciding(settings), "data": data_digest(dataset)}
+    revision = (TRAINING_REVISION, MIXTURE_REVISION if settings.mixture.on else 0)
+    if any(revision):
+        deciding["revision"] = revision
     text = json.dumps(deciding, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
