@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import prod
 
 import pytest
@@ -28,6 +28,16 @@ def test_numbers_of_the_paper_and_ours() -> None:
     assert found["fedrep"].up == 100608
     assert found["solo"].up == found["solo"].down == 0
     assert PAPER.iterations == 37
+
+
+def test_options_of_the_methods_are_those_of_their_files() -> None:
+    own = {
+        field.name: field.default
+        for name in ("fedrep", "perfedavg", "pfedme", "fedda")
+        for field in fields(METHODS[name].Options)
+    }
+    repeated = ("head_epochs", "variant", "outer", "inner_steps", "clusters", "week")
+    assert {name: getattr(PAPER, name) for name in repeated} == {n: own[n] for n in repeated}
 
 
 def test_batch_costs_by_hand() -> None:

@@ -37,8 +37,9 @@ def run(context: Context) -> Result:
         tables[name], sentence = reached(comparison, title_of(source))
         text.append(sentence)
     text += [
-        "Training MSE is the prediction loss of a round, mean over its batches and clients. The"
-        " amount is what a client sends and receives, up and down, 4 bytes a number.",
+        "Training MSE is the prediction loss of a round, mean over its batches and clients: of"
+        " FedRep over the head phase and the body phase, of pFedMe before its steps on each batch."
+        " The amount is what a client sends and receives, up and down, 4 bytes a number.",
         "The paper's figure (SMS and Net of Trentino) has no numbers beside its curves; it finds"
         " that pFedMe and FedRep need far more than FUELS for the same training MSE.",
     ]

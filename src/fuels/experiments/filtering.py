@@ -235,6 +235,6 @@ EXPERIMENT = Experiment(
     title="Hard negative filtering: W after training and on the way",
     run=run,
     quick=Budget(clients=24, rounds=30),
-    paper=Budget(clients=100, rounds=80),
+    paper=Budget(clients=100, rounds=200),
     options={"client": ""},
 )

@@ -12,12 +12,14 @@ from fuels.experiments.grid import Variant, dots, study, title_of, wide_table
 from fuels.privacy.noise import KINDS
 from fuels.study.compare import Comparison
 
+ALONE = "FUELS w/o inter"  # nothing comes back from the others: what noise could cost at most
 WRITTEN = {"laplace": "Laplace", "gaussian": "Gaussian", "exponential": "exponential"}
 
 
 def run(context: Context) -> Result:
     scales = context.numbers("scales")
     variants = [Variant("FedAvg", "fedavg"), Variant("FUELS")]
+    variants += [Variant(ALONE, changes={"options": {"inter": False}})]
     variants += [
         Variant(
             f"FUELS + {WRITTEN[kind]} {scale:g}",
@@ -50,17 +52,17 @@ def run(context: Context) -> Result:
 
 
 def verdict(title: str, comparison: Comparison) -> str:
-    """How much the noise costs, and whether FUELS stays ahead of FedAvg."""
-    plain, fedavg = comparison.row("FUELS"), comparison.row("FedAvg")
-    assert plain is not None and fedavg is not None
-    noised = [row for row in comparison.methods if row.name not in ("FUELS", "FedAvg")]
+    """How much the noise costs, whether FUELS stays ahead of FedAvg, and of nothing shared."""
+    fedavg, plain, alone, *noised = comparison.methods
     changes = [100 * (row.mean() / plain.mean() - 1) for row in noised]
     side = "lower" if plain.mean() < fedavg.mean() else "not lower"
-    ahead = sum(row.mean() < fedavg.mean() for row in noised)
+    ahead, useful = (sum(row.mean() < other.mean() for row in noised) for other in (fedavg, alone))
     return (
         f"{title}: noise changes the MSE of FUELS by {min(changes):+.1f} to {max(changes):+.1f} %;"
         f" {ahead} of {len(noised)} noised variants have a lower MSE than FedAvg; without noise"
-        f" that of FUELS is {side} than FedAvg's."
+        f" that of FUELS is {side} than FedAvg's. {useful} of {len(noised)} are below FUELS without"
+        " the inter-client term, which uses nothing of the others: where they are not, noised"
+        " prototypes did harm instead of good."
     )
 
 

@@ -249,5 +249,5 @@ EXPERIMENT = Experiment(
     title="Who is alike: prototypes against raw data",
     run=run,
     quick=Budget(clients=24, rounds=30),
-    paper=Budget(clients=100, rounds=80, seeds=(0, 1, 2)),
+    paper=Budget(clients=100, rounds=200, seeds=(0, 1, 2)),
 )

@@ -239,6 +239,6 @@ EXPERIMENT = Experiment(
     title="How far the two bounds of the analysis hold",
     run=run,
     quick=Budget(clients=24, rounds=30),
-    paper=Budget(clients=100, rounds=80),
+    paper=Budget(clients=100, rounds=200),
     options={"vc": "1,10,100,1000,100865", "kappa": "0.05"},
 )
