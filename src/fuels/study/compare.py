@@ -204,6 +204,11 @@ def general_notes(comparison: Comparison) -> list[str]:
         " does not count.",
     ]
     found += own_ways(comparison) + remarks(comparison)
+    if len(comparison.methods) > 1:
+        found.append(
+            "A p-value takes the clients for independent and speaks of these trainings alone;"
+            " neighbours live through the same days, so it is a guide and no proof."
+        )
     if record.data["synthetic"]:
         found.append("Synthetic data: the errors say nothing about a real network.")
     return found
