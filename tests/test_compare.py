@@ -33,7 +33,7 @@ from fuels.study.compare import (
     table,
 )
 from fuels.study.progress import Quiet
-from fuels.study.record import Record
+from fuels.study.record import Record, described
 from fuels.study.store import Store, data_digest, ensure_run, ensure_runs, run_key
 
 ENGINE = Engine(threads=1)
@@ -247,6 +247,100 @@ def test_a_broken_record_is_named(tmp_path: Path) -> None:
             Record.read(path)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"settings": {}},
+        {"title": "Foo"},
+        {"std": [1.0]},
+        {"mse": {"FUELS": [1.0]}},
+        {"mse": {"FUELS": [None] * 6}},
+    ],
+)
+def test_a_record_whose_parts_do_not_fit_is_named(damage: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    record("fuels", 0, [1.0] * 6).write(path)
+    Record.read(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    with pytest.raises(FuelsError, match=r"record\.json: not the record of a run; delete it"):
+        Record.read(path)
+
+
+def test_a_record_of_other_clients_is_not_taken(tmp_path: Path, data: Path) -> None:
+    store = Store(tmp_path / "store")
+    ensure_run(small(data), ENGINE, store)
+    [path] = store.runs.glob("*.json")
+    path.write_text(path.read_text().replace('"c1"', '"c9"'))
+    with pytest.raises(FuelsError, match="the record of a run of other clients"):
+        ensure_run(small(data), ENGINE, store)
+
+
+def test_a_damaged_folder_makes_no_record(tmp_path: Path, data: Path) -> None:
+    store = Store(tmp_path / "store")
+    key = ensure_run(small(data), ENGINE, store).record.key
+    (store.runs / f"{key}.json").unlink()
+    metrics, summary = (store.runs / key / name for name in ("metrics.jsonl", "summary.json"))
+    whole = metrics.read_text()
+    metrics.write_text(whole[: whole.index("\n") + 1])
+    with pytest.raises(FuelsError, match=r"metrics\.jsonl: holds 1 of 3 rounds; delete"):
+        ensure_run(small(data), ENGINE, store)
+    metrics.write_text(whole)
+    content = summary.read_text()
+    summary.write_text(content[:50])
+    with pytest.raises(FuelsError, match=r"summary\.json: not the summary of a run; delete"):
+        ensure_run(small(data), ENGINE, store)
+    summary.write_text(content)
+    assert ensure_run(small(data), ENGINE, store).record.rounds == 3
+
+
+def test_a_fresh_record_and_one_read_again_have_the_same_digits(tmp_path: Path, data: Path) -> None:
+    store = Store(tmp_path / "store")
+    fresh, again = (ensure_run(small(data), ENGINE, store).record for _ in range(2))
+    np.testing.assert_array_equal(fresh.mse["FUELS"], again.mse["FUELS"])
+    assert fresh.data == again.data
+
+
+def test_a_run_found_again_has_the_name_of_the_data_at_hand(tmp_path: Path, data: Path) -> None:
+    store = Store(tmp_path / "store")
+    ensure_run(small(data), ENGINE, store)
+    other = data.with_name("other.npz")
+    write_panel(replace(make_panel(clients=7), name="other"), other)
+    found = ensure_run(small(other), ENGINE, Store(store.runs)).record
+    assert found.data["name"] == "other"
+
+
+def test_small_changes_of_large_values_are_other_data(tmp_path: Path) -> None:
+    def of(seed: int) -> str:
+        panel = make_panel(clients=7, seed=seed)
+        path = tmp_path / f"{seed}.npz"
+        write_panel(replace(panel, values=panel.values + 1e9), path)
+        return key(small(path))
+
+    assert of(0) != of(1)
+
+
+def test_a_warm_start_counts_by_its_models(tmp_path: Path, data: Path) -> None:
+    earlier = tmp_path / "earlier"
+    earlier.mkdir()
+    settings = small(data, training={"warm_start": str(earlier)})
+    keys = set()
+    for models in (b"one", b"other"):
+        (earlier / "models.safetensors").write_bytes(models)
+        keys.add(key(settings))
+        kept = described(settings)["training"]["warm_start"]
+        assert kept.startswith("earlier:") and str(tmp_path) not in kept
+    assert len(keys) == 2
+
+
+def test_data_without_test_values_are_refused_before_anything_runs(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "run", no_training)
+    with pytest.raises(FuelsError, match="nothing to compare"):
+        wanted = [small(data, windows={"split": "7/5/0"})]
+        ensure_runs(wanted, ENGINE, Store(tmp_path / "store"), teller=Quiet())
+
+
 # -- the table ---------------------------------------------------------------------------------
 
 
@@ -447,6 +541,11 @@ def test_the_command_writes_the_table_three_times(
         (["--methods", "solo", "--set", "options.tau=1"], "none of the methods has it"),
         (["--methods", "fuels", "--set", "options.tau=big"], "must be a number"),
         (["--set", "training.round=1"], "did you mean rounds"),
+        (["--seeds", "9" * 30], "is too large"),
+        (["--set", "seed=5"], "give --seeds"),
+        (["--set", "method=fedavg"], "give --methods"),
+        (["--set", "engine.threads=2"], "give --threads"),
+        (["--clients", "4", "--out", "/proc/no"], "/proc/no: cannot be created"),
         (["--data", "nowhere.csv"], "nowhere.csv"),
     ],
 )

@@ -61,7 +61,7 @@ def run_cli(*words: str) -> Any:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with data that all experiments share, and with them their runs."""
     folder = tmp_path_factory.mktemp("experiments")
-    write_panel(make_panel(clients=4, days=40), folder / "panel.npz")
+    write_panel(make_panel(clients=4, days=40, start="2012-03-01"), folder / "panel.npz")
     return folder
 
 
@@ -120,6 +120,13 @@ def test_every_training_experiment_is_known_and_listed() -> None:
         (["prototype-size", "--option", "hidden=0"], "at least 1"),
         (["metr-la"], "needs its data"),
         (["metr-la", "--data", "x.npz", "--option", "step=2h"], "step=1h or step=5min"),
+        (["metr-la", "--data", "synthetic:net"], "not METR-LA"),
+        (["metr-la", "--data", "x.npz", "--data", "y.npz"], "takes one --data"),
+        (["ablation", "--data", "a/x.csv", "--data", "b/x.npz"], "two are called x"),
+        (["ablation", "--set", "data.source=x.csv"], "give --data"),
+        (["ablation", "--set", "data.clients=3"], "give --clients"),
+        (["ablation", "--set", "data.resample=2h"], "is for data from a file"),
+        (["ablation", "--out", "/proc/no"], "/proc/no: cannot be created"),
     ],
 )
 def test_wrong_input_is_one_sentence(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +16,13 @@ import typer
 from fuels.cli import options as opt
 from fuels.cli.settings import assemble, given, source_name
 from fuels.config import SCALES, Engine, Settings, nearest
-from fuels.errors import FuelsError
+from fuels.errors import FuelsError, InterruptedRunError
 
 if TYPE_CHECKING:
     from fuels.report.tables import Table
 
 METHODS, OUTPUT = "Methods and training", "Results"
+LARGEST_SEED = 2**63 - 1  # that config.toml can hold
 
 Seeds = Annotated[
     str | None,
@@ -161,6 +162,7 @@ def compare_command(
     from fuels.study.assemble import check_options, options_for
 
     own, others = divide(settings_ or [])
+    refuse_own(others, {"seed": "--seeds", "method": "--methods", "engine.": "--threads"})
     settings, _, remarks = assemble(changes, "paper", scale, None, others)
     names, numbers = parse_methods(methods), parse_seeds(seeds)
     folder = out or Path("runs") / "compare" / source_name(settings)
@@ -188,7 +190,7 @@ def compare_all(
 
     from fuels.report.terminal import say
     from fuels.study import compare
-    from fuels.study.files import write_text
+    from fuels.study.files import need_writable, write_text
     from fuels.study.progress import Spoken
     from fuels.study.store import DEFAULT_RUNS, Store, ensure_runs
 
@@ -197,6 +199,7 @@ def compare_all(
     store.dataset(every[0])  # data that cannot be used are refused before anything is said
     for remark in remarks:
         say(teller.console, remark, "yellow")
+    need_writable(folder, records)
     done = ensure_runs(every, engine, store, teller=teller)
     results = iter(done)
     comparison = compare.compare([[next(results).record for _ in row] for row in wanted])
@@ -255,7 +258,18 @@ def parse_seeds(text: str | None) -> tuple[int, ...]:
     words = [word.strip() for word in (text or "0").split(",")]
     if not all(word.isascii() and word.isdigit() for word in words):
         raise FuelsError(f"--seeds takes whole numbers between commas, such as 0,1,2; not {text!r}")
-    return tuple(dict.fromkeys(int(word) for word in words))
+    found = tuple(dict.fromkeys(int(word) for word in words))
+    if max(found) > LARGEST_SEED:
+        raise FuelsError(f"--seeds: {max(found)} is too large; seeds go up to {LARGEST_SEED}")
+    return found
+
+
+def refuse_own(assignments: Sequence[str], names: Mapping[str, str]) -> None:
+    """Settings that a study sets itself, and what to give instead of --set."""
+    for text in assignments:
+        for name, instead in names.items():
+            if text.partition("=")[0].startswith(name):
+                raise FuelsError(f"--set {text} would do nothing here: give {instead}")
 
 
 def divide(assignments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -276,6 +290,6 @@ def going_on(command: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise FuelsError(
-            f"interrupted; the same {command} command goes on where it stopped"
+        raise InterruptedRunError(
+            f"interrupted; the same {command} command does what is not done yet"
         ) from None

@@ -9,7 +9,8 @@ import typer
 
 from fuels.cli import compare as shared
 from fuels.cli import options as opt
-from fuels.config import SCALES, Engine, assignment, nearest
+from fuels.cli.settings import refuse_idle
+from fuels.config import SCALES, Engine, Settings, assignment, merge, nearest
 from fuels.errors import FuelsError
 from fuels.names import EXPERIMENTS
 
@@ -133,15 +134,25 @@ def run_experiment(
 
     from rich.console import Console
 
-    from fuels.experiments.base import Context, write
+    from fuels.experiments.base import Context, source_name, write
     from fuels.methods import EXTENSIONS, METHODS
     from fuels.report.terminal import say
     from fuels.study.assemble import check_options
+    from fuels.study.files import need_writable
     from fuels.study.progress import Spoken
     from fuels.study.store import DEFAULT_RUNS, Store
 
     teller = Spoken()
     own, others = shared.divide(assignments)
+    shared.refuse_own(
+        others,
+        {
+            "data.source": "--data",
+            "data.clients": "--clients",
+            "training.rounds": "--rounds",
+            "engine.": "--threads",
+        },
+    )
     check_options(own, [*METHODS, *EXTENSIONS])
     changes: dict[str, Any] = {"windows": dict(windows)}
     for text in others:
@@ -149,6 +160,13 @@ def run_experiment(
             if not isinstance(value, dict):
                 raise FuelsError(f"--set {text}: an experiment sets {section} itself")
             changes.setdefault(section, {}).update(value)
+    names = [Path(source_name(source)).stem for source in data]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise FuelsError(
+            f"--data: two are called {twice}, and so would be their tables; rename one of them"
+        )
+    if any(source.startswith("synthetic:") for source in data or experiment.sources):
+        refuse_idle(merge(Settings(), {"data": changes.get("data", {})}, "--set").data)
     context = Context(
         sources=data or experiment.sources,
         budget=replace(experiment.budget(scale), **size),
@@ -168,6 +186,7 @@ def run_experiment(
             " paper's size is --scale paper",
             "yellow",
         )
+    need_writable(out, records)
     with shared.going_on(f"fuels experiment {experiment.name}"):
         result = experiment.run(context)
         files = write(experiment, context, result, shared.command_line())

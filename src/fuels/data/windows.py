@@ -151,7 +151,10 @@ class Dataset:
 def draw_clients(ids: Sequence[str], count: int, seed: int) -> list[str]:
     """`count` of the sorted ids, drawn by numpy's default generator of this seed."""
     if count > len(ids):
-        raise FuelsError(f"data.clients asks for {count} clients, only {len(ids)} can take part")
+        raise FuelsError(
+            f"data.clients asks for {count} clients, only {len(ids)} can take"
+            f" part; --clients {len(ids)} or --clients all takes what there is"
+        )
     chosen = np.random.default_rng(seed).choice(len(ids), size=count, replace=False)
     return [ids[i] for i in sorted(chosen)]
 

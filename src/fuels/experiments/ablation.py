@@ -39,7 +39,7 @@ def run(context: Context) -> Result:
     picture = dots(
         found,
         "FUELS without one of its parts",
-        "MSE, mean over the clients; blue: FUELS as it is, orange: the best of all, diamonds:"
+        "MSE, mean over the clients; blue: FUELS as it is, orange: the best method, diamonds:"
         " references.",
     )
     tables = {

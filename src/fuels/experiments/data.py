@@ -100,10 +100,12 @@ def evening_lead(dataset: Dataset) -> Floats:
 
 def telling_pair(dataset: Dataset) -> tuple[int, int]:
     """The two of the busier half whose mean days are least alike; a single client stands twice.
+    Of three clients or fewer there is no busier half.
 
     Days of nearly silent clients differ from all others by chance alone.
     """
-    busy = np.flatnonzero(dataset.mean >= np.median(dataset.mean))
+    quiet = np.median(dataset.mean) if len(dataset.mean) > 3 else -np.inf
+    busy = np.flatnonzero(dataset.mean >= quiet)
     apart = divergences(day_shapes(dataset)[busy])
     first, second = busy[list(np.unravel_index(int(apart.argmax()), apart.shape))]
     return int(min(first, second)), int(max(first, second))

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fuels.experiments.base import Context, source_name
-from fuels.report.style import METHOD, QUIET, RIVAL, WIDTH, figure, legend, log_scale, number
+from fuels.report.style import (
+    METHOD,
+    QUIET,
+    RIVAL,
+    WIDTH,
+    attribution,
+    figure,
+    legend,
+    log_scale,
+    number,
+)
 from fuels.report.tables import Cell, Column, Table
 from fuels.study.compare import Comparison, compare, spread
 from fuels.study.record import Record
@@ -21,7 +31,6 @@ if TYPE_CHECKING:
 TITLES = {"synthetic:sms": "SMS", "synthetic:call": "Call", "synthetic:net": "Net"}
 WIDE_RANGE = 12  # largest over smallest error from which an axis is logarithmic
 FAR = 1.5  # references this many times the worst method's error stand at the edge, as a number
-ATTRIBUTION = "Telecom Italia Open Big Data Challenge, ODbL 1.0"
 
 
 @dataclass(frozen=True)
@@ -99,25 +108,25 @@ def wide_table(
 
 def footer(record: Record, clients: int | None = None) -> str:
     """Where the data come from: nobody should take synthetic figures for real ones."""
-    name = str(record.data["name"])
-    parts = [f"Data: {name}"]
-    if record.data["synthetic"]:
-        parts.append("synthetic data, not a real network")
-    elif "milan" in name.lower():
-        parts.append(ATTRIBUTION)
-    count = len(record.clients) if clients is None else clients
-    parts.append(f"{count} client{'s' if count != 1 else ''}, {record.rounds} rounds")
+    return _footer([record], len(record.clients) if clients is None else clients)
+
+
+def _footer(records: Sequence[Record], clients: int) -> str:
+    names = [str(record.data["name"]) for record in records]
+    synthetic = [record.data["name"] for record in records if record.data["synthetic"]]
+    parts = [f"Data: {', '.join(names)}"]
+    if synthetic:
+        which = "" if len(synthetic) == len(names) else f"{', '.join(synthetic)}: "
+        parts.append(f"{which}synthetic data, not a real network")
+    parts += dict.fromkeys(owed for name in names if (owed := attribution(name)))
+    rounds = records[0].rounds
+    parts.append(f"{clients} client{'s' * (clients != 1)}, {rounds} round{'s' * (rounds != 1)}")
     return " · ".join(parts)
 
 
 def common_footer(found: Mapping[str, Comparison]) -> str:
     records = [comparison.record for comparison in found.values()]
-    if len(records) == 1:
-        return footer(records[0])
-    names = ", ".join(str(record.data["name"]) for record in records)
-    synthetic = all(record.data["synthetic"] for record in records)
-    kind = " · synthetic data, not a real network" if synthetic else ""
-    return f"Data: {names}{kind} · {len(records[0].clients)} clients, {records[0].rounds} rounds"
+    return _footer(records, len(records[0].clients))
 
 
 def dots(
@@ -190,6 +199,9 @@ def dots(
         axis.set_xlabel(f"MSE (z-scored{', log scale' if wide else ''})")
         axis.set_title(title_of(source), loc="left", size=10, pad=6)
         axis.margins(x=0.22)
+        if len(found) > 1:  # a narrow panel needs more of its width for the numbers at the right
+            low, high = axis.get_xlim()
+            axis.set_xlim(low, high * (high / low) ** 0.2 if wide else high + 0.2 * (high - low))
     axes[0].set_yticks(list(place.values()), list(place))
     for axis in axes:
         axis.set_ylim(-len(names) + 0.4, 0.6)

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fuels.errors import FuelsError
 from fuels.experiments import paper
 from fuels.experiments.base import Budget, Context, Experiment, Result
@@ -20,6 +22,7 @@ from fuels.report.tables import Cell, Column, Table
 from fuels.study.compare import notes, table
 
 FILE = "metr_la_first10_full_5min.npz"
+SPAN = (np.datetime64("2012-03-01"), np.datetime64("2012-06-28"))  # of all of METR-LA
 STEPS: dict[str, dict[str, Any]] = {
     "1h": {"data": {"resample": "1h", "how": "mean"}, "windows": {"period": 24}},
     "5min": {"windows": {"period": 288}},
@@ -31,6 +34,7 @@ def run(context: Context) -> Result:
     if step not in STEPS:
         raise FuelsError(f"--option step={step}: METR-LA is run with step=1h or step=5min")
     context = replace(context, sources=context.sources or (find_data(),))
+    need_metr_la(context)
     shape = {**STEPS[step], "data": {"missing": "0", **STEPS[step].get("data", {})}}
     variants = [Variant(kind.title, name, shape) for name, kind in METHODS.items()]
     found = study(context, variants)
@@ -60,6 +64,18 @@ def run(context: Context) -> Result:
         "MSE, mean over the sensors; blue: FUELS, orange: the best method, diamonds: references.",
     )
     return Result({"metr-la": beside}, {"metr-la": picture}, text)
+
+
+def need_metr_la(context: Context) -> None:
+    """Other data would stand under METR-LA's name, beside the paper's figures for it."""
+    if len(context.sources) > 1:
+        raise FuelsError("experiment metr-la takes one --data, a file of METR-LA")
+    panel = context.store.panel(context.settings())
+    if panel.synthetic or not SPAN[0] <= panel.start < SPAN[1]:
+        raise FuelsError(
+            f"{panel.name}: not METR-LA, whose times lie between {SPAN[0]} and {SPAN[1]}; for other"
+            " data take fuels compare or fuels experiment performance"
+        )
 
 
 def printed(method: str) -> list[Cell]:

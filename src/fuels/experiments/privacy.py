@@ -41,7 +41,7 @@ def run(context: Context) -> Result:
     picture = dots(
         found,
         "FUELS with noise on the uploaded prototypes",
-        "MSE, mean over the clients; blue: FUELS without noise, orange: the best of all, diamonds:"
+        "MSE, mean over the clients; blue: FUELS without noise, orange: the best method, diamonds:"
         " references.",
     )
     tables = {

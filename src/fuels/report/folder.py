@@ -125,6 +125,19 @@ class RunFolder:
         settings, engine = read_config(folder.config)
         return folder, settings, engine
 
+    def read_summary(self) -> dict[str, Any]:
+        """What a finished run left as its summary."""
+        try:
+            found: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
+            int(found["rounds"])
+        except OSError as error:
+            raise FuelsError(f"{self.summary}: cannot be read ({error.strerror})") from None
+        except (ValueError, TypeError, KeyError):
+            raise FuelsError(
+                f"{self.summary}: not the summary of a run; delete {self.path} to run again"
+            ) from None
+        return found
+
     @property
     def finished(self) -> bool:
         return self.summary.is_file()

@@ -78,14 +78,21 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def attribution(name: str) -> str:
+    """Whom data of this name are owed to, as their licence asks."""
+    known = ("milan", "trentino", "sms-call-internet")
+    milan = any(word in name.lower() for word in known)
+    return "Telecom Italia Open Big Data Challenge, ODbL 1.0" if milan else ""
+
+
 def origin(dataset: Dataset) -> str:
     """Where data come from, for the foot of a picture: synthetic figures are not taken for real."""
     panel, clients = dataset.panel, len(dataset.ids)
     parts = [f"Data: {panel.name}"]
     if panel.synthetic:
         parts.append("synthetic data, not a real network")
-    elif "milan" in panel.name.lower():
-        parts.append("Telecom Italia Open Big Data Challenge, ODbL 1.0")
+    elif attribution(panel.name):
+        parts.append(attribution(panel.name))
     return " · ".join([*parts, f"{clients} client{'s' * (clients != 1)}"])
 
 

@@ -27,6 +27,5 @@ def check_options(given: Mapping[str, Any], methods: Sequence[str]) -> None:
     known = set().union(*(known_options(method) for method in methods))
     for key in given:
         if key not in known:
-            raise FuelsError(
-                f"--set options.{key}: none of the methods has it{nearest(key, known)}"
-            )
+            hint = nearest(key, known) if known else ", nor any other"
+            raise FuelsError(f"--set options.{key}: none of the methods has it{hint}")

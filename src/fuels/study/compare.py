@@ -209,8 +209,25 @@ def general_notes(comparison: Comparison) -> list[str]:
             "A p-value takes the clients for independent and speaks of these trainings alone;"
             " neighbours live through the same days, so it is a guide and no proof."
         )
+    found += taken_part(records)
     if record.data["synthetic"]:
         found.append("Synthetic data: the errors say nothing about a real network.")
+    return found
+
+
+def taken_part(records: Sequence[Record]) -> list[str]:
+    """Who could not take part, and what was filled in; `fuels data describe` names them."""
+    out, filled = (
+        max(int(record.data.get(name, 0)) for record in records)
+        for name in ("left_out", "values_filled")
+    )
+    found = []
+    if out:
+        found.append(
+            f"{out} client{'s' * (out != 1)} of the data could not take part; fuels run says why."
+        )
+    if filled:
+        found.append(f"{filled} missing values were filled in; none of them is a target.")
     return found
 
 
@@ -285,7 +302,8 @@ def against_references(comparison: Comparison) -> list[str]:
     ahead = [r.name for r in comparison.rows if not r.is_method and r.mean() < best.mean()]
     if not ahead:
         return [
-            "No reference (last value, one period ago, ridge) does better than the best method."
+            "No reference (last value, one period or week ago, ridge, ridge with the time of the"
+            " period) does better than the best method."
         ]
     names = ahead[0] if len(ahead) == 1 else f"{', '.join(ahead[:-1])} and {ahead[-1]}"
     return [f"{names} {'has' if len(ahead) == 1 else 'have'} a lower MSE than {best.name}."]

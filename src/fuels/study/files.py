@@ -15,6 +15,13 @@ def write_text(path: Path, text: str) -> Path:
     return path
 
 
+def need_writable(*folders: Path | None) -> None:
+    """Refuse folders that cannot be written to, before hours are spent on what goes there."""
+    for folder in folders:
+        if folder is not None:
+            write_text(folder / ".fuels-can-write", "").unlink()
+
+
 def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ significant digits. It names no folder of the machine it was made on.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,6 +29,10 @@ from fuels.study.files import write_text
 
 FORMAT = 1
 DIGITS = 7
+NOTHING_TO_COMPARE = (
+    "{}: the test part holds no observed value, so a comparison has nothing to compare; change"
+    " windows.split"
+)
 Floats = NDArray[np.float64]
 # Of a round: who took part, losses, validation errors and what was sent. Failures stay in the log.
 NOT_KEPT = ("round", "failures")
@@ -76,6 +81,15 @@ class Record:
 
     # -- on disk -------------------------------------------------------------------------------
 
+    def need_whole(self) -> None:
+        """Raises ValueError or KeyError where the parts do not fit each other."""
+        int(self.settings["seed"])
+        for errors in (self.mse, self.mae):
+            if {len(self.clients), len(self.std)} != {len(values) for values in errors.values()}:
+                raise ValueError("not one error for each client")
+            if not np.isfinite(errors[self.title]).any():
+                raise ValueError("no errors of the method")
+
     def write(self, path: Path) -> None:
         """One line for each entry, so that a difference between two records can be read."""
         content = {"format": FORMAT, **_plain(asdict(self))}
@@ -93,7 +107,9 @@ class Record:
             for name in ("mse", "mae", "history"):
                 content[name] = {key: _floats(value) for key, value in content[name].items()}
             content["std"], content["clients"] = _floats(content["std"]), tuple(content["clients"])
-            return cls(**content)
+            found = cls(**content)
+            found.need_whole()
+            return found
         except OSError as error:
             raise FuelsError(f"{path}: cannot be read ({error.strerror})") from None
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -103,10 +119,7 @@ class Record:
 def make_record(key: str, outcome: Outcome) -> Record:
     """What is kept of a finished run."""
     if not outcome.scores:
-        raise FuelsError(
-            f"{outcome.dataset.panel.name}: the test part holds no observed value, so a comparison"
-            " has nothing to compare; change windows.split"
-        )
+        raise FuelsError(NOTHING_TO_COMPARE.format(outcome.dataset.panel.name))
     dataset, summary, history = outcome.dataset, outcome.summary, outcome.history
     columns = dict.fromkeys(name for line in history for name in line if name not in NOT_KEPT)
     sent, totals = summary["per_client_and_round"], summary["totals"]
@@ -139,11 +152,21 @@ def described(settings: Settings) -> dict[str, Any]:
     settings = complete(settings)
     content = to_dict(settings)
     content["options"] = asdict(method_options(settings.method, settings.options))
+    if start := settings.training.warm_start:
+        content["training"]["warm_start"] = named_by_content(Path(start))
     data = content["data"]
     for name in ("source", "coordinates"):
         if not data[name].startswith(SYNTHETIC):
             data[name] = Path(data[name]).name
     return content
+
+
+def named_by_content(run: Path) -> str:
+    """An earlier run by the name of its folder and a digest of its models, which may change."""
+    models = run / "models.safetensors" if run.is_dir() else run
+    if not models.is_file():  # refused in words where it is read
+        return run.name
+    return f"{run.name}:{hashlib.blake2b(models.read_bytes(), digest_size=6).hexdigest()}"
 
 
 def data_facts(dataset: Dataset) -> dict[str, Any]:

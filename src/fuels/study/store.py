@@ -32,11 +32,12 @@ from fuels.report.folder import RunFolder, free_folder
 from fuels.run import outcome_of, run
 from fuels.study.files import make_folder
 from fuels.study.progress import Place, Teller
-from fuels.study.record import Record, described, make_record
+from fuels.study.record import NOTHING_TO_COMPARE, Record, described, make_record
 
 DEFAULT_RUNS = Path("runs") / "store"
 # To be raised by whoever changes what the same settings give: runs from before are then not taken.
 TRAINING_REVISION = MIXTURE_REVISION = 0
+LOST = 1e-3  # standard deviations that a value may lose to single precision in the digest
 
 
 @dataclass
@@ -84,11 +85,16 @@ class Store:
                     return record
         return None
 
-    def keep(self, record: Record) -> None:
-        """Write the record where it is not yet, or where another one stands."""
-        for path in self.places(record.key, record.method):
+    def keep(self, record: Record) -> Record:
+        """Write the record where it is not yet, or where another one stands.
+
+        Returns it as it can be read: a table made later has the same digits.
+        """
+        first, *_ = places = self.places(record.key, record.method)
+        for path in places:
             if not path.is_file() or not same_settings(Record.read(path).settings, record.settings):
                 record.write(path)
+        return Record.read(first)
 
     @contextmanager
     def alone(self, key: str) -> Iterator[None]:
@@ -126,7 +132,8 @@ def ensure_run(
     """
     check(settings)
     settings = spelt_out(settings)
-    key = run_key(settings, store.dataset(settings))
+    dataset = store.dataset(settings)
+    key = run_key(settings, dataset)
     with store.alone(key):
         folder = store.folder(key, settings)
         found = store.find(key, settings)
@@ -136,8 +143,15 @@ def ensure_run(
             found = _train(key, settings, engine, folder, store.panel(settings), teller)
         elif teller is not None:
             teller.found(settings)
-        store.keep(found)
-        return RunResult(found, folder if folder.finished else None)
+        kept = store.keep(found)
+        if kept.clients != dataset.ids:
+            raise FuelsError(
+                f"{store.places(key, settings.method)[0]}: the record of a run of other clients;"
+                " delete it to run again"
+            )
+        # The same values may have been run under another name.
+        kept = replace(kept, data={**kept.data, "name": dataset.panel.name})
+        return RunResult(kept, folder if folder.finished else None)
 
 
 def ensure_runs(
@@ -152,7 +166,11 @@ def ensure_runs(
     # What cannot work is refused before hours are spent on the others; a seed changes none of it.
     for settings in {repr(replace(each, seed=0)): each for each in wanted}.values():
         check(settings)
-        make_method(spelt_out(settings), store.dataset(settings))
+        dataset = store.dataset(settings)
+        make_method(spelt_out(settings), dataset)
+        first, last = dataset.split.part("test")
+        if not dataset.target[:, first:last].any():
+            raise FuelsError(NOTHING_TO_COMPARE.format(dataset.panel.name))
     done = []
     for number, settings in enumerate(wanted, 1):
         place = teller.place(number, len(wanted))
@@ -186,9 +204,15 @@ def judged_again(
     key: str, settings: Settings, engine: Engine, folder: RunFolder, panel: Panel
 ) -> Record:
     """The record of a run that was finished but killed before its record was written."""
+    summary = folder.read_summary()
+    if len(folder.history()) != summary["rounds"]:
+        raise FuelsError(
+            f"{folder.metrics}: holds {len(folder.history())} of {summary['rounds']} rounds; delete"
+            f" {folder.path} to run again"
+        )
     with build(settings, engine, panel) as job:
         outcome = outcome_of(job, folder, judge_models(job, load_models(folder.models)))
-    return make_record(key, replace(outcome, summary=json.loads(folder.summary.read_text())))
+    return make_record(key, replace(outcome, summary=summary))
 
 
 # -- what makes two runs the same --------------------------------------------------------------
@@ -245,7 +269,12 @@ def data_digest(dataset: Dataset) -> str:
     """Digest of the values trained on, in single precision: the last bit differs by machine."""
     panel, digest = dataset.panel, hashlib.blake2b(digest_size=8)
     digest.update("\n".join(dataset.ids).encode())
-    digest.update(np.ascontiguousarray(panel.values, dtype="<f4").tobytes())
+    single = np.ascontiguousarray(panel.values, dtype="<f4")
+    digest.update(single.tobytes())
+    # A meter that counts up to billions moves by less than single precision can tell.
+    lost = np.nanmax(np.abs(panel.values - single), axis=0, initial=0.0)
+    if (lost > LOST * dataset.std).any():
+        digest.update(np.ascontiguousarray(dataset.series, dtype="<f4").tobytes())
     place = (str(panel.start), panel.step_seconds, panel.timezone, dataset.offset)
     digest.update(
         str((*place, dataset.split.train, dataset.split.val, dataset.split.test)).encode()
