@@ -141,13 +141,14 @@ def dots(
     """
     comparisons = list(found.values())
     names = [row.name for row in comparisons[0].rows]
+    several = len(comparisons[0].rows[0].records) > 1
     picture, [axes] = figure(
         1,
         len(found),
         [],
         title=title,
         subtitle=subtitle,
-        footer=common_footer(found),
+        footer=common_footer(found) + several * " · whiskers: sd over seeds",
         height=0.3 * len(names) + 0.4,
         gap=0.3,
     )
