@@ -41,7 +41,6 @@ def context_of(
     return Context(
         sources=(str(source),),
         budget=Budget(clients=0, rounds=rounds),
-        scale="quick",
         out=folder / "out",
         changes={
             "windows": {"period": PERIOD, "split": "12/0/4"},

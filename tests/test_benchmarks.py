@@ -71,3 +71,17 @@ def test_a_guest_of_the_mixture_is_what_a_run_said(tmp_path: Path) -> None:
     folder.mixture.touch()
     with pytest.raises(FuelsError, match="a mixture already"):
         mixture.forecasts_of(folder.path, outcome.dataset)
+
+
+def test_the_same_mistake_again_and_again(tmp_path: Path) -> None:
+    path = tmp_path / "p.parquet"
+    write_panel(make_panel(clients=3), path)
+    outcome = run(settings(path), Engine(threads=1), RunFolder(tmp_path / "r"), plots=False)
+    method, mse, mean, client, hour = benchmark("bias").measured(tmp_path / "r")
+    assert method == "fuels" and mse == pytest.approx(outcome.scores["FUELS"].means()["mse"])
+    first, last = outcome.dataset.split.part("test")
+    error = outcome.forecasts["FUELS"] - outcome.dataset.series[:, first:last]
+    assert mean == pytest.approx(float(error.mean()), abs=1e-5)
+    assert client == pytest.approx(float((error.mean(axis=1) ** 2).mean()) / mse, abs=1e-4)
+    by_hour = error.reshape(3, -1, 24).mean(axis=1)
+    assert hour == pytest.approx(float((by_hour**2).mean()) / mse, abs=1e-4)

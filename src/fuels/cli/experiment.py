@@ -170,7 +170,6 @@ def run_experiment(
     context = Context(
         sources=data or experiment.sources,
         budget=replace(experiment.budget(scale), **size),
-        scale=scale,
         out=out,
         changes=changes,
         method_options=own,
@@ -179,7 +178,7 @@ def run_experiment(
         teller=teller,
         options=experiment.own_options(option),
     )
-    if scale == "quick":
+    if scale == "quick" and not {"clients", "rounds"} <= size.keys():
         say(
             teller.console,
             f"--scale quick: {context.clients or 'all'} clients, {context.rounds} rounds; the"

@@ -54,7 +54,6 @@ class Context:
 
     sources: tuple[str, ...]  # data: paths or synthetic:{sms,call,net}
     budget: Budget
-    scale: str  # quick or paper
     out: Path
     changes: Mapping[str, Any] = field(default_factory=dict)  # settings changed for all runs
     method_options: Mapping[str, str] = field(default_factory=dict)  # for methods that have them
@@ -74,10 +73,6 @@ class Context:
     @property
     def seeds(self) -> tuple[int, ...]:
         return self.budget.seeds
-
-    @property
-    def quick(self) -> bool:
-        return self.scale == "quick"
 
     def settings(
         self,
@@ -176,7 +171,7 @@ def heading(experiment: Experiment, context: Context, command: str) -> list[str]
         f"`{command}`",
         "",
         f"Data {names}; {context.clients or 'all'} clients, {context.rounds} rounds,"
-        f" seed{plural} {seeds}, scale {context.scale}; {experiment.setting}.",
+        f" seed{plural} {seeds}; {experiment.setting}.",
     ]
 
 

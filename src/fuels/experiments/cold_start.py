@@ -293,7 +293,7 @@ def picture(found: Study) -> Figure:
     axis.set_xticks([], minor=True)
     wide = log_scale(axis, "y", [float(v) for line in found.lines for v in line.mse], 6)
     axis.set_xlabel(f"{found.unit} of their own history")
-    axis.set_ylabel(f"MSE{' (log scale)' if wide else ''}")
+    axis.set_ylabel(f"MSE (z-scored{', log scale' if wide else ''})")
     legend(picture, axis)
     return picture
 

@@ -21,7 +21,17 @@ from fuels.errors import FuelsError
 from fuels.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.experiments.inside import follow
 from fuels.federation.loop import Round
-from fuels.report.style import GRID, INK, METHOD, RIVAL, figure, legend, origin, short
+from fuels.report.style import (
+    GRID,
+    INK,
+    METHOD,
+    RIVAL,
+    figure,
+    legend,
+    origin,
+    short,
+    whole_numbers,
+)
 from fuels.report.tables import Cell, Column, Table
 
 if TYPE_CHECKING:
@@ -224,6 +234,7 @@ def draw_shares(dataset: Dataset, seen: FilterWatcher) -> Figure:
     axis.set_ylim(0, None)
     axis.set_xlim(0, max(1, seen.rounds[-1]))
     axis.set_xlabel("round")
+    whole_numbers(axis, "x")
     axis.set_ylabel("share of positive entries (%)")
     axis.tick_params(axis="x", labelcolor=INK)
     legend(picture, axis)

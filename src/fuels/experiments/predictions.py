@@ -18,6 +18,7 @@ from fuels.errors import FuelsError
 from fuels.experiments import paper
 from fuels.experiments.base import Budget, Context, Experiment, Result
 from fuels.experiments.grid import footer, title_of
+from fuels.report.folder import RunFolder
 from fuels.report.style import METHOD, QUIET, RIVAL, TRUTH, Look, figure, legend, log_scale, number
 from fuels.report.tables import Cell, Column, Table
 from fuels.study.record import Record
@@ -82,7 +83,7 @@ def collect(context: Context, source: str, runs: list[RunResult]) -> Forecasts:
     predicted = {}
     for result in runs:
         assert result.folder is not None
-        frame = pl.read_parquet(result.folder.forecasts)
+        frame = read_forecasts(result.folder)
         unit = frame["forecast"].to_numpy().reshape(actual.shape)
         predicted[result.record.title] = (unit - dataset.mean[:, None]) / dataset.std[:, None]
     return Forecasts(
@@ -93,6 +94,15 @@ def collect(context: Context, source: str, runs: list[RunResult]) -> Forecasts:
         records={result.record.title: result.record for result in runs},
         period=dataset.period,
     )
+
+
+def read_forecasts(folder: RunFolder) -> pl.DataFrame:
+    try:
+        return pl.read_parquet(folder.forecasts)
+    except (OSError, pl.exceptions.PolarsError):
+        raise FuelsError(
+            f"{folder.forecasts}: not the forecasts of a run; delete {folder.path} to run again"
+        ) from None
 
 
 def limit_of(text: str, found: Forecasts) -> float:

@@ -25,7 +25,7 @@ from fuels.experiments.base import Budget, Context, Experiment, Result, source_n
 from fuels.experiments.data import day_shapes, divergences
 from fuels.federation.checkpoint import load_state
 from fuels.methods.fuels import FuelsOptions
-from fuels.report.style import INK, figure, number, origin
+from fuels.report.style import INK, figure, number, origin, whole_numbers
 from fuels.report.tables import Column, Table
 from fuels.similarity import SimilarityTable
 
@@ -235,6 +235,7 @@ def draw(dataset: Dataset, prototypes: Floats, raw: Floats, found: Agreement) ->
         axis.grid(False)
         axis.set_title(name, loc="left", size=9.5, color=INK, pad=6)
         axis.set_xlabel("client, by place in the order")
+        whole_numbers(axis, "x", "y")
         axis.set_anchor("W")
     axes[0].set_ylabel("client, by place in the order")
     bar = picture.colorbar(image, ax=axes, location="bottom", fraction=0.035, pad=0.14, aspect=60)

@@ -24,7 +24,7 @@ from fuels.errors import FuelsError
 from fuels.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.experiments.constants import Probe, estimate
 from fuels.experiments.inside import follow
-from fuels.report.style import METHOD, RIVAL, figure, legend, number, origin
+from fuels.report.style import METHOD, RIVAL, figure, legend, number, origin, whole_numbers
 from fuels.report.tables import Cell, Column, Table
 
 if TYPE_CHECKING:
@@ -206,8 +206,6 @@ def sentences(
 
 def draw(probe: Probe, constants: Constants) -> Figure:
     """The gradient over the rounds, and the floor below which nothing is promised."""
-    from matplotlib.ticker import MaxNLocator
-
     labels = ["mean squared gradient, mean of the clients", "largest client", "ρ L_h N α I G"]
     picture, [[axis]] = figure(
         1,
@@ -227,7 +225,7 @@ def draw(probe: Probe, constants: Constants) -> Figure:
         constants.floor, color=RIVAL, linewidth=1.8, linestyle=(0, (5, 2)), label=labels[2]
     )
     axis.set_yscale("log")
-    axis.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10], integer=True))
+    whole_numbers(axis, "x")
     axis.set_xlabel("round")
     axis.set_ylabel("squared gradient (log scale)")
     legend(picture, axis)

@@ -228,6 +228,15 @@ def log_scale(
     return True
 
 
+def whole_numbers(axis: Axes, *which: str) -> None:
+    """Ticks at whole numbers only, where an axis counts."""
+    from matplotlib.ticker import MaxNLocator
+
+    for name in which:
+        line = axis.xaxis if name == "x" else axis.yaxis
+        line.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+
+
 def time_axis(axis: Axes, timezone: str | None, times: NDArray[np.datetime64]) -> None:
     """The local clock: up to ten days are named at noon between their midnights.
 

@@ -203,6 +203,8 @@ def general_notes(comparison: Comparison) -> list[str]:
         " directions over the whole training, mean over all clients; what is sent only to be judged"
         " does not count.",
     ]
+    if (ahead := record.settings.get("windows", {}).get("horizon", 1)) > 1:
+        found.append(f"One-step errors, of models that forecast {ahead} steps ahead.")
     found += own_ways(comparison) + remarks(comparison)
     if len(comparison.methods) > 1:
         found.append(
