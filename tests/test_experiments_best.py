@@ -168,7 +168,7 @@ def test_what_a_pooled_model_sees_by_hand() -> None:
 
 
 def context_of(path: Path, **changes: Mapping[str, Any]) -> Context:
-    return Context(("synthetic:net",), Budget(4, 50), "quick", path, changes)
+    return Context(("synthetic:net",), Budget(4, 50), path, changes)
 
 
 def test_a_preset_keeps_its_rounds_and_the_command_stands_above_it(tmp_path: Path) -> None:
