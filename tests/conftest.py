@@ -14,6 +14,7 @@ from hypothesis import settings
 from fuels.cli import main
 from fuels.config import Engine
 from fuels.data.panel import Panel
+from fuels.data.writers import write_panel
 from fuels.forecaster import long_frame
 from fuels.model.backend import use_kernels
 
@@ -23,6 +24,15 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 Fuels = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A file of seven clients, in a folder of its own."""
+    path = tmp_path / "here" / "panel.npz"
+    path.parent.mkdir()
+    write_panel(make_panel(clients=7), path)
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -218,7 +218,7 @@ def general_notes(comparison: Comparison) -> list[str]:
 
 
 def taken_part(records: Sequence[Record]) -> list[str]:
-    """Who could not take part, and what was filled in; `fuels data describe` names them."""
+    """How many clients could not take part, and how many values were filled in."""
     out, filled = (
         max(int(record.data.get(name, 0)) for record in records)
         for name in ("left_out", "values_filled")
