@@ -218,7 +218,7 @@ def test_the_command_writes_the_table_three_times(
     assert (folder / "compare.csv").read_text().startswith("method,MSE (z-scored)")
     assert (folder / "compare.md").read_text().count("| FUELS |") == 1
     assert "run 4 of 4: solo, panel.npz, seed 1" in result.stderr
-    assert "run 1 of 4: fuels, panel.npz, seed 0, tau=0.05" in result.stderr
+    assert "run 1 of 4: fuels, panel.npz, seed 0, tau=0.05, hidden=4" in result.stderr
     again = run_cli(*words, "--set", "options.tau=0.05")
     assert again.stderr.count("(already done)") == 4
     assert re.search(r"FUELS +\d\.\d+", again.stdout)

@@ -127,12 +127,12 @@ def test_unknown_method_is_refused() -> None:
         costs(PAPER, ["fedavgg"])
 
 
-def command(*arguments: str) -> str:
+def command(*arguments: str, status: int = 0) -> str:
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command()(cost_command)
     result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    assert result.exit_code == status, result.output
+    return result.output if status else result.stdout
 
 
 def test_command_prints_json() -> None:
@@ -148,8 +148,15 @@ def test_command_prints_tables() -> None:
     assert "6,144" in shown
     assert "100,865" in shown
     assert "FedRep" not in shown
+    assert command("--methods", "fuels,fedavg,fuels") == shown
 
 
 def test_command_refuses_no_methods() -> None:
-    with pytest.raises(FuelsError, match="names no method"):
+    with pytest.raises(FuelsError, match="none is named"):
         command("--methods", ",")
+
+
+@pytest.mark.parametrize("words", ["--epochs 0", "--test-days 0", "--period 1", "--selection 2"])
+def test_command_names_the_option_that_is_wrong(words: str) -> None:
+    option, _ = words.split()
+    assert option in command(*words.split(), status=2)

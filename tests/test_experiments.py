@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import types
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from fuels.experiments.communication import reached
 from fuels.experiments.predictions import stretches
 from fuels.methods import METHODS
 from fuels.methods.base import Method
-from fuels.study.store import Store, ensure_run
+from fuels.study.store import RunResult, Store, ensure_run
 from test_compare import record
 
 TRAINED = {
@@ -72,12 +73,22 @@ def test_an_experiment_writes_its_page_tables_and_figures(
     monkeypatch.chdir(shared)
     monkeypatch.setattr(sys, "argv", ["fuels", "experiment", name, "--data", str(shared / "p.npz")])
     words = [name, "--data", str(shared / "panel.npz"), "--rounds", "2", "--clients", "3"]
-    words += ["--set", "model.hidden=4", "--set", "options.warm_epochs=2", "--threads", "1"]
+    words += ["--set", "model.hidden=4", "--threads", "1"]
+    if "fedda" in EXPERIMENTS[name].methods:
+        words += ["--set", "options.warm_epochs=2"]
     words += ["--set", "data.resample="] if name != "metr-la" else ["--option", "step=1h"]
     for option in OWN.get(name, []):
         words += ["--option", option]
+    trained, whole = set(), Context.runs
+
+    def noting(self: Context, wanted: Sequence[Settings], **how: Any) -> list[RunResult]:
+        trained.update(settings.method for settings in wanted)
+        return whole(self, wanted, **how)
+
+    monkeypatch.setattr(Context, "runs", noting)
     result = run_cli(*words)
     assert result.exit_code == 0, (result.output, result.exception)
+    assert trained == set(EXPERIMENTS[name].methods)
     out = shared / "runs" / "experiments" / name
     page = (out / f"{name}.md").read_text()
     assert page.startswith(f"# {EXPERIMENTS[name].title}")
@@ -117,7 +128,19 @@ def test_every_training_experiment_is_known_and_listed() -> None:
         (["ablation", "--option", "x=1"], "has no option x"),
         (["ablation", "--set", "seed=1"], "sets seed itself"),
         (["ablation", "--set", "options.tao=1"], "none of the methods has it"),
-        (["prototype-size", "--option", "hidden=0"], "at least 1"),
+        (["ablation", "--set", "options.warm_epochs=2"], "none of the methods has it"),
+        (["data", "--set", "options.tau=1"], "none of the methods has it, nor any other"),
+        (["prototype-size", "--option", "hidden=0"], "whole numbers from 1 on"),
+        (["prototype-size", "--option", "hidden=2.5,2"], "whole numbers from 1 on"),
+        (["predictions", "--option", "threshold=x"], "a number above 0 or auto"),
+        (["predictions", "--option", "threshold=nan"], "a number above 0 or auto"),
+        (["filtering", "--option", "client=zz"], "client zz does not take part"),
+        (["complexity", "--option", "methods=,"], "none is named"),
+        (["complexity", "--option", "methods=fuels,fedavgg"], "did you mean fedavg"),
+        (["complexity", "--rounds", "1"], "give --rounds 2"),
+        (["complexity", "--clients", "1"], "only one client"),
+        (["complexity", "--set", "windows.horizon=2"], "the default of windows.horizon"),
+        (["complexity", "--set", "windows.calendar=time"], "the default of windows.calendar"),
         (["metr-la"], "needs its data"),
         (["metr-la", "--data", "x.npz", "--option", "step=2h"], "step=1h or step=5min"),
         (["metr-la", "--data", "synthetic:net"], "not METR-LA"),

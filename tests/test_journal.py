@@ -96,6 +96,27 @@ def test_a_round_left_out_is_not_built_upon(tmp_path: Path) -> None:
     assert_last(path, made[2][0], 3)
 
 
+def test_rounds_are_left_out_while_saving_would_take_more_than_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saving takes 3 seconds and may take a tenth of the time: every 27 seconds between saves."""
+    clock, path, made = [100.0], tmp_path / "state.safetensors", states(6)
+    whole = Journal._save_whole
+
+    def slow(self: Journal, *given: Any) -> None:
+        clock[0] += 3.0
+        whole(self, *given)
+
+    monkeypatch.setattr("fuels.federation.journal.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(Journal, "_save_whole", slow)
+    journal, kept = Journal(path, share=0.1), []
+    for number, (arrays, _) in enumerate(made, 1):
+        journal.save(number, arrays, {"round": number}, {}, last=number == 6)
+        kept.append(journal.load()[1]["round"])
+        clock[0] += 14.0
+    assert kept == [1, 1, 3, 3, 5, 6]  # 14 and 28 seconds after; the last one in any case
+
+
 def test_a_damaged_small_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
     journal = Journal(path)

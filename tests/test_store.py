@@ -191,6 +191,16 @@ def test_a_setting_that_cannot_work_is_refused_before_anything_runs(
     wanted = [small(data, method=name) for name in ("fuels", "fedda")]
     with pytest.raises(FuelsError, match=r"too short .* or leave fedda out"):
         ensure_runs(wanted, ENGINE, Store(tmp_path / "store"), teller=Quiet())
+    # And a client that starts late has no rows for the concatenation prototype.
+    panel = make_panel(clients=6, days=30)
+    panel.values[: 11 * 24, 2] = np.nan
+    write_panel(panel, tmp_path / "late.npz")
+    wanted = [
+        small(tmp_path / "late.npz", windows={"split": "20/4/6"}, options={"periodic": periodic})
+        for periodic in (True, False)
+    ]
+    with pytest.raises(FuelsError, match="client c2 has training periods without values"):
+        ensure_runs(wanted, ENGINE, Store(tmp_path / "store"), teller=Quiet())
 
 
 def test_a_failed_run_is_named_and_the_others_are_kept(tmp_path: Path, data: Path) -> None:

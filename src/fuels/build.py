@@ -82,7 +82,9 @@ def load_dataset(settings: Settings, panel: Panel | None = None) -> Dataset:
 
 
 def make_method(settings: Settings, dataset: Dataset, secret: bytes = b"") -> Method:
-    return method_for(settings, train_periods(dataset), secret)
+    method = method_for(settings, train_periods(dataset), secret)
+    method.check_data(dataset)
+    return method
 
 
 def train_periods(dataset: Dataset) -> int:

@@ -314,10 +314,25 @@ COSTS: dict[str, Callable[[Sizes], Cost]] = {
 
 def costs(sizes: Sizes, methods: Sequence[str] = tuple(COSTS)) -> list[Cost]:
     """The costs of these methods, in this order."""
-    for name in methods:
-        if name not in COSTS:
-            raise FuelsError(f"there is no cost formula for method {name}{nearest(name, COSTS)}")
-    return [COSTS[name](sizes) for name in methods]
+    return [_formula(name)(sizes) for name in methods]
+
+
+def known(methods: str) -> list[str]:
+    """Methods between commas, or all that have a formula."""
+    if methods == "all":
+        return list(COSTS)
+    names = list(dict.fromkeys(word.strip() for word in methods.split(",") if word.strip()))
+    if not names:
+        raise FuelsError("methods: none is named")
+    for name in names:
+        _formula(name)
+    return names
+
+
+def _formula(name: str) -> Callable[[Sizes], Cost]:
+    if name not in COSTS:
+        raise FuelsError(f"there is no cost formula for method {name}{nearest(name, COSTS)}")
+    return COSTS[name]
 
 
 def appendix_pairs(clients: int, selection: float) -> float:

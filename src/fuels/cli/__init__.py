@@ -63,5 +63,11 @@ def _say(message: str) -> None:
     print(f"fuels: {message}", file=sys.stderr)
 
 
+_told: set[str] = set()
+
+
 def _show_warning(message: object, *_: object, **__: object) -> None:
-    print(f"note: {message}", file=sys.stderr)
+    """Once each: a study reads its data for every run."""
+    if str(message) not in _told:
+        _told.add(str(message))
+        print(f"note: {message}", file=sys.stderr)

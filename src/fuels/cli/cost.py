@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fuels.errors import FuelsError
-
 if TYPE_CHECKING:
     from fuels.costs import Cost, Sizes
     from fuels.report.tables import Table
@@ -19,34 +17,39 @@ SIZES = "Sizes"
 
 
 def cost_command(
-    clients: Annotated[int, typer.Option(help="Clients, N.", rich_help_panel=SIZES)] = 100,
+    clients: Annotated[int, typer.Option(min=1, help="Clients, N.", rich_help_panel=SIZES)] = 100,
     period: Annotated[
-        int, typer.Option(help="Steps in a period, and rows of a batch.", rich_help_panel=SIZES)
+        int,
+        typer.Option(min=2, help="Steps in a period, and rows of a batch.", rich_help_panel=SIZES),
     ] = 24,
-    hidden: Annotated[int, typer.Option(help="Width of one GRU.", rich_help_panel=SIZES)] = 128,
+    hidden: Annotated[
+        int, typer.Option(min=1, help="Width of one GRU.", rich_help_panel=SIZES)
+    ] = 128,
     closeness: Annotated[
-        int, typer.Option(help="Last values a sample sees, c.", rich_help_panel=SIZES)
+        int, typer.Option(min=1, help="Last values a sample sees, c.", rich_help_panel=SIZES)
     ] = 3,
     periodicity: Annotated[
-        int, typer.Option(help="Earlier periods a sample sees, q.", rich_help_panel=SIZES)
+        int, typer.Option(min=1, help="Earlier periods a sample sees, q.", rich_help_panel=SIZES)
     ] = 3,
     days: Annotated[
-        int, typer.Option(help="Periods of the training part.", rich_help_panel=SIZES)
+        int, typer.Option(min=1, help="Periods of the training part.", rich_help_panel=SIZES)
     ] = 40,
     test_days: Annotated[
-        int, typer.Option(help="Periods to forecast, for inference.", rich_help_panel=SIZES)
+        int, typer.Option(min=1, help="Periods to forecast, for inference.", rich_help_panel=SIZES)
     ] = 11,
-    rounds: Annotated[int, typer.Option(help="Rounds, T.", rich_help_panel=SIZES)] = 200,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds, T.", rich_help_panel=SIZES)] = 200,
     selection: Annotated[
         float,
         typer.Option(
+            min=0.0,
+            max=1.0,
             help="Share of the clients in a round, alpha; 0 for each method's own: all, and a"
             " tenth in FedDA.",
             rich_help_panel=SIZES,
         ),
     ] = 0.0,
     epochs: Annotated[
-        int, typer.Option(help="Local epochs in a round.", rich_help_panel=SIZES)
+        int, typer.Option(min=1, help="Local epochs in a round.", rich_help_panel=SIZES)
     ] = 1,
     methods: Annotated[
         str, typer.Option(metavar="A,B,...|all", help="Methods to compare.")
@@ -61,7 +64,7 @@ def cost_command(
     """
     from rich.console import Console
 
-    from fuels.costs import COSTS, Sizes, costs
+    from fuels.costs import Sizes, costs, known
     from fuels.report.terminal import say
 
     sizes = Sizes(
@@ -76,8 +79,7 @@ def cost_command(
         selection=selection,
         local_epochs=epochs,
     )
-    wanted = tuple(COSTS) if methods == "all" else tuple(_words(methods))
-    found = costs(sizes, wanted)
+    found = costs(sizes, known(methods))
     if json_:
         typer.echo(json.dumps(to_json(sizes, found), indent=2))
         return
@@ -92,13 +94,6 @@ def cost_command(
         "Operations are multiply-adds of matrix products. appendix: as the paper's complexity"
         " table counts, a backward pass for a forward pass; code: what is really multiplied.",
     )
-
-
-def _words(text: str) -> list[str]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words:
-        raise FuelsError("--methods names no method")
-    return words
 
 
 def sent_table(found: Sequence[Cost], sizes: Sizes) -> Table:

@@ -135,7 +135,6 @@ def run_experiment(
     from rich.console import Console
 
     from fuels.experiments.base import Context, source_name, write
-    from fuels.methods import EXTENSIONS, METHODS
     from fuels.report.terminal import say
     from fuels.study.assemble import check_options
     from fuels.study.files import need_writable
@@ -153,7 +152,7 @@ def run_experiment(
             "engine.": "--threads",
         },
     )
-    check_options(own, [*METHODS, *EXTENSIONS])
+    check_options(own, experiment.methods)
     changes: dict[str, Any] = {"windows": dict(windows)}
     for text in others:
         for section, value in assignment(text).items():

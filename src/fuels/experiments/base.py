@@ -130,6 +130,7 @@ class Experiment:
     quick: Budget  # within 5 minutes on 2 cores
     paper: Budget
     sources: tuple[str, ...] = NET  # data where none are named
+    methods: tuple[str, ...] = ("fuels",)  # that it trains
     options: Mapping[str, str] = field(default_factory=dict)  # its own, with their defaults
     setting: str = "all else as in the paper unless the command says otherwise"
 

@@ -380,6 +380,7 @@ EXPERIMENT = Experiment(
     run=run,
     quick=Budget(clients=8, rounds=6),
     paper=Budget(clients=100, rounds=60),
+    methods=(*METHODS, "fuels-start"),
     options={"days": "3,7,14,28", "share": "0.5"},
     setting="windows and rates as said below",
 )

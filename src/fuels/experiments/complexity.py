@@ -16,22 +16,28 @@ import numpy as np
 import torch
 
 from fuels.build import Job, build
-from fuels.config import Engine
-from fuels.costs import COSTS, Cost, Sizes, costs
+from fuels.config import Engine, Settings
+from fuels.costs import COSTS, Cost, Sizes, costs, known
+from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.federation.loop import Round
 from fuels.model.backend import use_kernels
 from fuels.report.style import METHOD, RIVAL, TRUTH, figure, legend, origin
 from fuels.report.tables import Cell, Column, Table
+from fuels.study.store import spelt_out
 from fuels.training import Group, GroupData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MILLION = 1e6
-# Options that change what is multiplied or sent; the formulas are for their defaults.
-FIXED = ("steps", "detach", "inter", "intra", "periodic", "filter")
+# What changes the numbers multiplied or sent; the formulas are for the defaults.
+FIXED = {
+    "model": ("encoder",),
+    "windows": ("lags", "calendar", "horizon"),
+    "options": ("steps", "detach", "inter", "intra", "periodic", "filter"),
+}
 
 
 @dataclass(frozen=True)
@@ -62,20 +68,37 @@ class LastRound:
         self.pairs, self.before = now - self.before, now
 
 
+def check_formulas(settings: Settings, dataset: Dataset) -> None:
+    """Refuse what the formulas do not speak of."""
+    given, usual = spelt_out(settings), spelt_out(Settings(method=settings.method))
+    for section, names in FIXED.items():
+        values, defaults = (_values(getattr(each, section)) for each in (given, usual))
+        for name in names:
+            if values.get(name) != defaults.get(name):
+                raise FuelsError(
+                    f"the cost formulas are for the default of {section}.{name}; leave it out"
+                )
+    if settings.training.rounds < 2:
+        raise FuelsError(
+            "complexity counts a round after the first, in which nothing has come back yet; give"
+            " --rounds 2 or more"
+        )
+    if len(dataset.ids) < 2:
+        raise FuelsError("complexity counts what clients share, and there is only one client")
+    first, last = dataset.split.part("test")
+    if last - first < dataset.period:
+        raise FuelsError("complexity forecasts whole periods, and the test part has none")
+
+
+def _values(section: Any) -> Mapping[str, Any]:
+    return section if isinstance(section, Mapping) else vars(section)
+
+
 def sizes_of(job: Job) -> Sizes:
     """The sizes of a real federation, for the formulas."""
     settings, dataset, options = job.settings, job.dataset, job.method.options
-    if settings.model.encoder != "gru":
-        raise FuelsError(f"the cost formulas are for the gru encoder, not {settings.model.encoder}")
-    for name in FIXED:
-        if getattr(options, name, None) != getattr(type(options)(), name, None):
-            raise FuelsError(
-                f"the cost formulas are for the default of options.{name}; leave it out"
-            )
+    check_formulas(settings, dataset)
     first, last = dataset.split.part("test")
-    whole = (last - first) // dataset.period
-    if whole < 1:
-        raise FuelsError("complexity forecasts whole periods, and the test part has none")
     own = {
         name: getattr(options, name)
         for name in ("head_epochs", "variant", "outer", "inner_steps", "clusters", "week")
@@ -88,7 +111,7 @@ def sizes_of(job: Job) -> Sizes:
         closeness=settings.windows.closeness,
         periodicity=settings.windows.periodicity,
         train_periods=dataset.split.train // dataset.period,
-        test_periods=whole,
+        test_periods=(last - first) // dataset.period,
         rounds=job.loop.round or settings.training.rounds,
         selection=settings.training.selection,
         local_epochs=settings.training.local_epochs,
@@ -166,8 +189,10 @@ def _forecast(job: Job, number: int) -> None:
 
 
 def run(context: Context) -> Result:
-    wanted = [name.strip() for name in context.options["methods"].split(",") if name.strip()]
-    names = list(COSTS) if wanted == ["all"] else wanted
+    names = known(context.options["methods"])
+    for name in names:  # before any of them is trained
+        settings = context.settings(name)
+        check_formulas(settings, context.dataset(settings))
     found: list[tuple[Cost, Counted]] = []
     for name in names:
         settings = context.settings(name)
@@ -175,8 +200,6 @@ def run(context: Context) -> Result:
         sizes = sizes_of(job)
         [cost] = costs(sizes, [name])
         found.append((cost, count(job, context.engine)))
-    if not found:
-        raise FuelsError("complexity: the option methods names no method")
     data = source_name(context.sources[0])
     return Result(
         {
@@ -349,5 +372,6 @@ EXPERIMENT = Experiment(
     run=run,
     quick=Budget(clients=8, rounds=2),
     paper=Budget(clients=100, rounds=2),
+    methods=tuple(COSTS),
     options={"methods": "all"},
 )

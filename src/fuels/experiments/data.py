@@ -128,9 +128,10 @@ def run(context: Context) -> Result:
     spreads: list[list[Cell]] = []
     figures: dict[str, Figure] = {}
     text: list[str] = []
+    daily = True
     for source in context.sources:
         dataset = context.dataset(context.settings(source=source))
-        name = source_name(source)
+        name, daily = source_name(source), daily and is_a_day(dataset)
         after = "" if len(context.sources) == 1 else f"-{dataset.panel.name}"
         pair = telling_pair(dataset)
         rows += [[name, *row] for row in _parts(dataset, pair)]
@@ -156,7 +157,8 @@ def run(context: Context) -> Result:
             Column("90 %"),
         ],
         rows=rows,
-        title="Mornings and evenings of two busy clients that differ most, in the data's unit",
+        title=f"{'Mornings and evenings' if daily else 'Two parts of the period'} of two busy"
+        " clients that differ most, in the data's unit",
     )
     spread = Table(
         columns=[
@@ -215,21 +217,23 @@ def part_names(dataset: Dataset) -> tuple[str, str]:
 
 def draw_pair(dataset: Dataset, pair: tuple[int, int]) -> Figure:
     """Above, the days of two clients; below, how their mornings and evenings are distributed."""
-    words = part_names(dataset)
-    labels = ["mean", "middle 80 % of the days", *words]
+    words, day = part_names(dataset), is_a_day(dataset)
+    unit = "day" if day else "period"
+    labels = ["mean", f"middle 80 % of the {unit}s", *words]
     picture, axes = figure(
         2,
         2,
         labels,
-        title="Spatio-temporal heterogeneity: two clients, mornings and evenings",
-        subtitle="Of the busier half, the two clients whose mean training days differ most in"
-        " shape. Above: their days. Below: how often each value occurs.",
+        title="Spatio-temporal heterogeneity: two clients,"
+        f" {'mornings and evenings' if day else 'two parts of the period'}",
+        subtitle=f"Of the busier half, the two clients whose mean training {unit}s differ most in"
+        f" shape. Above: their {unit}s. Below: how often each value occurs.",
         footer=origin(dataset),
         height=2.3,
         gap=0.3,
     )
     days = training_days(dataset)
-    hours = np.arange(dataset.period) * (24 / dataset.period if is_a_day(dataset) else 1)
+    hours = np.arange(dataset.period) * (24 / dataset.period if day else 1)
     for column, client in enumerate(pair):
         upper, lower = axes[0][column], axes[1][column]
         seen = ~np.isnan(days[client]).all(axis=0)
@@ -247,7 +251,7 @@ def draw_pair(dataset: Dataset, pair: tuple[int, int]) -> Figure:
         upper.set_title(
             f"Client {short(dataset.ids[client])}", loc="left", size=9.5, color=INK, pad=6
         )
-        upper.set_xlabel("hour of the day" if is_a_day(dataset) else "step of the period")
+        upper.set_xlabel("hour of the day" if day else "step of the period")
         upper.set_xlim(0, hours[-1])
         _histograms(lower, dataset, client, words)
     axes[0][0].set_ylabel(short(dataset.panel.unit, 20))
@@ -358,6 +362,7 @@ EXPERIMENT = Experiment(
     name="data",
     title="The data: spatio-temporal heterogeneity and the map of the cells",
     run=run,
+    methods=(),
     quick=Budget(clients=100, rounds=1),
     paper=Budget(clients=100, rounds=1),
 )

@@ -103,9 +103,10 @@ def shares(W: Floats32) -> tuple[Floats, Floats]:
 
 def run(context: Context) -> Result:
     settings = context.settings("fuels")
+    named = _named(context.options["client"], context.dataset(settings))
     job, seen = follow(context, "filtering", settings, FilterWatcher)
     W = seen.weights()
-    client = _client(context.options.get("client", ""), job.dataset, seen)
+    client = _middle(seen) if named is None else named
     last = seen.rounds[-1]
     rows: list[list[Cell]] = [
         [number, *_share_cells(seen.diagonal[i]), *_share_cells(seen.others[i])]
@@ -158,11 +159,16 @@ def _share_cells(values: Floats) -> list[float]:
     return [float(100 * values.mean()), float(low), float(high)]
 
 
-def _client(wanted: str, dataset: Dataset, seen: FilterWatcher) -> int:
-    """The client named, or the one in the middle by its share of positive entries."""
+def _middle(seen: FilterWatcher) -> int:
+    """The client in the middle by its share of positive entries."""
+    order = np.argsort(seen.others[-1], kind="stable")
+    return int(order[(len(order) - 1) // 2])
+
+
+def _named(wanted: str, dataset: Dataset) -> int | None:
+    """The client asked for, if one is; who does not take part is refused before training."""
     if not wanted:
-        order = np.argsort(seen.others[-1], kind="stable")
-        return int(order[(len(order) - 1) // 2])
+        return None
     if wanted not in dataset.ids:
         raise FuelsError(
             f"experiment filtering: client {wanted} does not take part (there are"

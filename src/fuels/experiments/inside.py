@@ -1,6 +1,6 @@
 """Training that is looked at from inside, for what no record keeps.
 
-Such a run is saved after every round in the store's `inside`, with what was seen so far: when it is
+Such a run is saved as it goes in the store's `inside`, with what was seen so far: when it is
 interrupted it goes on, and when it is asked for again it is not trained again.
 """
 
@@ -18,6 +18,7 @@ from fuels.experiments.base import Context
 from fuels.federation.checkpoint import prefixed, unprefixed
 from fuels.federation.journal import Journal
 from fuels.federation.loop import Round, Watcher
+from fuels.run import SAVING
 from fuels.study.files import make_folder
 from fuels.study.store import run_key, spelt_out
 
@@ -43,7 +44,7 @@ def follow(
     key = f"{name}-{run_key(settings, context.dataset(settings))}"
     folder = context.store.runs / "inside"
     make_folder(folder)
-    journal = Journal(folder / f"{key}.safetensors")
+    journal = Journal(folder / f"{key}.safetensors", SAVING)
     with context.store.alone(key):
         job = build(settings, context.engine, context.store.panel(settings))
         look = begin(job)
@@ -69,4 +70,4 @@ class _Saver:
     ) -> None:
         self.look.on_round(done)
         every = {**arrays, **prefixed(SEEN, self.look.arrays())}
-        self.journal.save(done.number, every, facts, {})
+        self.journal.save(done.number, every, facts, {}, last=done.number == done.of)

@@ -104,5 +104,6 @@ EXPERIMENT = Experiment(
     quick=Budget(clients=0, rounds=20),
     paper=Budget(clients=0, rounds=200, seeds=(0, 1, 2)),
     sources=(),
+    methods=tuple(METHODS),
     options={"step": "1h"},
 )

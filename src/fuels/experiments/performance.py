@@ -48,5 +48,6 @@ EXPERIMENT = Experiment(
     run=run,
     quick=Budget(clients=16, rounds=12),
     paper=Budget(clients=100, rounds=200, seeds=(0, 1, 2)),
+    methods=tuple(METHODS),
     sources=TRIO,
 )

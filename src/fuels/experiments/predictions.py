@@ -7,6 +7,7 @@ the third of the hours that change least and in the third that change most.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ class Forecasts:
 
 
 def run(context: Context) -> Result:
-    threshold = context.options["threshold"]
+    threshold = read_threshold(context.options["threshold"])
     tables, figures, text = {}, {}, []
     for source in context.sources:
         wanted = [context.settings(name, source=source) for name in SHOWN]
@@ -105,15 +106,25 @@ def read_forecasts(folder: RunFolder) -> pl.DataFrame:
         ) from None
 
 
-def limit_of(text: str, found: Forecasts) -> float:
-    """The threshold asked for, or the median client's MSE over all four methods."""
+def read_threshold(text: str) -> float | None:
+    """The threshold asked for; None for auto."""
     if text == "auto":
-        everything = np.concatenate([record.scores().mse for record in found.records.values()])
-        return float(f"{np.nanmedian(everything):.1g}")
+        return None
     try:
-        return float(text)
+        threshold = float(text)
     except ValueError:
-        raise FuelsError(f"--option threshold is a number or auto, not {text!r}") from None
+        threshold = math.nan
+    if not 0 < threshold < math.inf:
+        raise FuelsError(f"--option threshold is a number above 0 or auto, not {text!r}")
+    return threshold
+
+
+def limit_of(threshold: float | None, found: Forecasts) -> float:
+    """The threshold asked for, or the median client's MSE over all four methods."""
+    if threshold is not None:
+        return threshold
+    everything = np.concatenate([record.scores().mse for record in found.records.values()])
+    return float(f"{np.nanmedian(everything):.1g}")
 
 
 def table(found: Forecasts, limit: float) -> Table:
@@ -227,5 +238,6 @@ EXPERIMENT = Experiment(
     run=run,
     quick=Budget(clients=16, rounds=40),
     paper=Budget(clients=100, rounds=200),
+    methods=SHOWN,
     options={"threshold": "auto"},
 )

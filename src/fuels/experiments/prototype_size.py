@@ -9,9 +9,10 @@ from fuels.experiments.grid import Variant, study, sweep, wide_table
 
 
 def run(context: Context) -> Result:
-    sizes = [round(size) for size in context.numbers("hidden")]
-    if min(sizes) < 1:
-        raise FuelsError("--option hidden: a size is at least 1")
+    given = context.numbers("hidden")
+    if any(size < 1 or size != int(size) for size in given):
+        raise FuelsError(f"--option hidden={context.options['hidden']}: whole numbers from 1 on")
+    sizes = [int(size) for size in given]
     variants = [Variant(str(size), changes={"model": {"hidden": size}}) for size in sizes]
     found = study(context, variants)
     picture = sweep(

@@ -368,6 +368,7 @@ EXPERIMENT = Experiment(
     run=run,
     quick=Budget(clients=6, rounds=6),
     paper=Budget(clients=100, rounds=200, seeds=(0, 1, 2)),
+    methods=tuple(METHODS),
     sources=TRIO,
     setting="what each preset sets is in fuels/config.py, and the rounds it trains are below",
 )

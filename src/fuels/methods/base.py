@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fuels.config import Training
 from fuels.data.sample import Sample
+from fuels.data.windows import Dataset
 from fuels.descent import Contrast, descend, differentiate, nothing
 from fuels.errors import FuelsError
 from fuels.messages import Arrays, Download, Upload
@@ -126,6 +127,10 @@ class Method(ABC):
 
     def check(self) -> None:
         """Refuse options that cannot work."""
+        return
+
+    def check_data(self, dataset: Dataset) -> None:
+        """Refuse data that it cannot learn from; a server, which has none, does not ask."""
         return
 
     @classmethod

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fuels.data.windows import Dataset
 from fuels.descent import Terms
 from fuels.errors import FuelsError
 from fuels.losses import Inter, Intra
@@ -71,6 +72,21 @@ class Fuels(Method):
         if not 0 <= options.shift <= 1:
             raise FuelsError(f"options.shift lies between 0 and 1, it is {options.shift}")
         check_noise(options.noise, options.noise_scale)
+
+    def check_data(self, dataset: Dataset) -> None:
+        if self.options.periodic:
+            return
+        periods = dataset.window[:, : dataset.split.train].reshape(
+            len(dataset.ids), -1, dataset.period
+        )
+        # A period cut off at either end of the data is cut off for all; one inside is not.
+        inside = periods[:, dataset.sample.reach_periods :][:, 1:-1]
+        for client, own in zip(dataset.ids, inside, strict=True):
+            if not own.all():
+                raise FuelsError(
+                    f"client {client} has training periods without values: the concatenation"
+                    " prototype (options.periodic = false) needs equal training spans of all"
+                )
 
     # -- client --------------------------------------------------------------------------------
 
@@ -121,14 +137,6 @@ class Fuels(Method):
         if self.options.periodic:
             return PeriodicPrototype(clients, self.facts.period, width, group.device)
         periods = self.facts.train_periods
-        # A period cut off at either end of the data is cut off for all; one inside is not.
-        inside = group.data.complete[group.data.first :][1:-1].all(0).tolist()
-        for client, whole in zip(group.ids, inside, strict=True):
-            if not whole:
-                raise FuelsError(
-                    f"client {client} has training periods without values: the concatenation"
-                    " prototype (options.periodic = false) needs equal training spans of all"
-                )
         return ConcatenationPrototype(clients, periods, self.facts.period, width, group.device)
 
     # -- what travels --------------------------------------------------------------------------

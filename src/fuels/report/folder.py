@@ -167,7 +167,7 @@ class RunFolder:
     def save(
         self, done: Round, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
     ) -> None:
-        """Log a round, then make its state durable.
+        """Log a round, then make its state durable, if that is due (journal.py).
 
         In this order a kill in between leaves a line too many, which `restore` cuts off; the other
         way round a line would be lost.
@@ -175,7 +175,8 @@ class RunFolder:
         self._append(self.metrics, done.line())
         rows = done.touched
         changed = {} if rows is None else {name: rows for name in arrays if of_sites(name)}
-        self.journal.save(done.number, dict(arrays), facts, changed)
+        last = done.number == done.of
+        self.journal.save(done.number, dict(arrays), facts, changed, last=last)
 
     def on_round(self, done: Round) -> None:
         """Log how long a finished round took."""

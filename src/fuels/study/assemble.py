@@ -23,7 +23,7 @@ def options_for(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_options(given: Mapping[str, Any], methods: Sequence[str]) -> None:
-    """Refuse an option that none of the methods has."""
+    """Refuse an option that none of the methods of a study has."""
     known = set().union(*(known_options(method) for method in methods))
     for key in given:
         if key not in known:

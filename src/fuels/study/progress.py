@@ -74,6 +74,14 @@ class SpokenPlace:
     def _name(self, settings: Settings) -> str:
         usual = asdict(method_options(settings.method, {}))
         special = {k: v for k, v in settings.options.items() if v != usual[k]}
+        plain = Settings()
+        for key, value, default in (  # what else tells the runs of an experiment apart
+            ("preset", settings.preset, plain.preset),
+            ("hidden", settings.model.hidden, plain.model.hidden),
+            ("newcomers", settings.data.newcomers, plain.data.newcomers),
+        ):
+            if value != default:
+                special[key] = value
         options = ", ".join(f"{key}={value}" for key, value in special.items())
         source = settings.data.source.replace("\\", "/").rsplit("/", 1)[-1]
         parts = [settings.method, short(source, 40), f"seed {settings.seed}", options]
