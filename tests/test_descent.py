@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fuels.descent import Contrast, Terms, descend, differentiate, nothing
+from fuels.descent import Contrast, Terms, descend, descend_on, differentiate, nothing
 from fuels.errors import FuelsError
 from fuels.losses import Inter, Intra
 from fuels.methods.base import MODEL
@@ -122,6 +122,32 @@ def test_a_step_of_sgd_equals_autograd() -> None:
     before, _ = setting([0, 1, 2])
     moved = [not torch.equal(found[f"part {n}"], before.parts[n]) for n in names]
     assert all(moved)
+
+
+@pytest.mark.parametrize("kernels", ["fused", "plain"])
+@pytest.mark.parametrize("optimiser", [Optimiser("adam", 0.01), Optimiser("sgd", 0.1, 0.9)])
+def test_steps_in_turn_change_no_bit(kernels: str, optimiser: Optimiser) -> None:
+    """Three steps that a client takes in one go, against three calls."""
+    left = []
+    for at_once in (True, False):
+        group, batch = setting([0, 1, 2], optimiser, augment=False)
+        use_kernels(kernels)
+        try:
+            if at_once:
+                steps = [group.updates(MODEL, batch.active) for _ in range(3)]
+                encoded, first = descend_on(steps, group.network, group.parts, batch)
+            else:
+                every = [
+                    descend(group.network, group.parts, group.updates(MODEL, batch.active), batch)
+                    for _ in range(3)
+                ]
+                encoded, first = every[-1][0], every[0][1]
+                assert not torch.equal(first["prediction"], every[1][1]["prediction"])
+        finally:
+            use_kernels("auto")
+        memory = [value for slot in group.slots.values() for value in slot.values()]
+        left.append([encoded, first["prediction"], *group.parts.values(), *memory])
+    assert all(torch.equal(one, other) for one, other in zip(*left, strict=True))
 
 
 def test_parts_that_are_not_named_stay() -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from fuels.losses import Inter, Intra, begin_losses, local_losses
 from fuels.model.network import Network, Parts, Target
 from fuels.model.optimiser import Update
+from fuels.model.stages import Stage
 from fuels.training import Batch, gradients, leaves
 
 Terms = tuple[Intra | None, Inter | None]
@@ -36,24 +37,42 @@ def descend(
     Returns the rows encoded on the way, [client, row, d_r], and the terms of L by name, [client].
     L_intra belongs to the part "filter".
     """
-    stages = [update.stage for several in updates.values() for update in several]
-    if None not in stages:
-        found = _client_by_client(network, parts, list(updates), batch, contrast, updates)
+    return descend_on([updates], network, parts, batch, contrast)
+
+
+def descend_on(
+    steps: Sequence[Updates],
+    network: Network,
+    parts: Parts,
+    batch: Batch,
+    contrast: Contrast = nothing,
+) -> Found:
+    """Several steps on one batch, all in the same parts; a client takes all of them in turn.
+
+    Returns the rows as the last step encoded them, and the terms of L before the first.
+    """
+    updates = [update for step in steps for several in step.values() for update in several]
+    if all(update.stage is not None for update in updates):
+        found = _client_by_client(network, parts, list(steps[0]), batch, contrast, steps)
         if found is not None:
             return found[0], found[1]
-    encoded, terms, gradient = _together(network, parts, list(updates), batch, contrast)
-    for name, several in updates.items():
-        whole = gradient[name].contiguous()  # one memory for all: an update may change it
-        for update in several:
-            update(whole)
-    return encoded, terms
+    before: dict[str, Tensor] | None = None
+    for step in steps:
+        encoded, terms, gradient = _together(network, parts, list(step), batch, contrast)
+        before = terms if before is None else before
+        for name, several in step.items():
+            whole = gradient[name].contiguous()  # one memory for all: an update may change it
+            for update in several:
+                update(whole)
+    assert before is not None
+    return encoded, before
 
 
 def differentiate(
     network: Network, parts: Parts, names: Sequence[str], batch: Batch
 ) -> tuple[Tensor, Parts]:
     """L_pred of a batch [client], and its gradient in the named parts."""
-    found = _client_by_client(network, parts, names, batch, nothing, {})
+    found = _client_by_client(network, parts, names, batch, nothing, [])
     _, terms, gradient = found or _together(network, parts, names, batch, nothing)
     return terms["prediction"], gradient
 
@@ -75,44 +94,46 @@ def _client_by_client(
     names: Sequence[str],
     batch: Batch,
     contrast: Contrast,
-    updates: Updates,
+    steps: Sequence[Updates],
 ) -> tuple[Tensor, dict[str, Tensor], Parts] | None:
-    """The same by compiled kernels, with the updates; None where there are none for this network.
+    """The same by compiled kernels, with the steps; None where there are none for this network.
 
-    Where there are updates clients share the memory of one gradient, and none is left to be used.
+    Where there are steps clients share the memory of one gradient, and none is left to be used.
     """
     encoding = network.begin(parts, batch.views, batch.clock)
     if encoding is None:
         return None
-    shared, deep = bool(updates), "encoder" in names
-    losses = begin_losses(
-        parts["decoder"],
-        encoding.encoded,
-        batch_target(network, batch),
-        *contrast(parts),
-        deep=deep,
-        shared=shared,
-    )
-    if losses is None:
-        return None
-    gradient = {"decoder": losses.d_decoder}
-    if losses.d_W is not None:
-        gradient["filter"] = losses.d_W.flatten(1)
+    shared, deep = bool(steps), "encoder" in names
+    target, terms = batch_target(network, batch), contrast(parts)
     tape = encoding.take_tape(shared) if deep else None
-    stages = [encoding.forward(tape, shared), losses.stage()]
-    if tape is not None and losses.d_encoded is not None:
-        gradient["encoder"] = torch.empty(1 if shared else len(batch.y), network.sizes["encoder"])
-        stages.append(encoding.backward(tape, losses.d_encoded, gradient["encoder"], shared))
-    stages += [
-        update.stage(gradient[name], shared)
-        for name, several in updates.items()
-        for update in several
-        if update.stage is not None
-    ]
+    encoder = torch.empty(1 if shared else len(batch.y), network.sizes["encoder"] if deep else 0)
+    stages: list[Stage] = []
+    before: dict[str, Tensor] | None = None
+    for updates in steps or [{}]:
+        losses = begin_losses(
+            parts["decoder"], encoding.encoded, target, *terms, deep=deep, shared=shared
+        )
+        if losses is None:
+            return None
+        before = losses.terms() if before is None else before  # views of what is not there yet
+        gradient = {"decoder": losses.d_decoder}
+        if losses.d_W is not None:
+            gradient["filter"] = losses.d_W.flatten(1)
+        stages += [encoding.forward(tape, shared), losses.stage()]
+        if tape is not None and losses.d_encoded is not None:
+            gradient["encoder"] = encoder
+            stages.append(encoding.backward(tape, losses.d_encoded, encoder, shared))
+        stages += [
+            update.stage(gradient[name], shared)
+            for name, several in updates.items()
+            for update in several
+            if update.stage is not None
+        ]
     encoding.run(*stages)
     if tape is not None:
         encoding.give_tape(tape)
-    return encoding.encoded, losses.terms(), {name: gradient[name] for name in names}
+    assert before is not None
+    return encoding.encoded, before, {name: gradient[name] for name in names}
 
 
 def batch_target(network: Network, batch: Batch) -> Target:

@@ -55,7 +55,8 @@ def adam(
 ) -> Update:
     """One Adam step of param [G, P]: moments m, v [G, P], step [G] int64, active [G] bool.
 
-    The step counts from here on, the parameters move by the update.
+    The step counts from here on, the parameters move by the update; until then the next step may
+    have begun.
     """
     _check("Adam", param, (m, v), active)
     if step.shape != active.shape or step.dtype != torch.int64:
@@ -64,13 +65,14 @@ def adam(
             f"one int64 for each of the {param.shape[0]} clients is needed"
         )
     step += active
+    count = step.clone()
 
     def plain(grad: Tensor) -> None:
-        _plain_adam(param, grad, m, v, step, active, lr, beta1, beta2, eps)
+        _plain_adam(param, grad, m, v, count, active, lr, beta1, beta2, eps)
 
     def stage(compiled: ModuleType, grad: Tensor, shared: bool) -> Stage:
         return Stage(
-            compiled.adam, param, grad, m, v, param.shape[1], shared, step, active,
+            compiled.adam, param, grad, m, v, param.shape[1], shared, count, active,
             float(lr), beta1, beta2, eps,
         )  # fmt: skip
 
