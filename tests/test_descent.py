@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from fuels.descent import Contrast, Terms, descend, descend_on, differentiate, nothing
+from fuels.descent import Contrast, Step, Terms, descend, differentiate, nothing
 from fuels.errors import FuelsError
 from fuels.losses import Inter, Intra
+from fuels.methods import base
 from fuels.methods.base import MODEL
 from fuels.model.backend import use_kernels
 from fuels.model.network import Parts
@@ -37,11 +38,11 @@ def setting(
     return group, list(group.batches(1, augment))[2]
 
 
-def contrast_for(group: Group, batch: Batch, clients: list[int]) -> Contrast:
+def contrast_for(clients: list[int]) -> Contrast:
     given = np.random.default_rng(3).uniform(-1, 1, (2, 3, PERIOD, WIDTH)).astype(np.float32)
     positive, negative = torch.from_numpy(given[:, clients])
 
-    def contrast(parts: Parts) -> Terms:
+    def contrast(parts: Parts, batch: Batch) -> Terms:
         W = parts["filter"].view(-1, PERIOD, PERIOD)
         weight = batch.row_weight
         return Intra(W, 0.1, weight), Inter(positive, negative, 0.1, weight, 5.0)
@@ -64,15 +65,16 @@ def step(
     group, batch = setting(chosen, optimiser, contrasted, windows)
     use_kernels(kernels)  # after the federation was built, which chooses for itself
     try:
-        contrast = contrast_for(group, batch, chosen) if contrasted else nothing
+        contrast = contrast_for(chosen) if contrasted else nothing
         updates = group.updates(names, batch.active)
         anchors = {name: torch.full((1, group.parts[name].shape[1]), 0.5) for name in names}
         for name, several in updates.items():
             several.insert(0, pull(group.parts[name], anchors[name], weight))
-        encoded, terms = descend(group.network, group.parts, updates, batch, contrast)
+        [found] = descend(group.network, group.parts, [Step(batch, updates, contrast)])
     finally:
         use_kernels("auto")
-    left = {"encoded": encoded} | {f"term {name}": value for name, value in terms.items()}
+    left = {"encoded": found.encoded}
+    left |= {f"term {name}": value for name, value in found.terms.items()}
     left |= {f"part {name}": value for name, value in group.parts.items()}
     for name, slot in group.slots.items():
         left |= {f"{key} of {name}": value for key, value in slot.items()}
@@ -126,28 +128,42 @@ def test_a_step_of_sgd_equals_autograd() -> None:
 
 @pytest.mark.parametrize("kernels", ["fused", "plain"])
 @pytest.mark.parametrize("optimiser", [Optimiser("adam", 0.01), Optimiser("sgd", 0.1, 0.9)])
-def test_steps_in_turn_change_no_bit(kernels: str, optimiser: Optimiser) -> None:
-    """Three steps that a client takes in one go, against three calls."""
+@pytest.mark.parametrize("places", [(2, 2, 2), (1, 2, 3), (3, 1, 1)])
+def test_steps_in_one_go_change_no_bit(
+    kernels: str, optimiser: Optimiser, places: tuple[int, ...]
+) -> None:
+    """Three steps, on one batch or on several, in one call and in three."""
     left = []
     for at_once in (True, False):
-        group, batch = setting([0, 1, 2], optimiser, augment=False)
+        group, _ = setting([0, 1, 2], optimiser)
+        every = list(group.batches(1, augment=True))
+        batches = [every[place] for place in places]
+        contrast = contrast_for([0, 1, 2])
         use_kernels(kernels)
         try:
-            if at_once:
-                steps = [group.updates(MODEL, batch.active) for _ in range(3)]
-                encoded, first = descend_on(steps, group.network, group.parts, batch)
-            else:
-                every = [
-                    descend(group.network, group.parts, group.updates(MODEL, batch.active), batch)
-                    for _ in range(3)
-                ]
-                encoded, first = every[-1][0], every[0][1]
-                assert not torch.equal(first["prediction"], every[1][1]["prediction"])
+            steps = [
+                Step(b, group.updates(("filter", *MODEL), b.active), contrast) for b in batches
+            ]
+            calls = [steps] if at_once else [[step] for step in steps]
+            found = [f for call in calls for f in descend(group.network, group.parts, call)]
         finally:
             use_kernels("auto")
         memory = [value for slot in group.slots.values() for value in slot.values()]
-        left.append([encoded, first["prediction"], *group.parts.values(), *memory])
+        terms = [value for each in found for value in each.terms.values()]
+        left.append([found[-1].encoded, *terms, *group.parts.values(), *memory])
     assert all(torch.equal(one, other) for one, other in zip(*left, strict=True))
+    first, *later = (each.terms["prediction"] for each in found)
+    assert not any(torch.equal(first, other) for other in later)
+
+
+def test_how_many_steps_are_taken_at_a_time_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = []
+    for room in (1, base.ENCODED):
+        monkeypatch.setattr(base, "ENCODED", room)
+        with job_of("fuels", small_panel(), rounds=2) as job:
+            job.loop.run()
+            left.append(job.loop.state()[0])
+    assert all(np.array_equal(array, left[1][name]) for name, array in left[0].items())
 
 
 def test_parts_that_are_not_named_stay() -> None:
@@ -170,7 +186,7 @@ def test_a_client_that_sits_out_stays_as_it_is() -> None:
     group, batch = setting([0, 1, 2], augment=False)
     batch.active[:] = torch.tensor([True, False, True])
     before = {name: part.clone() for name, part in group.parts.items()}
-    descend(group.network, group.parts, group.updates(MODEL, batch.active), batch)
+    descend(group.network, group.parts, [Step(batch, group.updates(MODEL, batch.active))])
     for name in MODEL:
         assert torch.equal(group.parts[name][1], before[name][1])
         assert not torch.equal(group.parts[name][0], before[name][0])

@@ -1,13 +1,16 @@
-"""The gradient of a batch, and what is done for it at once: a step of stacked clients.
+"""Steps of stacked clients down the gradient of L: what a batch asks for, and what is done for it.
 
 Where there are compiled kernels for it, a client goes through encoder, losses, gradient and
-optimiser before the next one starts, all of it in the cache (model/stages.py), and the clients
-share the memory of one gradient. Elsewhere autograd finds the gradient of all clients together.
+optimiser of all the steps before the next client starts, all of it in the cache (model/stages.py),
+and the clients share the memory of one gradient. Elsewhere autograd finds the gradient of all
+clients together, step after step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,125 +18,170 @@ from torch import Tensor
 from fuels.losses import Inter, Intra, begin_losses, local_losses
 from fuels.model.network import Network, Parts, Target
 from fuels.model.optimiser import Update
-from fuels.model.stages import Stage
+from fuels.model.stages import Stage, run
 from fuels.training import Batch, gradients, leaves
 
+if TYPE_CHECKING:
+    from fuels.model.fused import Encoding
+
 Terms = tuple[Intra | None, Inter | None]
-Contrast = Callable[[Parts], Terms]  # the contrastive terms of a batch at given parts
+Contrast = Callable[[Parts, Batch], Terms]  # the contrastive terms of a batch at given parts
 Updates = Mapping[str, Sequence[Update]]  # what is done for the gradient of a part, in this order
-Found = tuple[Tensor, dict[str, Tensor]]
 
 
-def nothing(parts: Parts) -> Terms:
+def nothing(parts: Parts, batch: Batch) -> Terms:
     """No contrastive terms: the loss is the prediction loss alone."""
     return None, None
 
 
-def descend(
-    network: Network, parts: Parts, updates: Updates, batch: Batch, contrast: Contrast = nothing
-) -> Found:
+@dataclass(frozen=True)
+class Step:
     """Find the gradient of L (Eq. 15) in the parts that `updates` names, and do the updates.
 
-    Returns the rows encoded on the way, [client, row, d_r], and the terms of L by name, [client].
     L_intra belongs to the part "filter".
     """
-    return descend_on([updates], network, parts, batch, contrast)
+
+    batch: Batch
+    updates: Updates
+    contrast: Contrast = nothing
 
 
-def descend_on(
-    steps: Sequence[Updates],
-    network: Network,
-    parts: Parts,
-    batch: Batch,
-    contrast: Contrast = nothing,
-) -> Found:
-    """Several steps on one batch, all in the same parts; a client takes all of them in turn.
+@dataclass(frozen=True)
+class Found:
+    """What a step finds on its way."""
 
-    Returns the rows as the last step encoded them, and the terms of L before the first.
-    """
-    updates = [update for step in steps for several in step.values() for update in several]
-    if all(update.stage is not None for update in updates):
-        found = _client_by_client(network, parts, list(steps[0]), batch, contrast, steps)
-        if found is not None:
-            return found[0], found[1]
-    before: dict[str, Tensor] | None = None
-    for step in steps:
-        encoded, terms, gradient = _together(network, parts, list(step), batch, contrast)
-        before = terms if before is None else before
-        for name, several in step.items():
-            whole = gradient[name].contiguous()  # one memory for all: an update may change it
-            for update in several:
-                update(whole)
-    assert before is not None
-    return encoded, before
+    encoded: Tensor  # rows [client, row, d_r]; of steps in turn on one batch, those of the last
+    terms: dict[str, Tensor]  # of L, by name, [client]
+
+
+def descend(network: Network, parts: Parts, steps: Sequence[Step]) -> list[Found]:
+    """Take the steps, one after another."""
+    course = _Course(network, parts, shared=True)
+    found = [course.add(step) for step in steps]
+    if None not in found:
+        course.run()
+        return [each.found for each in found if each is not None]
+    return [_together(network, parts, step) for step in steps]
 
 
 def differentiate(
     network: Network, parts: Parts, names: Sequence[str], batch: Batch
 ) -> tuple[Tensor, Parts]:
     """L_pred of a batch [client], and its gradient in the named parts."""
-    found = _client_by_client(network, parts, names, batch, nothing, [])
-    _, terms, gradient = found or _together(network, parts, names, batch, nothing)
-    return terms["prediction"], gradient
+    step = Step(batch, dict.fromkeys(names, ()))
+    course = _Course(network, parts, shared=False)
+    found = course.add(step)
+    if found is None:
+        _, terms, gradient = _by_autograd(network, parts, step)
+        return terms["prediction"], gradient
+    course.run()
+    return found.found.terms["prediction"], {name: found.gradient[name] for name in names}
 
 
-def _together(
-    network: Network, parts: Parts, names: Sequence[str], batch: Batch, contrast: Contrast
+def _together(network: Network, parts: Parts, step: Step) -> Found:
+    """A step of all clients at once."""
+    encoded, terms, gradient = _by_autograd(network, parts, step)
+    for name, several in step.updates.items():
+        whole = gradient[name].contiguous()  # one memory for all: an update may change it
+        for update in several:
+            update(whole)
+    return Found(encoded, terms)
+
+
+def _by_autograd(
+    network: Network, parts: Parts, step: Step
 ) -> tuple[Tensor, dict[str, Tensor], Parts]:
-    """Encoded rows, terms of L and gradient by autograd, for all clients at once."""
+    """Encoded rows, terms of L and gradient."""
+    batch, names = step.batch, list(step.updates)
     moving = leaves(parts, names)
     encoded = network.encode(moving, batch.views, batch.clock)
-    target = batch_target(network, batch)
-    loss, terms = local_losses(moving["decoder"], encoded, target, *contrast(moving))
-    return encoded.detach(), terms, gradients(loss, names, moving)
+    terms = step.contrast(moving, batch)
+    loss, told = local_losses(moving["decoder"], encoded, batch_target(network, batch), *terms)
+    return encoded.detach(), told, gradients(loss, names, moving)
 
 
-def _client_by_client(
-    network: Network,
-    parts: Parts,
-    names: Sequence[str],
-    batch: Batch,
-    contrast: Contrast,
-    steps: Sequence[Updates],
-) -> tuple[Tensor, dict[str, Tensor], Parts] | None:
-    """The same by compiled kernels, with the steps; None where there are none for this network.
+@dataclass(frozen=True)
+class _Added:
+    found: Found
+    gradient: Parts  # [client, P], or [1, P] where the clients share it
 
-    Where there are steps clients share the memory of one gradient, and none is left to be used.
+
+class _Course:
+    """Steps as stages of compiled kernels; nothing is computed before `run`.
+
+    Where the memory of a gradient is shared, none is left to be used.
     """
-    encoding = network.begin(parts, batch.views, batch.clock)
-    if encoding is None:
-        return None
-    shared, deep = bool(steps), "encoder" in names
-    target, terms = batch_target(network, batch), contrast(parts)
-    tape = encoding.take_tape(shared) if deep else None
-    encoder = torch.empty(1 if shared else len(batch.y), network.sizes["encoder"] if deep else 0)
-    stages: list[Stage] = []
-    before: dict[str, Tensor] | None = None
-    for updates in steps or [{}]:
+
+    def __init__(self, network: Network, parts: Parts, shared: bool) -> None:
+        self.network, self.parts, self.shared = network, parts, shared
+        self.stages: list[Stage] = []
+        self.encodings: list[Encoding] = []  # held until they have run
+        self.batch: Batch | None = None  # of the newest
+        # One of each for all steps: by the next one a client has gone back.
+        self.tape: Tensor | None = None
+        self.d_encoder: Tensor | None = None
+
+    def add(self, step: Step) -> _Added | None:
+        """What the step will find; None where there are no kernels for it."""
+        updates = [update for several in step.updates.values() for update in several]
+        stages = [update.stage for update in updates]
+        encoding = None if None in stages else self._encoding(step.batch)
+        if encoding is None:
+            return None
+        deep = "encoder" in step.updates
         losses = begin_losses(
-            parts["decoder"], encoding.encoded, target, *terms, deep=deep, shared=shared
+            self.parts["decoder"],
+            encoding.encoded,
+            batch_target(self.network, step.batch),
+            *step.contrast(self.parts, step.batch),
+            deep=deep,
+            shared=self.shared,
         )
         if losses is None:
             return None
-        before = losses.terms() if before is None else before  # views of what is not there yet
         gradient = {"decoder": losses.d_decoder}
         if losses.d_W is not None:
             gradient["filter"] = losses.d_W.flatten(1)
-        stages += [encoding.forward(tape, shared), losses.stage()]
+        tape = self._tape(encoding) if deep else None
+        self.stages += [encoding.forward(tape, self.shared), losses.stage()]
         if tape is not None and losses.d_encoded is not None:
-            gradient["encoder"] = encoder
-            stages.append(encoding.backward(tape, losses.d_encoded, encoder, shared))
-        stages += [
-            update.stage(gradient[name], shared)
-            for name, several in updates.items()
+            if self.d_encoder is None:
+                clients = 1 if self.shared else encoding.clients
+                self.d_encoder = torch.empty(clients, self.network.sizes["encoder"])
+            gradient["encoder"] = self.d_encoder
+            self.stages.append(
+                encoding.backward(tape, losses.d_encoded, self.d_encoder, self.shared)
+            )
+        self.stages += [
+            update.stage(gradient[name], self.shared)
+            for name, several in step.updates.items()
             for update in several
             if update.stage is not None
         ]
-    encoding.run(*stages)
-    if tape is not None:
-        encoding.give_tape(tape)
-    assert before is not None
-    return encoding.encoded, before, {name: gradient[name] for name in names}
+        return _Added(Found(encoding.encoded, losses.terms()), gradient)
+
+    def _encoding(self, batch: Batch) -> Encoding | None:
+        """Steps in turn on one batch go through the same."""
+        if batch is not self.batch:
+            begun = self.network.begin(self.parts, batch.views, batch.clock)
+            if begun is None:
+                return None
+            self.encodings.append(begun)
+            self.batch = batch
+        return self.encodings[-1]
+
+    def _tape(self, encoding: Encoding) -> Tensor:
+        size = encoding.tape_size * (1 if self.shared else encoding.clients)
+        if self.tape is None or self.tape.numel() != size:
+            self.tape = encoding.take_tape(self.shared)
+        return self.tape
+
+    def run(self) -> None:
+        """All steps of each client, client after client."""
+        if self.encodings:
+            run(self.stages, self.encodings[0].clients)
+            if self.tape is not None:
+                self.encodings[0].give_tape(self.tape)
 
 
 def batch_target(network: Network, batch: Batch) -> Target:

@@ -12,7 +12,7 @@ anew from the download at the start of each round.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -24,7 +24,7 @@ from torch import Tensor
 from fuels.config import Training
 from fuels.data.sample import Sample
 from fuels.data.windows import Dataset
-from fuels.descent import Contrast, descend, differentiate, nothing
+from fuels.descent import Contrast, Step, descend, differentiate, nothing
 from fuels.errors import FuelsError
 from fuels.messages import Arrays, Download, Upload
 from fuels.model.network import Network, Parts
@@ -32,6 +32,7 @@ from fuels.model.optimiser import Update
 from fuels.training import Batch, Group, Optimiser
 
 MODEL = ("encoder", "decoder")
+ENCODED = 8_000_000  # numbers of encoded rows that a group keeps at a time: 32 MB
 
 
 @dataclass(frozen=True)
@@ -204,17 +205,27 @@ class Method(ABC):
 
     def fit(self, group: Group, names: Sequence[str] = MODEL, epochs: int | None = None) -> None:
         """Local epochs on the prediction loss alone, moving the named parts."""
-        for batch in group.batches(epochs or self.facts.local_epochs):
-            self.descend(group, batch, names)
+        for _ in self.descend(group, group.batches(epochs or self.facts.local_epochs), names):
+            pass
 
     def descend(
-        self, group: Group, batch: Batch, names: Sequence[str], contrast: Contrast = nothing
-    ) -> Tensor:
-        """One optimiser step of the named parts; returns the rows encoded on the way."""
-        updates = self.updates(group, batch, names)
-        encoded, terms = descend(group.network, group.parts, updates, batch, contrast)
-        group.record(batch, **terms)
-        return encoded
+        self,
+        group: Group,
+        batches: Iterable[Batch],
+        names: Sequence[str],
+        contrast: Contrast = nothing,
+    ) -> Iterator[tuple[Batch, Tensor]]:
+        """An optimiser step of the named parts for every batch; gives the rows encoded on the way.
+
+        A client takes many steps before the next one starts, as many as the rows have room for.
+        """
+        for several in in_memory(batches, group.network.width):
+            steps = [Step(b, self.updates(group, b, names), contrast) for b in several]
+            for batch, found in zip(
+                several, descend(group.network, group.parts, steps), strict=True
+            ):
+                group.record(batch, **found.terms)
+                yield batch, found.encoded
 
     def updates(self, group: Group, batch: Batch, names: Sequence[str]) -> dict[str, list[Update]]:
         """What is done for the gradient of each named part."""
@@ -223,6 +234,20 @@ class Method(ABC):
     def gradient(self, group: Group, batch: Batch, parts: Parts) -> tuple[Tensor, Parts]:
         """L_pred of one batch [client] and its gradient, at any parts and not only the group's."""
         return differentiate(group.network, parts, MODEL, batch)
+
+
+def in_memory(batches: Iterable[Batch], width: int) -> Iterator[list[Batch]]:
+    """Batches in their order, as many at a time as may be encoded together."""
+    held: list[Batch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.views.shape[0] * batch.views.shape[1] * width
+        if size >= ENCODED:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
 
 
 def at_least(least: int, options: Options, *names: str) -> None:

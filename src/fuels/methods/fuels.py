@@ -105,19 +105,19 @@ class Fuels(Method):
         names = self.stays if options.intra and options.filter else MODEL
         alignment = Alignment(group, download) if download.clients else None
         prototype = self.prototype(group)
-        for batch in group.batches(self.facts.local_epochs, augment=options.intra):
 
-            def contrast(parts: Parts, batch: Batch = batch) -> Terms:
-                """Eq. 15: L = L_pred + L_intra + rho L_inter."""
-                intra = inter = None
-                if options.intra:
-                    W = parts["filter"].view(-1, B, B) if options.filter else None
-                    intra = Intra(W, options.tau, batch.row_weight, options.detach)
-                if alignment is not None:
-                    inter = alignment.term(batch, options.tau, options.rho)
-                return intra, inter
+        def contrast(parts: Parts, batch: Batch) -> Terms:
+            """Eq. 15: L = L_pred + L_intra + rho L_inter."""
+            intra = inter = None
+            if options.intra:
+                W = parts["filter"].view(-1, B, B) if options.filter else None
+                intra = Intra(W, options.tau, batch.row_weight, options.detach)
+            if alignment is not None:
+                inter = alignment.term(batch, options.tau, options.rho)
+            return intra, inter
 
-            encoded = self.descend(group, batch, names, contrast)
+        batches = group.batches(self.facts.local_epochs, augment=options.intra)
+        for batch, encoded in self.descend(group, batches, names, contrast):
             if batch.last_epoch:
                 prototype.add(encoded[:, :B], batch.index, batch.complete)
         value = prototype.value().cpu().numpy()

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fuels.descent import descend_on
+from fuels.descent import Step, descend
 from fuels.messages import Arrays, Download, Upload
 from fuels.methods.base import MODEL, Options, at_least, positive, stacked
 from fuels.methods.fedavg import FedAvg
@@ -72,7 +72,7 @@ class PFedMe(FedAvg):
         inner = Optimiser("sgd", rate) if rate else self.facts.optimiser
         slots = {name: inner.fresh(theta[name]) for name in MODEL}
         for batch in group.batches(self.facts.local_epochs):
-            steps = [
+            updates = [
                 {
                     n: [
                         pull(theta[n], w[n], options.lam),
@@ -82,8 +82,8 @@ class PFedMe(FedAvg):
                 }
                 for _ in range(options.inner_steps)
             ]
-            _, terms = descend_on(steps, group.network, theta, batch)
-            group.record(batch, **terms)
+            first, *_ = descend(group.network, theta, [Step(batch, each) for each in updates])
+            group.record(batch, **first.terms)
             on = batch.active.unsqueeze(1).to(batch.x.dtype)  # 0: nothing to learn from here
             for n in MODEL:
                 w[n].lerp_(theta[n], on * options.eta * options.lam)
