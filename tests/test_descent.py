@@ -163,7 +163,8 @@ def test_how_many_steps_are_taken_at_a_time_changes_no_bit(monkeypatch: pytest.M
         with job_of("fuels", small_panel(), rounds=2) as job:
             job.loop.run()
             left.append(job.loop.state()[0])
-    assert all(np.array_equal(array, left[1][name]) for name, array in left[0].items())
+    for name, array in left[0].items():
+        np.testing.assert_array_equal(array, left[1][name], err_msg=name)  # NaN equals NaN here
 
 
 def test_parts_that_are_not_named_stay() -> None:
