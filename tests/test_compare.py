@@ -149,6 +149,13 @@ def test_methods_say_what_the_reader_should_know() -> None:
     assert any(note.startswith("pFedMe takes 5 gradient steps on a batch") for note in notes(found))
 
 
+def test_rows_that_are_mixtures_say_so() -> None:
+    alone = record("fuels", 0, [1.0, 2.0])
+    mixed = replace(alone, mixture={"model_led": 0.4})
+    told = ["local experts" in " ".join(notes(compare([[each]]))) for each in (alone, mixed)]
+    assert told == [False, True]
+
+
 def test_the_spread_of_the_average_over_sources() -> None:
     def of(first: float, second: float) -> Comparison:
         return compare([[record("fuels", 0, [first]), record("fuels", 1, [second])]])

@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.experiments.base import Budget, Context, Experiment, Result
-from fuels.experiments.grid import WIDE_RANGE, Variant, common_footer, study, title_of
+from fuels.experiments.grid import (
+    WIDE_RANGE,
+    Variant,
+    common_footer,
+    panel_title,
+    study,
+    title_of,
+)
 from fuels.federation.loop import BYTES
 from fuels.methods import METHODS
 from fuels.report.style import METHOD, QUIET, RIVAL, Look, figure, legend, log_scale, number
@@ -113,7 +120,7 @@ def draw(found: Mapping[str, Comparison]) -> Figure:
         log = log_scale(axis, "x", amounts, WIDE_RANGE)
         log_scale(axis, "y", losses, WIDE_RANGE)
         axis.set_xlabel(f"MB per client so far{' (log scale)' if log else ''}")
-        axis.set_title(title_of(source), loc="left", size=10, pad=6)
+        axis.set_title(panel_title(source, len(found)), loc="left", size=10, pad=6)
     axes[0].set_ylabel("training MSE (z-scored)")
     legend(picture, axes[0])
     return picture

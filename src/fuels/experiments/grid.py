@@ -20,6 +20,7 @@ from fuels.report.style import (
     legend,
     log_scale,
     number,
+    short,
 )
 from fuels.report.tables import Cell, Column, Table
 from fuels.study.compare import Comparison, compare, spread
@@ -60,6 +61,11 @@ def study(context: Context, variants: Sequence[Variant]) -> dict[str, Comparison
 
 def title_of(source: str) -> str:
     return TITLES.get(source, source_name(source).rsplit(".", 1)[0])
+
+
+def panel_title(source: str, panels: int) -> str:
+    """A source over its panel, not longer than there is room."""
+    return short(title_of(source), 80 // panels)
 
 
 def wide_table(
@@ -198,7 +204,7 @@ def dots(
             )
         log_scale(axis, "x", means, 0 if wide else math.inf, narrow=len(found) > 1)
         axis.set_xlabel(f"MSE (z-scored{', log scale' if wide else ''})")
-        axis.set_title(title_of(source), loc="left", size=10, pad=6)
+        axis.set_title(panel_title(source, len(found)), loc="left", size=10, pad=6)
         axis.margins(x=0.22)
         if len(found) > 1:  # a narrow panel needs more of its width for the numbers at the right
             low, high = axis.get_xlim()

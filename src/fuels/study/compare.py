@@ -205,6 +205,11 @@ def general_notes(comparison: Comparison) -> list[str]:
     ]
     if (ahead := record.settings.get("windows", {}).get("horizon", 1)) > 1:
         found.append(f"One-step errors, of models that forecast {ahead} steps ahead.")
+    if record.mixture:
+        found.append(
+            "mixture.on: a method's row is the mixture of its model with local experts, not the"
+            " model alone."
+        )
     found += own_ways(comparison) + remarks(comparison)
     if len(comparison.methods) > 1:
         found.append(
