@@ -167,13 +167,11 @@ def heading(experiment: Experiment, context: Context, command: str) -> list[str]
     """What was run: the command, the data, the size and the seeds."""
     names = ", ".join(source_name(source) for source in context.sources)
     seeds = ", ".join(str(seed) for seed in context.seeds)
-    plural = "s" if len(context.seeds) > 1 else ""
-    return [
-        f"`{command}`",
-        "",
-        f"Data {names}; {context.clients or 'all'} clients, {context.rounds} rounds,"
-        f" seed{plural} {seeds}; {experiment.setting}.",
-    ]
+    parts = [f"{context.clients or 'all'} clients"]
+    if experiment.methods:  # else nothing is trained
+        parts.append(f"{context.rounds} round{'s' * (context.rounds != 1)}")
+    parts.append(f"seed{'s' * (len(context.seeds) > 1)} {seeds}")
+    return [f"`{command}`", "", f"Data {names}; {', '.join(parts)}; {experiment.setting}."]
 
 
 def source_name(source: str) -> str:
