@@ -26,6 +26,12 @@ settings.load_profile("repeatable")
 Fuels = Callable[..., tuple[int, str, str]]
 
 
+@pytest.fixture(autouse=True)
+def every_round_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a disk is so slow that rounds would be left out (journal.py)."""
+    monkeypatch.setattr("fuels.federation.journal.QUICK", 60.0)
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A file of seven clients, in a folder of its own."""

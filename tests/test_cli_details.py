@@ -95,6 +95,12 @@ def test_notes_stand_once_and_only_above_a_run_that_begins(fuels: Fuels, csv: st
         assert code == 1 and not out and len(err.splitlines()) == 1
 
 
+def test_a_note_on_the_data_stands_once_above_a_study(fuels: Fuels, data: Path) -> None:
+    words = ["--data", str(data), "--methods", "fuels,solo", "--rounds", "1", "--period", "12"]
+    code, _, err = fuels("compare", *words, "--set", "model.hidden=4", "--threads", "1")
+    assert code == 0 and err.count("the data repeat every 24 steps") == 1
+
+
 @pytest.mark.parametrize("width", ["80", "120"])
 def test_help_reads_as_prose(fuels: Fuels, monkeypatch: pytest.MonkeyPatch, width: str) -> None:
     """Paragraphs fill the width: a line ends early only where the next word would not fit."""

@@ -107,6 +107,7 @@ def test_rounds_are_left_out_while_saving_would_take_more_than_its_share(
         clock[0] += 3.0
         whole(self, *given)
 
+    monkeypatch.setattr("fuels.federation.journal.QUICK", 0.1)
     monkeypatch.setattr("fuels.federation.journal.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(Journal, "_save_whole", slow)
     journal, kept = Journal(path, share=0.1), []

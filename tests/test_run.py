@@ -10,6 +10,7 @@ import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -253,6 +254,31 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, panel: Panel, monkeypatch) ->
     with pytest.raises(FuelsError, match="No space left on device"):
         run(settings, engine, folder, panel=panel, plots=False)
     assert load_state(folder.checkpoint)[1]["round"] == 2
+    run(settings, engine, folder, panel=panel, resume=True, plots=False)
+    do_run(tmp_path / "whole", settings, panel)
+    assert results(tmp_path / "r") == results(tmp_path / "whole")
+
+
+def test_rounds_without_a_checkpoint_are_trained_again(
+    tmp_path: Path, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where saving is slow only the first round and the last are saved: the end is the same."""
+    import fuels.federation.checkpoint as checkpoint
+
+    monkeypatch.setattr("fuels.federation.journal.QUICK", -1.0)
+    monkeypatch.setattr("fuels.run.SAVING", 1e-9)
+    settings, engine, folder = small(), Engine(threads=1), RunFolder(tmp_path / "r")
+    real = checkpoint.write_arrays
+
+    def stopping(*given: Any) -> None:
+        real(*given)
+        if len(folder.history()) == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(checkpoint, "write_arrays", stopping)
+        run(settings, engine, folder, panel=panel, plots=False)
+    assert load_state(folder.checkpoint)[1]["round"] == 1 and len(folder.history()) == 4
     run(settings, engine, folder, panel=panel, resume=True, plots=False)
     do_run(tmp_path / "whole", settings, panel)
     assert results(tmp_path / "r") == results(tmp_path / "whole")

@@ -16,6 +16,7 @@ from fuels.errors import FuelsError, InterruptedRunError
 
 def main() -> None:
     """Entry point: an error that is not a bug becomes one line and a non-zero exit."""
+    _told.clear()
     warnings.showwarning = _show_warning
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # an id that the terminal cannot show is no error
