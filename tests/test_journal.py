@@ -118,6 +118,23 @@ def test_rounds_are_left_out_while_saving_would_take_more_than_its_share(
     assert kept == [1, 1, 3, 3, 5, 6]  # 14 and 28 seconds after; the last one in any case
 
 
+def test_what_changed_in_rounds_left_out_is_in_the_next_small_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, path, made = [100.0], tmp_path / "state.safetensors", states(5, share=1)
+    monkeypatch.setattr("fuels.federation.journal.QUICK", -1.0)
+    monkeypatch.setattr("fuels.federation.journal.time.monotonic", lambda: clock[0])
+    journal = Journal(path, share=0.1)
+    save(journal, 1, *made[0])
+    journal.took = 1000.0  # and yet a minute later the next one is due
+    for number, (arrays, rows) in enumerate(made[1:], 2):
+        clock[0] += 25.0
+        save(journal, number, arrays, rows)
+        saved = 1 if number < 4 else number  # after 75 seconds; that one took no time
+        assert_last(path, made[saved - 1][0], saved)
+    assert files(tmp_path) == ["state-1.safetensors", "state-2.safetensors", "state.safetensors"]
+
+
 def test_a_damaged_small_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
     journal = Journal(path)

@@ -319,7 +319,7 @@ def costs(sizes: Sizes, methods: Sequence[str] = tuple(COSTS)) -> list[Cost]:
 
 def known(methods: str) -> list[str]:
     """Methods between commas, or all that have a formula."""
-    if methods == "all":
+    if methods.strip(" ,") == "all":
         return list(COSTS)
     names = list(dict.fromkeys(word.strip() for word in methods.split(",") if word.strip()))
     if not names:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fuels.config import Engine, Settings, merge, nearest
+from fuels.config import Engine, Settings, check, merge, nearest
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.report.style import save
@@ -108,6 +108,7 @@ class Context:
 
     def dataset(self, settings: Settings) -> Dataset:
         """The data of a run, without training; a file is read once for all runs."""
+        check(settings)
         return self.store.dataset(settings)
 
     def runs(self, wanted: Sequence[Settings], *, with_folder: bool = False) -> list[RunResult]:

@@ -101,7 +101,7 @@ def run(context: Context) -> Result:
 
 def read_options(context: Context) -> tuple[tuple[int, ...], float]:
     days, [share, *more] = context.numbers("days"), context.numbers("share")
-    if any(day < 1 or day != int(day) for day in days):
+    if any(day < 1 or not day.is_integer() for day in days):
         raise FuelsError(f"--option days={context.options['days']}: whole numbers from 1 on")
     if more or not 0 < share < 1:
         raise FuelsError(f"--option share={context.options['share']}: one number between 0 and 1")

@@ -197,12 +197,17 @@ def _spread(dataset: Dataset) -> list[list[Cell]]:
         f"mean of {part_names(dataset)[1]}, less that of {part_names(dataset)[0]} (standard"
         " deviations)": evening_lead(dataset),
         "phase of the highest mean": peak_phases(dataset).astype(np.float64),
-        "mean divergence of the day from those of others (nats)": others,
+        f"mean divergence of the {whole(dataset)} from those of others (nats)": others,
     }
     return [
         [name, *(float(f(values)) for f in (np.min, np.median, np.max))]
         for name, values in figures.items()
     ]
+
+
+def whole(dataset: Dataset) -> str:
+    """What the period is called."""
+    return "day" if is_a_day(dataset) else "period"
 
 
 def part_names(dataset: Dataset) -> tuple[str, str]:
@@ -218,7 +223,7 @@ def part_names(dataset: Dataset) -> tuple[str, str]:
 def draw_pair(dataset: Dataset, pair: tuple[int, int]) -> Figure:
     """Above, the days of two clients; below, how their mornings and evenings are distributed."""
     words, day = part_names(dataset), is_a_day(dataset)
-    unit = "day" if day else "period"
+    unit = whole(dataset)
     labels = ["mean", f"middle 80 % of the {unit}s", *words]
     picture, axes = figure(
         2,
@@ -294,7 +299,7 @@ def draw_map(dataset: Dataset, everyone: Floats) -> Figure:
         [absent],
         title="The map of the cells",
         subtitle="Clients of the federation, coloured by level (left) and by the kind of their mean"
-        " training day (right).",
+        f" training {whole(dataset)} (right).",
         footer=origin(dataset),
         height=4.6,
     )

@@ -70,4 +70,4 @@ class _Saver:
     ) -> None:
         self.look.on_round(done)
         every = {**arrays, **prefixed(SEEN, self.look.arrays())}
-        self.journal.save(done.number, every, facts, {}, last=done.number == done.of)
+        self.journal.save(done.number, every, facts, {}, last=done.last)

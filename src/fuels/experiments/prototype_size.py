@@ -10,7 +10,7 @@ from fuels.experiments.grid import Variant, study, sweep, wide_table
 
 def run(context: Context) -> Result:
     given = context.numbers("hidden")
-    if any(size < 1 or size != int(size) for size in given):
+    if any(size < 1 or not size.is_integer() for size in given):
         raise FuelsError(f"--option hidden={context.options['hidden']}: whole numbers from 1 on")
     sizes = [int(size) for size in given]
     variants = [Variant(str(size), changes={"model": {"hidden": size}}) for size in sizes]

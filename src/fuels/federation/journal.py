@@ -29,6 +29,7 @@ Rows = Mapping[str, NDArray[np.int64]]  # of some arrays: the rows that changed
 FIRST = "first"  # prefix of the arrays of which a small file holds some rows only
 LARGEST = 0.25  # of the whole: with more changed, the whole is written; the rows are held twice
 QUICK = 0.1  # seconds: what takes no longer is saved in every round
+LONGEST = 60.0  # seconds: that long ago the last save may be, however long it took
 
 
 class Journal:
@@ -38,6 +39,7 @@ class Journal:
         self.path = path
         self.share = share  # of the time that saving may take; 1: every round is saved
         self.took = self.ended = 0.0  # how long the last save took, and when it was over
+        self.missed: Rows | None = None  # what changed in rounds that were left out
         self.round = -1  # of the state that was saved last, here and in this process
         self.whole = self.since = 0  # bytes of the whole state, and of what changed since
         self.steps = 0  # small files that belong to it
@@ -57,8 +59,12 @@ class Journal:
         The last round always is: what comes after it may take long.
         """
         begun = time.monotonic()
-        spared = self.took > QUICK and begun - self.ended < self.took * (1 / self.share - 1)
-        if spared and not last:
+        follows = number == self.round + 1 and bool(self.stamp)
+        if follows and self.missed is not None:
+            changed = _united(self.missed, changed)
+        pause = min(LONGEST, self.took * (1 / self.share - 1))
+        if self.took > QUICK and begun - self.ended < pause and not last:
+            self.round, self.missed = number, changed
             return
         size = sum(
             array.nbytes * len(changed[name]) // max(1, len(array))
@@ -66,13 +72,12 @@ class Journal:
             else array.nbytes
             for name, array in arrays.items()
         )
-        follows = number == self.round + 1 and self.stamp
         if not follows or size > LARGEST * self.whole or self.since + size > self.whole:
             self._save_whole(arrays, facts)
         else:
             self._save_step(arrays, facts, changed)
             self.since += size
-        self.round, self.ended = number, time.monotonic()
+        self.round, self.missed, self.ended = number, None, time.monotonic()
         self.took = self.ended - begun
 
     def _save_whole(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
@@ -137,3 +142,8 @@ class Journal:
 
     def _step(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.stem}-{number}{self.path.suffix}")
+
+
+def _united(one: Rows, other: Rows) -> Rows:
+    """The rows that changed in two rounds; of an array that is not in both, all may have."""
+    return {name: np.union1d(one[name], other[name]) for name in one.keys() & other.keys()}

@@ -46,6 +46,7 @@ class Round:
     failures: list[Failure] = field(default_factory=list)
     stages: dict[str, float] = field(default_factory=dict)  # seconds
     touched: NDArray[np.int64] | None = None  # rows of the sites' state that changed; None: all
+    last: bool = False  # training is over
 
     def line(self) -> dict[str, Any]:
         """The round without anything that differs between two equal runs."""
@@ -58,7 +59,7 @@ class Round:
 
 
 class Watcher(Protocol):
-    """Is told of every finished round, after its state was saved."""
+    """Is told of every finished round, after its state was saved, if it was due."""
 
     def on_round(self, done: Round) -> None: ...
 
@@ -155,6 +156,7 @@ class Loop:
                 self._note([each for each in answers if isinstance(each, Report)], done)
         done.touched = self.transport.touched()
         self._finish(done, upload, download)
+        done.last = self.finished
         return done
 
     def _train(self, done: Round) -> tuple[Download, list[Reply]]:

@@ -12,7 +12,7 @@ anew from the download at the start of each round.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -205,8 +205,7 @@ class Method(ABC):
 
     def fit(self, group: Group, names: Sequence[str] = MODEL, epochs: int | None = None) -> None:
         """Local epochs on the prediction loss alone, moving the named parts."""
-        for _ in self.descend(group, group.batches(epochs or self.facts.local_epochs), names):
-            pass
+        self.descend(group, group.batches(epochs or self.facts.local_epochs), names)
 
     def descend(
         self,
@@ -214,8 +213,9 @@ class Method(ABC):
         batches: Iterable[Batch],
         names: Sequence[str],
         contrast: Contrast = nothing,
-    ) -> Iterator[tuple[Batch, Tensor]]:
-        """An optimiser step of the named parts for every batch; gives the rows encoded on the way.
+        use: Callable[[Batch, Tensor], None] | None = None,
+    ) -> None:
+        """An optimiser step of the named parts for every batch; `use` gets the encoded rows.
 
         A client takes many steps before the next one starts, as many as the rows have room for.
         """
@@ -225,7 +225,8 @@ class Method(ABC):
                 several, descend(group.network, group.parts, steps), strict=True
             ):
                 group.record(batch, **found.terms)
-                yield batch, found.encoded
+                if use is not None:
+                    use(batch, found.encoded)
 
     def updates(self, group: Group, batch: Batch, names: Sequence[str]) -> dict[str, list[Update]]:
         """What is done for the gradient of each named part."""

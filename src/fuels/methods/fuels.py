@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fuels.data.windows import Dataset
 from fuels.descent import Terms
@@ -116,10 +117,12 @@ class Fuels(Method):
                 inter = alignment.term(batch, options.tau, options.rho)
             return intra, inter
 
-        batches = group.batches(self.facts.local_epochs, augment=options.intra)
-        for batch, encoded in self.descend(group, batches, names, contrast):
+        def average(batch: Batch, encoded: Tensor) -> None:
             if batch.last_epoch:
                 prototype.add(encoded[:, :B], batch.index, batch.complete)
+
+        batches = group.batches(self.facts.local_epochs, augment=options.intra)
+        self.descend(group, batches, names, contrast, average)
         value = prototype.value().cpu().numpy()
         noised = add_noise(
             value,

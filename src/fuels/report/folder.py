@@ -175,8 +175,7 @@ class RunFolder:
         self._append(self.metrics, done.line())
         rows = done.touched
         changed = {} if rows is None else {name: rows for name in arrays if of_sites(name)}
-        last = done.number == done.of
-        self.journal.save(done.number, dict(arrays), facts, changed, last=last)
+        self.journal.save(done.number, dict(arrays), facts, changed, last=done.last)
 
     def on_round(self, done: Round) -> None:
         """Log how long a finished round took."""
