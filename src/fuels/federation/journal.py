@@ -40,7 +40,7 @@ class Journal:
         self.share = share  # of the time that saving may take; 1: every round is saved
         self.took = self.ended = 0.0  # how long the last save took, and when it was over
         self.missed: Rows | None = None  # what changed in rounds that were left out
-        self.round = -1  # of the state that was saved last, here and in this process
+        self.round = -1  # the newest that was given to save, here and in this process
         self.whole = self.since = 0  # bytes of the whole state, and of what changed since
         self.steps = 0  # small files that belong to it
         self.stamp = ""
