@@ -201,6 +201,12 @@ def test_a_setting_that_cannot_work_is_refused_before_anything_runs(
     ]
     with pytest.raises(FuelsError, match="client c2 has training periods without values"):
         ensure_runs(wanted, ENGINE, Store(tmp_path / "store"), teller=Quiet())
+    # Where a seed draws the clients, each seed is asked, wherever the late client turns up.
+    drawn = [replace(wanted[1], data=replace(wanted[1].data, clients=3), seed=s) for s in range(9)]
+    late = ["c2" in Store().dataset(settings).ids for settings in drawn]
+    without, holding = drawn[late.index(False)], drawn[late.index(True)]
+    with pytest.raises(FuelsError, match="client c2 has training periods without values"):
+        ensure_runs([without, holding, without], ENGINE, Store(tmp_path / "store"), teller=Quiet())
 
 
 def test_a_failed_run_is_named_and_the_others_are_kept(tmp_path: Path, data: Path) -> None:

@@ -163,8 +163,9 @@ def ensure_runs(
     teller: Teller,
 ) -> list[RunResult]:
     """Many runs in the order asked for."""
-    # What cannot work is refused before hours are spent on the others; a seed changes none of it.
-    for settings in {repr(replace(each, seed=0)): each for each in wanted}.values():
+    # What cannot work is refused before hours are spent on the others. A seed matters to that only
+    # where it draws clients.
+    for settings in {repr(_without_idle_seed(each)): each for each in wanted}.values():
         check(settings)
         dataset = store.dataset(settings)
         make_method(spelt_out(settings), dataset)
@@ -182,6 +183,11 @@ def ensure_runs(
                 " all runs before it are kept and will not be done again"
             ) from error
     return done
+
+
+def _without_idle_seed(settings: Settings) -> Settings:
+    drawn = settings.data.clients or settings.data.newcomers
+    return settings if drawn else replace(settings, seed=0)
 
 
 def _train(
