@@ -93,6 +93,13 @@ def test_the_table_by_hand() -> None:
     assert any("ridge has a lower MSE than FUELS" in note for note in notes(found))
 
 
+def test_the_title_names_all_rounds_where_patience_ended_runs() -> None:
+    long, short = record("fuels", 0, [1.0, 2.0]), record("solo", 0, [1.0, 2.0])
+    assert "2 clients, 10 rounds, split" in table(compare([[long], [short]])).title
+    short = replace(short, history={"clients": np.full(4, 2)})
+    assert "2 clients, 4 to 10 rounds, split" in table(compare([[long], [short]])).title
+
+
 def test_a_client_drawn_by_several_seeds_counts_once() -> None:
     found = compare(
         [

@@ -171,9 +171,12 @@ def default_title(comparison: Comparison) -> str:
     record = comparison.record
     data = f"{record.data['name']}{' (synthetic data)' if record.data['synthetic'] else ''}"
     train, val, test = record.data["periods"]
+    # Patience ends runs at different rounds.
+    rounds = sorted({r.rounds for row in comparison.rows for r in row.records})
+    spelt = str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
     return (
-        f"Test errors on {data}, {len(record.clients)} clients, {record.rounds} rounds, split"
-        f" {train}/{val}/{test}"
+        f"Test errors on {data}, {len(record.clients)} clients,"
+        f" {spelt} round{'s' * (rounds != [1])}, split {train}/{val}/{test}"
     )
 
 
