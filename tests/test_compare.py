@@ -185,6 +185,15 @@ def test_methods_with_ways_of_their_own_are_named() -> None:
     )
     [note] = [note for note in notes(found) if "own optimiser" in note]
     assert note.startswith("FedDA") and "SGD 0.01 with momentum 0.9, 10 % of the clients" in note
+    # Of two, it is still FedDA that has its own, in whichever order.
+    pair = compare([[record("fedda", 0, [1.0], **own)], [record("fuels", 0, [1.0])]])
+    [note] = [note for note in notes(pair) if "own optimiser" in note]
+    assert note.startswith("FedDA") and note.endswith(
+        "the others Adam 0.001, 100 % of the clients."
+    )
+    # All of one way have none to tell of.
+    alone = compare([[record("fedda", 0, [1.0], **own)]])
+    assert not any("own optimiser" in note for note in notes(alone))
 
 
 def test_records_stay_small(tmp_path: Path) -> None:

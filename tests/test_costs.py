@@ -62,6 +62,12 @@ def test_appendix_formulas() -> None:
     assert found["perfedavg"].infer_appendix == (11 + 2) * (fe + fd)
     assert found["fedavg"].infer_appendix == 11 * (fe + fd)
     assert found["pfedme"].train_appendix is None
+    # (1 - 1/2) 100^2 - 100/2 divergences; 1 is what it prints for a mean.
+    servers = {name: cost.server_appendix for name, cost in found.items()}
+    assert servers["fuels"] == 4950 and servers["fedavg"] == servers["perfedavg"] == 1
+    assert servers["pfedme"] is servers["solo"] is None
+    [few] = costs(Sizes(clients=8, selection=0.3), ["fuels"])
+    assert few.server_appendix == pytest.approx(15.12) and few.pairs == 2 * 6 + 1
 
 
 @pytest.mark.parametrize(("clients", "selection"), [(100, 1.0), (100, 0.1), (40, 0.25)])

@@ -28,7 +28,7 @@ class Constants:
     gap: float  # Lambda: loss of a client at the start, less that of its best model
     gradient: float  # G: bound of the expected norm of a gradient
     smoothness: float  # L_1: L(w) - L(v) <= <grad L(v), w - v> + L_1 ||w - v||^2
-    coupling: float  # L_h: Lipschitz constant of L_inter in the encoder of another client
+    coupling: float  # L_h: Lipschitz constant of L_inter in the encoder of any client
     rho: float  # weight of L_inter
     clients: int  # N
     selection: float  # alpha

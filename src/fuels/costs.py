@@ -145,7 +145,7 @@ class Cost:
     train: int  # of a client
     infer_appendix: int | None  # of a client, over the test part
     infer: int
-    server_appendix: str  # as printed there, or empty
+    server_appendix: float | None  # the appendix's entry for the server; see `appendix_pairs`
     server: int  # of the server
     pairs: int  # divergences the server computes
     total_up: int  # numbers of all clients over all rounds
@@ -253,7 +253,7 @@ def _fuels(s: Sizes) -> Cost:
         train_appendix=s.iterations * (3 * s.encode + 2 * s.filter + 2 * s.decode),
         train=s.iterations * (batch + similarity),
         server=server,
-        server_appendix="(α - α²/2) N² - α/2 N",
+        server_appendix=appendix_pairs(s.clients, s.selection or 1.0),
         pairs=pairs,
         first_down=0,
     )
@@ -270,7 +270,7 @@ def _cost(
     train: int | None = None,
     own: float = 1.0,
     server: int | None = None,
-    server_appendix: str | None = None,
+    server_appendix: float | None = None,
     pairs: int = 0,
     adaptation: int = 0,
     first_up: int | None = None,
@@ -280,8 +280,8 @@ def _cost(
     chosen, tested = s.chosen(own), s.test_periods * (s.encode + s.decode)
     later = (s.rounds - 1) * chosen  # in round 1 every client takes part
     appendix = train_appendix is not None
-    if server_appendix is None:
-        server_appendix = "1" if appendix else ""
+    if server_appendix is None and appendix:
+        server_appendix = 1.0  # as printed there: one mean
     return Cost(
         method=method,
         title=title,
@@ -336,5 +336,8 @@ def _formula(name: str) -> Callable[[Sizes], Cost]:
 
 
 def appendix_pairs(clients: int, selection: float) -> float:
-    """The appendix's server entry as a number: (alpha - alpha^2 / 2) N^2 - alpha N / 2."""
+    """The appendix's server entry for FUELS: (alpha - alpha^2 / 2) N^2 - alpha N / 2.
+
+    It is the divergences computed in a round, to the rounding of alpha N to whole clients.
+    """
     return (selection - selection**2 / 2) * clients**2 - selection * clients / 2

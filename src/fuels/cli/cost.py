@@ -92,7 +92,8 @@ def cost_command(
     say(
         console,
         "Operations are multiply-adds of matrix products. appendix: as the paper's complexity"
-        " table counts, a backward pass for a forward pass; code: what is really multiplied.",
+        " table counts, a backward pass for a forward pass; code: what is really multiplied. The"
+        " appendix counts the server's work in divergences of pairs, and one for a mean.",
     )
 
 
@@ -123,18 +124,22 @@ def work_table(found: Sequence[Cost], sizes: Sizes) -> Table:
             Column("method"),
             Column("training, client", "appendix"),
             Column("training, client", "code"),
+            Column("inference, client", "appendix"),
             Column("inference, client", "code"),
+            Column("server", "appendix"),
+            Column("divergences", "code"),
             Column("server", "code"),
-            Column("divergences", "pairs"),
         ],
         rows=[
             [
                 c.title,
                 None if c.train_appendix is None else c.train_appendix / 1e6,
                 c.train / 1e6,
+                None if c.infer_appendix is None else c.infer_appendix / 1e6,
                 c.infer / 1e6,
-                c.server / 1e6,
+                c.server_appendix,
                 c.pairs,
+                c.server / 1e6,
             ]
             for c in found
         ],

@@ -164,10 +164,11 @@ def run_experiment(
         raise FuelsError(
             f"--data: two are called {twice}, and so would be their tables; rename one of them"
         )
-    if any(source.startswith("synthetic:") for source in data or experiment.sources):
+    sources = data or experiment.usual_sources()
+    if any(source.startswith("synthetic:") for source in sources):
         refuse_idle(merge(Settings(), {"data": changes.get("data", {})}, "--set").data)
     context = Context(
-        sources=data or experiment.sources,
+        sources=sources,
         budget=replace(experiment.budget(scale), **size),
         out=out,
         changes=changes,
@@ -186,7 +187,7 @@ def run_experiment(
         )
     need_writable(out, records)
     with shared.going_on(f"fuels experiment {experiment.name}"):
-        result = experiment.run(context)
+        result = experiment.result(context)
         files = write(experiment, context, result, shared.command_line())
     console = Console()
     more = f", with {len(files) - 1} more files beside it" if len(files) > 1 else ""

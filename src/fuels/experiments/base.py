@@ -7,8 +7,9 @@ nothing about the experiment. Writing files and printing are done once, for all,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,12 +132,33 @@ class Experiment:
     quick: Budget  # within 5 minutes on 2 cores
     paper: Budget
     sources: tuple[str, ...] = NET  # data where none are named
+    find_data: Callable[[], str] | None = None  # or where they lie, if they are not embedded
     methods: tuple[str, ...] = ("fuels",)  # that it trains
+    # Of what `run` looks at one only; of several it is asked for each in turn.
+    one_source: bool = False
+    one_seed: bool = False
     options: Mapping[str, str] = field(default_factory=dict)  # its own, with their defaults
     setting: str = "all else as in the paper unless the command says otherwise"
 
     def budget(self, scale: str) -> Budget:
         return self.quick if scale == "quick" else self.paper
+
+    def usual_sources(self) -> tuple[str, ...]:
+        """The data that it takes where none are named."""
+        return self.sources if self.find_data is None else (self.find_data(),)
+
+    def result(self, context: Context) -> Result:
+        """What it finds on all data and with all seeds of the context."""
+        sources = [(each,) for each in context.sources] if self.one_source else [context.sources]
+        seeds = [(each,) for each in context.seeds] if self.one_seed else [context.seeds]
+        found = {
+            _label(source * (len(sources) > 1), seed * (len(seeds) > 1)): self.run(
+                replace(context, sources=source, budget=replace(context.budget, seeds=seed))
+            )
+            for source in sources
+            for seed in seeds
+        }
+        return next(iter(found.values())) if len(found) == 1 else _side_by_side(found)
 
     def own_options(self, given: Mapping[str, str]) -> dict[str, str]:
         """Its options with their defaults; unknown ones are refused."""
@@ -145,6 +167,31 @@ class Experiment:
                 hint = nearest(name, self.options) if self.options else ", nor any other"
                 raise FuelsError(f"experiment {self.name} has no option {name}{hint}")
         return {**self.options, **given}
+
+
+def _label(sources: Sequence[str], seeds: Sequence[int]) -> str:
+    """What tells one of several results from the others."""
+    names = [Path(source_name(source)).stem for source in sources]
+    return ", ".join([*names, *(f"seed {seed}" for seed in seeds)])
+
+
+def _side_by_side(found: Mapping[str, Result]) -> Result:
+    """Several results as one; the labels stand in file names, over tables and before sentences."""
+    tables, figures = {}, {}
+    text: dict[str, list[str]] = {}  # sentence: whose it is
+    for label, result in found.items():
+        after = re.sub(r"[^\w.-]+", "-", label)
+        for name, table in result.tables.items():
+            tables[f"{name}-{after}"] = replace(table, title=f"{table.title} ({label})")
+        for name, picture in result.figures.items():
+            figures[f"{name}-{after}"] = picture
+        for sentence in result.text:
+            text.setdefault(sentence, []).append(label)
+    told = [
+        sentence if len(labels) == len(found) else f"{'; '.join(labels)}: {sentence}"
+        for sentence, labels in text.items()
+    ]
+    return Result(tables, figures, told)
 
 
 def write(experiment: Experiment, context: Context, result: Result, command: str) -> list[Path]:

@@ -370,4 +370,5 @@ EXPERIMENT = Experiment(
     methods=(),
     quick=Budget(clients=100, rounds=1),
     paper=Budget(clients=100, rounds=1),
+    one_seed=True,
 )

@@ -7,7 +7,6 @@ A speed of 0 marks a missing value. Hourly values are means of the values there 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ def run(context: Context) -> Result:
     step = context.options["step"]
     if step not in STEPS:
         raise FuelsError(f"--option step={step}: METR-LA is run with step=1h or step=5min")
-    context = replace(context, sources=context.sources or (find_data(),))
     need_metr_la(context)
     shape = {**STEPS[step], "data": {"missing": "0", **STEPS[step].get("data", {})}}
     variants = [Variant(kind.title, name, shape) for name, kind in METHODS.items()]
@@ -104,6 +102,7 @@ EXPERIMENT = Experiment(
     quick=Budget(clients=0, rounds=20),
     paper=Budget(clients=0, rounds=200, seeds=(0, 1, 2)),
     sources=(),
+    find_data=find_data,
     methods=tuple(METHODS),
     options={"step": "1h"},
 )

@@ -201,8 +201,8 @@ def _sentences(rows: list[list[str | float]]) -> list[str]:
         "The two thresholds cannot be compared with each other: one is of rows of 2 x hidden"
         " softmax values, the other of mean days.",
         "Nearer to PR: by how much the cosine of a prototype's row to PR_n exceeds that to NR_n,"
-        " the median. Pull left: what that leaves of the gradient of L_inter; it is 1/2 for a"
-        " client between the two.",
+        " the median. Pull left: what is left of the gradient of L_inter, the mean; it is 1/2 for a"
+        " row between the two, and a few rows that are not far make most of the mean.",
     ]
 
 

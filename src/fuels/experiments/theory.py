@@ -75,7 +75,11 @@ def constants_table(
         ["Λ", "loss after round 1 less the lowest seen, of the worst client", constants.gap],
         ["G", "length of a gradient, mean over the batches", constants.gradient],
         ["L_1", "half of ||∇L(w) - ∇L(v)|| / ||w - v||", constants.smoothness],
-        ["L_h", "||∂L_inter(n) / ∂δ_m|| for one batch of another client", constants.coupling],
+        [
+            "L_h",
+            "||∂L_inter(n) / ∂δ_m|| for one batch of any client m",
+            constants.coupling,
+        ],
         ["C", "loss of one batch", largest_loss],
         ["ρ", "weight of L_inter, given", constants.rho],
         ["N", "clients, given", constants.clients],
@@ -182,8 +186,8 @@ def sentences(
             else " that is above the floor, so the bound does say something about it."
         ),
         "The floor takes every client of a round, in every local step, to push at its largest and"
-        " all in one direction. L_h is set by the client with the smallest set of alike or unlike"
-        " ones, since a prototype enters as one of several in a mean.",
+        " all in one direction. L_h is largest where a set of alike or unlike clients is small,"
+        " since a prototype enters as one of several in a mean.",
         f"The proof takes steps of plain gradient descent on the whole loss; training uses"
         f" {job.settings.training.optimiser} on one batch after another, and the theorem does not"
         " cover that.",
@@ -239,4 +243,6 @@ EXPERIMENT = Experiment(
     quick=Budget(clients=24, rounds=30),
     paper=Budget(clients=100, rounds=200),
     options={"vc": "1,10,100,1000,100865", "kappa": "0.05"},
+    one_source=True,
+    one_seed=True,
 )

@@ -3,11 +3,11 @@
 Zhang et al., "Dual Attention-Based Federated Learning for Wireless Traffic Prediction", INFOCOM
 2021, with its authors' published settings.
 
-Round 1 prepares: every client sends its augmented set, the mean of its training values by week and
-phase, standardised, and its place, and trains nothing. The server cuts windows from the sets and
-trains the warm-up model w_Q on them; it is the start of everything. It also groups the clients:
-k-means on the places where all are known, then k-means on the sets, started at the mean sets of the
-first grouping.
+Round 1 prepares: every client sends its augmented set, the mean by week and phase of the values it
+trains to forecast, standardised, and its place where it is known, and trains nothing. The server
+cuts windows from the sets and trains the warm-up model w_Q on them; it is the start of everything.
+It also groups the clients: k-means on the places where all are known, then k-means on the sets,
+started at the mean sets of the first grouping.
 
 From round 2 a share of the clients trains the global model w as in FedAvg, and the server moves
 models by attention, each layer l on its own:
@@ -19,8 +19,10 @@ first inside each cluster c, w_c <- A(w_c, {w_n : n in c}), then across, w <- A(
 clusters that took part. A client that was not there in round 1 has no set: such clients are a
 cluster of their own. Against the published code: the model is the common one, not an LSTM, and a
 batch one period of 24, not 20 samples; the warm-up goes through the windows in their order instead
-of drawing them; weeks are counted from the first training sample, not by the calendar; and the
-models w_c are kept from round to round, where that code sets them back to w_Q.
+of drawing them; weeks are counted from the first training sample, not by the calendar, and the days
+before it, which only feed the windows, are in no mean; k-means starts at clients far from each
+other, not at zeros; and the models w_c are kept from round to round, where that code sets them back
+to w_Q.
 
 Travels up: once 144 + 3 numbers for 37 training periods of 24 (the set; longitude, latitude, and
 whether they are known), made from raw data; later the whole model. Travels down: the whole model,
@@ -75,8 +77,8 @@ class FedDA(FedAvg):
     own_optimiser = Optimiser("sgd", 0.01, 0.9)
     own_selection = 0.1
     remark = (
-        "FedDA trains nothing in round 1: every client sends its place and the means of its values"
-        " by week and phase, numbers made from raw data."
+        "FedDA trains nothing in round 1: every client sends the means of its values by week and"
+        " phase, numbers made from raw data, and its place where it is known."
     )
 
     def check(self) -> None:

@@ -57,7 +57,8 @@ class PerFedAvg(FedAvg):
     one_model = False
     remark = (
         "PerFedAvg takes two gradients for each step (Hessian-free: four) and is judged after an"
-        " adaptation of {steps} step(s) on the client's newest training data."
+        " adaptation of {steps} step(s) on the client's newest training data; the default of its"
+        " outer batches was chosen on days before any test day of Milan."
     )
 
     def check(self) -> None:

@@ -55,8 +55,8 @@ class PFedMe(FedAvg):
     evaluated = "after training"
     one_model = False
     remark = (
-        "pFedMe takes {inner_steps} gradient steps on a batch, the others one or two; its lambda"
-        " and eta were tuned, on days before any test day of Milan."
+        "pFedMe takes {inner_steps} gradient steps on a batch, the others one or two; the"
+        " defaults of its lambda and eta were tuned, on days before any test day of Milan."
     )
 
     def check(self) -> None:

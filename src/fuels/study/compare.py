@@ -16,6 +16,7 @@ from scipy.stats import rankdata, wilcoxon
 
 from fuels.federation.loop import BYTES
 from fuels.methods import find_method
+from fuels.methods.base import Method
 from fuels.report.style import number
 from fuels.report.tables import Cell, Column, Table
 from fuels.study.record import Record
@@ -244,7 +245,9 @@ def taken_part(records: Sequence[Record]) -> list[str]:
 def own_ways(comparison: Comparison) -> list[str]:
     """Methods that train in another way than the most, as FedDA does in the paper."""
     ways = [_way(row) for row in comparison.methods]
-    usual = max(ways, key=ways.count)
+    # The most of those that have no way of their own by design; of FedDA alone, its own.
+    common = [way for row, way in zip(comparison.methods, ways, strict=True) if not _own_way(row)]
+    usual = max(common or ways, key=(common or ways).count)
     return [
         f"{row.name} uses its own optimiser and share of clients per round ({way}), the others"
         f" {usual}."
@@ -260,6 +263,12 @@ def remarks(comparison: Comparison) -> list[str]:
         for record in (row.records[0] for row in comparison.methods)
     ]
     return [remark for remark in dict.fromkeys(told) if remark]
+
+
+def _own_way(row: Row) -> bool:
+    kind = find_method(row.records[0].method)
+    own = (kind.own_optimiser, kind.own_selection)
+    return own != (Method.own_optimiser, Method.own_selection)
 
 
 def _way(row: Row) -> str:
