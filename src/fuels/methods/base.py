@@ -115,7 +115,8 @@ class Method(ABC):
     # The model that counts is the client's after training, or what aggregation gave it.
     evaluated: ClassVar[str] = "after training"
     one_model: ClassVar[bool] = False  # all clients are judged by the same model
-    # What `training` leaves open: the FUELS paper's optimiser and all clients in every round.
+    # What `training` leaves open: the FUELS paper's optimiser, and all clients in every round, for
+    # it names no share of them.
     own_optimiser: ClassVar[Optimiser] = Optimiser("adam", 0.001)
     own_selection: ClassVar[float] = 1.0
     # What the reader of a comparison should know of it; {name} stands for an option's value.
