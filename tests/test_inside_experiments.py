@@ -244,6 +244,8 @@ def test_complexity_tables(tmp_path: Path) -> None:
     )
     result = complexity.run(context)
     assert [row[0] for row in result.tables["complexity-work"].rows] == ["FUELS", "FedAvg"]
+    ours, theirs = result.tables["complexity-server"].rows
+    assert ours[1] == ours[2] == ours[3] and theirs[1:4] == [1, 0, 0]  # all clients take part
     assert any("fewer numbers than FedAvg" in line for line in result.text)
 
 

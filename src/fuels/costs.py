@@ -281,7 +281,7 @@ def _cost(
     later = (s.rounds - 1) * chosen  # in round 1 every client takes part
     appendix = train_appendix is not None
     if server_appendix is None and appendix:
-        server_appendix = 1.0  # as printed there: one mean
+        server_appendix = 1  # as printed there: one mean
     return Cost(
         method=method,
         title=title,

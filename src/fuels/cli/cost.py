@@ -84,7 +84,7 @@ def cost_command(
         typer.echo(json.dumps(to_json(sizes, found), indent=2))
         return
     console = Console()
-    for table in (sent_table(found, sizes), work_table(found, sizes)):
+    for table in (sent_table(found, sizes), work_table(found, sizes), server_table(found)):
         if console.is_terminal:
             console.print("", table.to_rich(), sep="\n")
         else:
@@ -116,7 +116,7 @@ def sent_table(found: Sequence[Cost], sizes: Sizes) -> Table:
 
 
 def work_table(found: Sequence[Cost], sizes: Sizes) -> Table:
-    """What is computed in a round, in millions of multiply-adds."""
+    """What a client computes in a round, in millions of multiply-adds."""
     from fuels.report.tables import Column, Table
 
     return Table(
@@ -126,9 +126,6 @@ def work_table(found: Sequence[Cost], sizes: Sizes) -> Table:
             Column("training, client", "code"),
             Column("inference, client", "appendix"),
             Column("inference, client", "code"),
-            Column("server", "appendix"),
-            Column("divergences", "code"),
-            Column("server", "code"),
         ],
         rows=[
             [
@@ -137,14 +134,27 @@ def work_table(found: Sequence[Cost], sizes: Sizes) -> Table:
                 c.train / 1e6,
                 None if c.infer_appendix is None else c.infer_appendix / 1e6,
                 c.infer / 1e6,
-                c.server_appendix,
-                c.pairs,
-                c.server / 1e6,
             ]
             for c in found
         ],
         title=f"Millions of operations in a round of {sizes.iterations} batches, and to forecast"
         f" {sizes.test_periods} periods",
+    )
+
+
+def server_table(found: Sequence[Cost]) -> Table:
+    """What the server computes in a round."""
+    from fuels.report.tables import Column, Table
+
+    return Table(
+        columns=[
+            Column("method"),
+            Column("server", "appendix"),
+            Column("divergences", "pairs, code"),
+            Column("operations", "millions, code"),
+        ],
+        rows=[[c.title, c.server_appendix, c.pairs, c.server / 1e6] for c in found],
+        title="What the server computes in a round",
     )
 
 
