@@ -83,7 +83,7 @@ def table(
         errors, *sent = entry if isinstance(entry[0], tuple) else (entry,)
         cells.append([name, *(f"{error:.3f}" for error in errors), *sent])
     given = HEADINGS[: len(cells[0]) - 1 - len(sent)]
-    columns = [Column(first), *(Column(name, "z-scored") for name in given)]
+    columns = [Column(first), *(Column(name, "as printed") for name in given)]
     if sent:
         columns.append(Column("sent", "numbers up per client and round"))
     return Table(columns, cells, f"The paper's figures, Trentino ({what})")
