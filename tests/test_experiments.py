@@ -144,6 +144,21 @@ def test_what_looks_at_one_is_asked_for_each_of_several(tmp_path: Path) -> None:
     [name] = one.result(context("a/x.csv", seeds=(7,))).tables
     assert name == "look"
     assert list(one.result(context("a/x.csv", seeds=(1, 2))).tables)[1] == "look-seed-2"
+    # What cannot work with the last is told before the first is looked at.
+    seen: list[int] = []
+
+    def refuse(context: Context) -> None:
+        if context.seeds == (7,):
+            raise FuelsError("not with seed 7")
+
+    def looking(context: Context) -> Result:
+        seen.append(context.seeds[0])
+        return looked_at(context)
+
+    careful = Experiment("look", "A look", looking, size, size, one_seed=True, check=refuse)
+    with pytest.raises(FuelsError, match="not with seed 7"):
+        careful.result(context("a", seeds=(0, 7)))
+    assert not seen
     plain = Experiment("all", "All", all_at_once, size, size)
     assert plain.result(context("a", "b", seeds=(1, 2, 3))).tables["all"].rows == [[2, 3]]
 

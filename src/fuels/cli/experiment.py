@@ -134,7 +134,7 @@ def run_experiment(
 
     from rich.console import Console
 
-    from fuels.experiments.base import Context, source_name, write
+    from fuels.experiments.base import Context, file_name, source_name, write
     from fuels.report.terminal import say
     from fuels.study.assemble import check_options
     from fuels.study.files import need_writable
@@ -159,7 +159,7 @@ def run_experiment(
             if not isinstance(value, dict):
                 raise FuelsError(f"--set {text}: an experiment sets {section} itself")
             changes.setdefault(section, {}).update(value)
-    names = [Path(source_name(source)).stem for source in data]
+    names = [file_name(Path(source_name(source)).stem) for source in data]
     if twice := next((name for name in names if names.count(name) > 1), ""):
         raise FuelsError(
             f"--data: two are called {twice}, and so would be their tables; rename one of them"

@@ -21,7 +21,7 @@ from fuels.report.tables import Table
 from fuels.study.assemble import options_for
 from fuels.study.files import make_folder, write_text
 from fuels.study.progress import Quiet, Teller
-from fuels.study.store import RunResult, Store, ensure_runs
+from fuels.study.store import RunResult, Store, check_runs, ensure_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -112,6 +112,10 @@ class Context:
         check(settings)
         return self.store.dataset(settings)
 
+    def check_runs(self, wanted: Sequence[Settings]) -> None:
+        """Refuse runs that cannot work, without training."""
+        check_runs(wanted, self.store)
+
     def runs(self, wanted: Sequence[Settings], *, with_folder: bool = False) -> list[RunResult]:
         """Finished runs in the order asked for; those already done are not done again.
 
@@ -134,9 +138,11 @@ class Experiment:
     sources: tuple[str, ...] = NET  # data where none are named
     find_data: Callable[[], str] | None = None  # or where they lie, if they are not embedded
     methods: tuple[str, ...] = ("fuels",)  # that it trains
-    # Of what `run` looks at one only; of several it is asked for each in turn.
+    # Of what `run` looks at one only; of several it is asked for each in turn. `check` refuses what
+    # cannot work: it is asked for all of them before the first is trained.
     one_source: bool = False
     one_seed: bool = False
+    check: Callable[[Context], None] | None = None
     options: Mapping[str, str] = field(default_factory=dict)  # its own, with their defaults
     setting: str = "all else as in the paper unless the command says otherwise"
 
@@ -151,13 +157,17 @@ class Experiment:
         """What it finds on all data and with all seeds of the context."""
         sources = [(each,) for each in context.sources] if self.one_source else [context.sources]
         seeds = [(each,) for each in context.seeds] if self.one_seed else [context.seeds]
-        found = {
-            _label(source * (len(sources) > 1), seed * (len(seeds) > 1)): self.run(
-                replace(context, sources=source, budget=replace(context.budget, seeds=seed))
+        parts = {
+            _label(source * (len(sources) > 1), seed * (len(seeds) > 1)): replace(
+                context, sources=source, budget=replace(context.budget, seeds=seed)
             )
             for source in sources
             for seed in seeds
         }
+        if self.check is not None:
+            for part in parts.values():
+                self.check(part)
+        found = {label: self.run(part) for label, part in parts.items()}
         return next(iter(found.values())) if len(found) == 1 else _side_by_side(found)
 
     def own_options(self, given: Mapping[str, str]) -> dict[str, str]:
@@ -175,12 +185,17 @@ def _label(sources: Sequence[str], seeds: Sequence[int]) -> str:
     return ", ".join([*names, *(f"seed {seed}" for seed in seeds)])
 
 
+def file_name(label: str) -> str:
+    """A label as a part of a file's name."""
+    return re.sub(r"[^\w.-]+", "-", label)
+
+
 def _side_by_side(found: Mapping[str, Result]) -> Result:
     """Several results as one; the labels stand in file names, over tables and before sentences."""
     tables, figures = {}, {}
     text: dict[str, list[str]] = {}  # sentence: whose it is
     for label, result in found.items():
-        after = re.sub(r"[^\w.-]+", "-", label)
+        after = file_name(label)
         for name, table in result.tables.items():
             tables[f"{name}-{after}"] = replace(table, title=f"{table.title} ({label})")
         for name, picture in result.figures.items():

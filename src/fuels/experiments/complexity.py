@@ -190,11 +190,15 @@ def _forecast(job: Job, number: int) -> None:
 # -- the experiment ----------------------------------------------------------------------------
 
 
+def check(context: Context) -> None:
+    for name in known(context.options["methods"]):
+        settings = context.settings(name)
+        context.check_runs([settings])
+        check_formulas(settings, context.dataset(settings))
+
+
 def run(context: Context) -> Result:
     names = known(context.options["methods"])
-    for name in names:  # before any of them is trained
-        settings = context.settings(name)
-        check_formulas(settings, context.dataset(settings))
     found: list[tuple[Cost, Counted]] = []
     for name in names:
         settings = context.settings(name)
@@ -338,8 +342,8 @@ def sentences(found: Mapping[str, tuple[Cost, Counted]], sizes: Sizes) -> list[s
             "The server's entry of the appendix counts divergences, each one through two whole"
             " prototypes, and leaves out the means PR_n and NR_n; for FedAvg it says 1 where every"
             " parameter of every client is added up. Our formula counts both in multiply-adds. Of"
-            " the server's work the run counts the divergences alone: the rest is element-wise"
-            " sums, which torch's counter does not see."
+            " the server's work the run counts the divergences alone: the rest is done in numpy,"
+            " where torch's counter does not see it."
         )
     return text
 
@@ -393,4 +397,5 @@ EXPERIMENT = Experiment(
     options={"methods": "all"},
     one_source=True,
     one_seed=True,
+    check=check,
 )

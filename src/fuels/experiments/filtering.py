@@ -101,6 +101,10 @@ def shares(W: Floats32) -> tuple[Floats, Floats]:
     return on / rows, off / (rows * (rows - 1))
 
 
+def check(context: Context) -> None:
+    _named(context.options["client"], context.dataset(context.settings("fuels")))
+
+
 def run(context: Context) -> Result:
     settings = context.settings("fuels")
     named = _named(context.options["client"], context.dataset(settings))
@@ -258,4 +262,5 @@ EXPERIMENT = Experiment(
     options={"client": ""},
     one_source=True,
     one_seed=True,
+    check=check,
 )

@@ -1,9 +1,9 @@
 """Figures the paper prints, to stand beside ours.
 
 Liu et al., "Personalized Federated Learning for Spatio-Temporal Forecasting: A Dual Semantic
-Alignment-Based Contrastive Approach": test errors on the z-scored scale for 100 cells of Trentino
-(SMS, Call, Net). Those records were not available, so no error of ours is comparable with these in
-size; the order of methods and the numbers sent are comparable in kind.
+Alignment-Based Contrastive Approach": test errors, on a scale that it does not name, for 100 cells
+of Trentino (SMS, Call, Net). Those records were not available, so no error of ours is comparable
+with these in size; the order of methods and the numbers sent are comparable in kind.
 """
 
 from __future__ import annotations

@@ -51,6 +51,13 @@ class Forecasts:
     period: int
 
 
+def check(context: Context) -> None:
+    read_threshold(context.options["threshold"])
+    context.check_runs(
+        [context.settings(name, source=source) for source in context.sources for name in SHOWN]
+    )
+
+
 def run(context: Context) -> Result:
     threshold = read_threshold(context.options["threshold"])
     tables, figures, text = {}, {}, []
@@ -250,4 +257,5 @@ EXPERIMENT = Experiment(
     methods=SHOWN,
     options={"threshold": "auto"},
     one_seed=True,
+    check=check,
 )

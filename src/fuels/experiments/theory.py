@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+def check(context: Context) -> None:
+    context.dataset(context.settings("fuels"))
+
+
 def run(context: Context) -> Result:
     kappa = _numbers(context.options["kappa"], "kappa", 1.0)[0]
     dimensions = _numbers(context.options["vc"], "vc", math.inf)
@@ -245,4 +249,5 @@ EXPERIMENT = Experiment(
     options={"vc": "1,10,100,1000,100865", "kappa": "0.05"},
     one_source=True,
     one_seed=True,
+    check=check,
 )

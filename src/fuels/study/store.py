@@ -163,15 +163,7 @@ def ensure_runs(
     teller: Teller,
 ) -> list[RunResult]:
     """Many runs in the order asked for."""
-    # What cannot work is refused before hours are spent on the others. A seed matters to that only
-    # where it draws clients.
-    for settings in {repr(_without_idle_seed(each)): each for each in wanted}.values():
-        check(settings)
-        dataset = store.dataset(settings)
-        make_method(spelt_out(settings), dataset)
-        first, last = dataset.split.part("test")
-        if not dataset.target[:, first:last].any():
-            raise FuelsError(NOTHING_TO_COMPARE.format(dataset.panel.name))
+    check_runs(wanted, store)
     done = []
     for number, settings in enumerate(wanted, 1):
         place = teller.place(number, len(wanted))
@@ -183,6 +175,18 @@ def ensure_runs(
                 " all runs before it are kept and will not be done again"
             ) from error
     return done
+
+
+def check_runs(wanted: Sequence[Settings], store: Store) -> None:
+    """Refuse what cannot work before hours are spent on the others."""
+    # A seed matters to that only where it draws clients.
+    for settings in {repr(_without_idle_seed(each)): each for each in wanted}.values():
+        check(settings)
+        dataset = store.dataset(settings)
+        make_method(spelt_out(settings), dataset)
+        first, last = dataset.split.part("test")
+        if not dataset.target[:, first:last].any():
+            raise FuelsError(NOTHING_TO_COMPARE.format(dataset.panel.name))
 
 
 def _without_idle_seed(settings: Settings) -> Settings:
