@@ -15,7 +15,7 @@ from fuels.costs import COSTS, costs
 from fuels.data.sample import Sample, paper_branches
 from fuels.data.windows import prepare
 from fuels.errors import FuelsError
-from fuels.experiments import complexity, data, filtering, similarity, theory
+from fuels.experiments import complexity, counting, data, filtering, similarity, theory
 from fuels.federation.journal import Journal
 from fuels.similarity import SimilarityTable
 from inside import ENGINE, PERIOD, context_of, job_of, small_panel
@@ -229,8 +229,8 @@ def test_formulas_equal_what_is_counted(name: str) -> None:
     few = {"fuels": {"beta": 5}, "fedda": {"week": 2, "clusters": 2, "warm_epochs": 1}}
     options = few.get(name, {})
     job = job_of(name, rounds=3, training={"selection": 0.6, "rounds": 3}, options=options)
-    [cost] = costs(complexity.sizes_of(job), [name])
-    real = complexity.count(job, ENGINE)
+    [cost] = costs(counting.sizes_of(job), [name])
+    real = counting.count(job, ENGINE)
     assert (cost.up, cost.down) == (real.up, real.down)
     assert (cost.total_up, cost.total_down) == (real.total_up, real.total_down)
     assert cost.train == real.train
@@ -251,6 +251,6 @@ def test_complexity_tables(tmp_path: Path) -> None:
 
 def test_complexity_refuses_options_its_formulas_do_not_know() -> None:
     with pytest.raises(FuelsError, match=r"options\.intra"):
-        complexity.sizes_of(job_of("fuels", options={"intra": False}))
+        counting.sizes_of(job_of("fuels", options={"intra": False}))
     with pytest.raises(FuelsError, match=r"model\.encoder"):
-        complexity.sizes_of(job_of("fuels", model={"encoder": "linear"}))
+        counting.sizes_of(job_of("fuels", model={"encoder": "linear"}))
