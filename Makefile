@@ -18,8 +18,10 @@ help:
 run: $(VENV)/.ready-run
 	$(BIN)/fuels run
 
+# By name, not by number of tests: the longest files hold few, and would come last, on one core.
 test: $(VENV)/.ready-test
-	$(BIN)/python -m pytest -m "not federation and not operations" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not federation and not operations" -n 2 --dist loadfile \
+		--no-loadscope-reorder
 
 test-federation: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -m federation --durations=0
