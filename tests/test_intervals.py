@@ -113,6 +113,21 @@ def test_refusals() -> None:
         intervals.load(Intervals(2, 24, (80,)).arrays())
 
 
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [("queue", (1, 0, 2), 1e12), ("queue", (0, 0, 2), -1), ("seen", (1, 0), -1), ("steps", 0, -1)],
+)
+def test_a_damaged_state_is_refused(name: str, place: int | tuple[int, ...], value: float) -> None:
+    """Compiled code finds its place by these numbers and would write anywhere."""
+    intervals = Intervals(2, 24)
+    intervals.run(np.ones((2, 30)), np.zeros((2, 30)), 0)
+    state = intervals.arrays()
+    intervals.load(state)
+    state[name][place] = value
+    with pytest.raises(FuelsError, match="damaged, so start anew"):
+        intervals.load(state)
+
+
 def test_what_lies_in_a_narrow_interval_lies_in_a_wide_one() -> None:
     """Where all errors are equal only the corrections differ, which go up and down apart."""
     truth = np.ones((1, 400))

@@ -18,7 +18,7 @@ from fuels.errors import FuelsError
 from fuels.jsd_kernel import pairwise_jsd
 from fuels.model.backend import prepare_thread, use_kernels
 from fuels.model.gru import GruShape, branch_weights, encode, encoder_size, plain_encode
-from fuels.model.optimiser import adam, sgd
+from fuels.model.optimiser import adam, pull, sgd
 from test_jsd_kernel import distributions
 
 PAPER = GruShape(hidden=128, branches=((3, 1), (3, 1)))
@@ -132,6 +132,12 @@ def test_inputs_may_be_slices() -> None:
     a = with_gradient(encode, params, [sliced, sliced], PAPER, upstream)
     b = with_gradient(encode, params, [whole, whole], PAPER, upstream)
     assert torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
+
+
+def test_without_rows_the_gradient_is_0() -> None:
+    params, inputs, upstream = draw(PAPER, clients=2, rows=0, seed=3)
+    out, gradient = with_gradient(encode, params, inputs, PAPER, upstream)
+    assert out.shape == (2, 0, PAPER.width) and not gradient.any()
 
 
 def test_saturated_gates_are_finite_and_near() -> None:
@@ -307,6 +313,10 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
     state = torch.zeros(2, 8)
     with pytest.raises(FuelsError, match="contiguous"):
         sgd(state.T, state.T, torch.ones(8).bool(), lr=0.1)
+    with pytest.raises(FuelsError, match="contiguous"):
+        sgd(state, state.clone(), torch.ones(4).bool()[::2], lr=0.1)
+    with pytest.raises(FuelsError, match="does not fit"):
+        pull(torch.zeros(8, 2).T, state, 0.1)
     with pytest.raises(FuelsError, match="float32"):
         pairwise_jsd(np.ones((2, 2, 2)), np.arange(2), np.zeros((2, 2), dtype=np.float32))
     with pytest.raises(FuelsError, match="must lie in"):

@@ -116,6 +116,23 @@ def test_terms(left_out: tuple[str, ...]) -> None:
     assert torch.allclose(found["total"], sum(rho[t] * found[t] for t in terms))
 
 
+@pytest.mark.parametrize(("B", "heads", "left_out"), [(24, 1, ()), (5, 3, ()), (7, 4, ("intra",))])
+def test_it_works_in_the_room_it_asks_for(
+    B: int, heads: int, left_out: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more it leaves every number as it was, and what it finds there does not matter."""
+    around, given = 64, []
+
+    def guarded(size: int) -> Tensor:
+        given.append((torch.full((size + 2 * around,), float("nan")), size))
+        return given[-1][0][around:]
+
+    monkeypatch.setattr("fuels.losses.scratch", guarded)
+    assert_equals_plain(without(draw(B=B, heads=heads), *left_out))
+    ((memory, size),) = given
+    assert memory[:around].isnan().all() and memory[around + size :].isnan().all()
+
+
 def test_without_the_filter() -> None:
     step = draw()
     assert_equals_plain(step | {"intra": replace(step["intra"], W=None)})

@@ -36,6 +36,9 @@ KERNELS = (
     "fuels.model.updates",
 )
 
+# A number divided by 0 is infinite, as in numpy and torch: many calls could not raise an exception.
+OPTIONS = {"nogil": True, "error_model": "numpy"}
+
 _log = logging.getLogger(__name__)
 
 
@@ -52,7 +55,7 @@ def compiled(
         if ABSENT:
             note_absence()
             return function
-        made: Function = jit(function, signature, ahead, {"nogil": True, **options})
+        made: Function = jit(function, signature, ahead, {**OPTIONS, **options})
         return made
 
     return decorate

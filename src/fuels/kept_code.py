@@ -23,8 +23,8 @@ from numba.core.caching import FunctionCache
 config: Any = numba.core.config  # Numba's own annotations cover it in part
 sigutils: Any = numba.core.sigutils
 
-# Files whose functions are compiled into those of other files.
-SHARED = ("model/doubles.py", "model/lanes.py", "model/tables.py", "model/tiles.py")
+# Files that decide how the functions of other files are compiled, or are compiled into them.
+SHARED = ("compiling.py", "model/doubles.py", "model/lanes.py", "model/tables.py", "model/tiles.py")
 
 _log = logging.getLogger(__name__)
 _told: set[str] = set()

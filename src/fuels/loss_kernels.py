@@ -24,7 +24,7 @@ from numba import float64, int64, void
 from fuels.compiling import compiled
 from fuels.model.doubles import combine, dots, exponentials, pairs
 from fuels.model.lanes import address, get, put
-from fuels.model.tables import STAGE, reals, wholes
+from fuels.model.tables import STAGE, matrix, reals, vector, whole_matrix, wholes
 
 SHORTEST = 1e-8  # a shorter row is divided by this instead of its length
 NOTHING = 0  # the address of what is not there
@@ -172,19 +172,38 @@ def _set_term(
     terms[t, 0], terms[t, 1], terms[t, 2] = address(scale) + 8 * first, row, distance
 
 
-@compiled()
-def _client(
-    table: int, n: int, inverse: np.ndarray, own: np.ndarray, slope: np.ndarray,
-    towards: np.ndarray, away: np.ndarray, work: np.ndarray, s: np.ndarray, c: np.ndarray,
-    terms: np.ndarray,
-) -> None:  # fmt: skip
-    """The work of losses_and_gradients, in memory that is its caller's."""
+def numbers_needed(rows: int, B: int, H: int) -> int:
+    """What losses_and_gradients works in: inverse, own, slope, towards, away, work, s, c, terms."""
+    return 2 * rows + H * B + 4 * B + 2 * B * B + 3 * (H + 3)
+
+
+@compiled(STAGE)
+def losses_and_gradients(table: int, n: int) -> None:
+    """A client's total [client], parts [(prediction, intra, inter), client] and total's gradients.
+
+    All arrays are given by their address and lie row by row, with the client first: encoded
+    [rows, width] holds r and, for Eq. 3-6, r' below it; decoder [H, head]; y and weight [B, H]; the
+    clock, one for all, [B, H, columns]; the other weights [B]; W [B, B]; positive and negative
+    [B, width]. Without W there is no filter, without positive no Eq. 11-13, without d_encoded its
+    gradient is not wanted. Gradients that are shared have room for one client, who is the one at
+    hand. `room` are numbers_needed(rows, B, H) numbers of 8 bytes to work in.
+    """
     clients, rows, B, width, H, head = wholes(table, 0, 6)
     encoded, decoder, y, weight, clock = wholes(table, 6, 5)
     intra, detach, W, intra_weight, positive, negative, inter_weight = wholes(table, 11, 7)
     total, parts, shared, d_encoded, d_decoder, d_W = wholes(table, 18, 6)
-    intra_tau, inter_tau, rho = reals(table, 24, 3)
+    room = wholes(table, 24, 1)[0]
+    intra_tau, inter_tau, rho = reals(table, 25, 3)
     here = 0 if shared else n
+    inverse, own = vector(room, 0, rows), vector(room, rows, rows)
+    slope, at = vector(room, 2 * rows, H * B), 2 * rows + H * B
+    towards, away, work = (
+        vector(room, at, B),
+        vector(room, at + B, B),
+        vector(room, at + 2 * B, 2 * B),
+    )
+    s, c = matrix(room, at + 4 * B, B, B), matrix(room, at + 4 * B + B * B, B, B)
+    terms = whole_matrix(room, at + 4 * B + 2 * B * B, H + 3, 3)
     inter = positive != NOTHING
     r, phi = encoded + 4 * n * rows * width, decoder + 4 * n * H * head
     r_augmented = r + 4 * B * width
@@ -240,22 +259,3 @@ def _client(
             address(c), 1, B, r, width, depth,
             address(terms), count, B, d_r_augmented, width, width,
         )  # fmt: skip
-
-
-@compiled(STAGE)
-def losses_and_gradients(table: int, n: int) -> None:
-    """A client's total [client], parts [(prediction, intra, inter), client] and total's gradients.
-
-    All arrays are given by their address and lie row by row, with the client first: encoded
-    [rows, width] holds r and, for Eq. 3-6, r' below it; decoder [H, head]; y and weight [B, H]; the
-    clock, one for all, [B, H, columns]; the other weights [B]; W [B, B]; positive and negative
-    [B, width]. Without W there is no filter, without positive no Eq. 11-13, without d_encoded its
-    gradient is not wanted. Gradients that are shared have room for one client, who is the one at
-    hand.
-    """
-    _, rows, B, _, H, _ = wholes(table, 0, 6)
-    # Made here and used there: an argument outlives the call, an address does not keep it alive.
-    _client(
-        table, n, np.empty(rows), np.empty(rows), np.empty(H * B), np.empty(B), np.empty(B),
-        np.empty(2 * B), np.empty((B, B)), np.empty((B, B)), np.empty((H + 3, 3), dtype=np.int64),
-    )  # fmt: skip

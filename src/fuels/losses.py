@@ -31,7 +31,7 @@ from torch.nn import functional
 from fuels.errors import FuelsError
 from fuels.model.backend import kernels
 from fuels.model.network import Target
-from fuels.model.stages import Stage, run
+from fuels.model.stages import Stage, run, scratch
 
 _KERNELS = "fuels.loss_kernels"
 # The logarithm of a pair that does not count. It is finite: a row without any pair that counts has
@@ -223,6 +223,7 @@ class FusedLosses:
             *given[:5], intra is not None, intra is not None and intra.detach, *given[5:],
             self.total, self.parts, self.shared,
             self.d_encoded, self.d_decoder, self.d_W,
+            scratch(2 * self.compiled.numbers_needed(self.rows, self.B, self.H)),
             float(intra.tau) if intra else 1.0,
             float(inter.tau) if inter else 1.0, float(inter.rho) if inter else 0.0,
         )  # fmt: skip

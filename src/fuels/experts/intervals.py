@@ -139,7 +139,13 @@ class Intervals:
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from a saved state of the same clients, levels, period and delay."""
-        self.state = restored(self.state, arrays, "intervals")
+        state = restored(self.state, arrays, "intervals")
+        slot, counts = state["queue"][..., 2], (state["seen"], state["steps"])
+        waiting = ~np.isnan(state["queue"][..., 0] + state["queue"][..., 3])
+        outside = ~((slot >= 0) & (slot < state["slots"].shape[1]))  # compiled code goes by it
+        if (waiting & outside).any() or not all((each >= 0).all() for each in counts):
+            raise FuelsError("the saved intervals are damaged, so start anew")
+        self.state = state
 
     def _checked(self, points: NDArray[Any]) -> Floats:
         f = np.ascontiguousarray(points, dtype=np.float64)

@@ -1,7 +1,6 @@
 """Runs the compiled GRU kernels on torch tensors, and looks after the memory they need.
 
-Fresh memory costs a page fault for every 4 kB, more than the work done in it; so the tape that
-links forward to backward and the scratch space are kept by each thread and used again.
+The tape that links forward to backward is kept by each thread and used again, as scratch space is.
 """
 
 from __future__ import annotations
@@ -17,14 +16,13 @@ from torch import Tensor
 from fuels.model.gru import GruShape, branch_size
 from fuels.model.kernels import GATES, MAX_ROWS, gru_backward, gru_forward
 from fuels.model.lanes import LANES, TILE
-from fuels.model.stages import Given, Stage, run
+from fuels.model.stages import Given, Stage, run, scratch
 
 
 class _Memory(threading.local):
-    """Buffers of one thread: scratch space, and tapes that wait for the next forward pass."""
+    """Tapes of one thread that wait for the next forward pass."""
 
     def __init__(self) -> None:
-        self.work = torch.empty(0)
         self.tapes: list[Tensor] = []
 
 
@@ -55,12 +53,6 @@ def _plan(inputs: Sequence[Tensor], shape: GruShape) -> NDArray[np.int64]:
         rows.append((x.data_ptr(), *x.stride(), length, width, offset, b * shape.hidden))
         offset += branch_size(shape.hidden, width)
     return np.array(rows, dtype=np.int64)
-
-
-def _work(size: int) -> Tensor:
-    if _memory.work.numel() < size:
-        _memory.work = torch.zeros(size)  # zeros: padding must be finite
-    return _memory.work
 
 
 class Encoding:
@@ -95,7 +87,7 @@ class Encoding:
     def forward(self, tape: Tensor | None, shared: bool = False) -> Stage:
         """Fills `encoded`; without a tape nothing is kept."""
         used = self.padded * (self.longest + 2 * self.shape.hidden)
-        work = _work(used + _tape_size(self.shape, self.padded))
+        work = scratch(used + _tape_size(self.shape, self.padded))
         keep = tape is not None
         return Stage(
             gru_forward, *self._given(self.encoded), tape if keep else work[used:],
@@ -111,7 +103,7 @@ class Encoding:
         size = padded * (self.longest + 3 + hidden) + steps * (4 * hidden + wide) + TILE * wide
         return Stage(
             gru_backward, *self._given(upstream.contiguous()), tape, self.tape_size, shared,
-            gradient, _work(size),
+            gradient, scratch(size),
         )  # fmt: skip
 
     def run(self, *stages: Stage) -> None:

@@ -97,7 +97,7 @@ def encode(params: Tensor, inputs: Sequence[Tensor], shape: GruShape) -> Tensor:
 def begin(params: Tensor, inputs: Sequence[Tensor], shape: GruShape) -> Encoding | None:
     """The compiled encoder, ready to take this batch; None where there is none."""
     _check(params, inputs, shape)
-    compiled = kernels(_KERNELS, params, *inputs)
+    compiled = kernels(_KERNELS, params, *inputs) if inputs[0].shape[1] else None  # without rows
     return None if compiled is None else cast("Encoding", compiled.Encoding(params, inputs, shape))
 
 
@@ -107,7 +107,7 @@ class _FusedEncode(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, params: Tensor, encoding: Encoding) -> Tensor:
         ctx.encoding, ctx.tape = encoding, encoding.take_tape(shared=False)
-        ctx.save_for_backward(params)  # autograd then refuses parameters that have moved since
+        ctx.save_for_backward(params)  # which must not move until then
         encoding.run(encoding.forward(ctx.tape))
         return encoding.encoded.detach()  # the result knows ctx, ctx must not know the result
 

@@ -140,11 +140,7 @@ def store_vector(builder: ir.IRBuilder, value: Any, pointer: Any) -> None:
 
 @intrinsic
 def address(typingctx: Any, array: Any) -> Any:
-    """Address of an array's first number, for as long as the array lives.
-
-    Numba frees an array after its last use by name, whoever still has its address: take that of an
-    argument, never that of an array made in the same function.
-    """
+    """Address of an array's first number; it keeps no array alive, tables.py says more."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data

@@ -129,7 +129,8 @@ def sgd(param: Tensor, buffer: Tensor, active: Tensor, lr: float, momentum: floa
 def pull(param: Tensor, anchor: Tensor, weight: float) -> Update:
     """Adds weight (param - anchor) to the gradient of param [G, P]; anchor [G, P] or [1, P]."""
     own = len(anchor) > 1
-    if anchor.shape != (len(param) if own else 1, param.shape[1]) or not anchor.is_contiguous():
+    fitting = anchor.shape == (len(param) if own else 1, param.shape[1])
+    if not fitting or not (anchor.is_contiguous() and param.is_contiguous()):
         raise FuelsError(
             f"pull: an anchor {tuple(anchor.shape)} does not fit parameters {tuple(param.shape)}"
         )
@@ -179,5 +180,5 @@ def _check(name: str, param: Tensor, others: tuple[Tensor, ...], active: Tensor)
         )
     if active.shape != param.shape[:1] or active.dtype != torch.bool:
         raise FuelsError(f"{name}: active must hold one bool for each of {param.shape[0]} clients")
-    if not all(t.is_contiguous() for t in (param, *others)):
+    if not all(t.is_contiguous() for t in (param, *others, active)):
         raise FuelsError(f"{name}: parameters and state must be contiguous to be updated in place")

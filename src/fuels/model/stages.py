@@ -13,10 +13,12 @@ Nothing here needs Numba until stages run; tables.py is what the kernels read th
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,12 +28,32 @@ Given = int | float | Tensor | NDArray[Any] | None
 _addresses: dict[Any, int] = {}
 
 
+class _Scratch(threading.local):
+    """Memory of one thread that a stage may use until it ends."""
+
+    def __init__(self) -> None:
+        self.memory = torch.empty(0)
+
+
+_scratch = _Scratch()
+
+
 class Stage:
     """A kernel with its table."""
 
     def __init__(self, kernel: Callable[[int, int], None], *given: Given) -> None:
         self.kernel, self.held = kernel, given  # held: addresses do not keep memory alive
         self.table = np.array([_number(value) for value in given], dtype=np.int64)
+
+
+def scratch(size: int) -> Tensor:
+    """At least `size` numbers of 4 bytes for a stage to work in, the same for all of this thread.
+
+    Fresh memory costs a page fault for every 4 kB, more than the work done in it.
+    """
+    if _scratch.memory.numel() < size:
+        _scratch.memory = torch.empty(size)
+    return _scratch.memory
 
 
 def run(stages: Sequence[Stage], clients: int) -> None:

@@ -1,6 +1,8 @@
 """What a stage is to Numba: its signature, how it reads its table, and the loop that calls stages.
 
-stages.py says what stages are for. A table holds 64-bit numbers, whole or real.
+stages.py says what stages are for. A table holds 64-bit numbers, whole or real. A stage owns no
+memory: an exception inside it would be lost, and an array made in compiled code is freed after its
+last use by name, whoever still has its address. It is given room, and looks at it as arrays.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import int64, void
+from numba import carray, int64, void  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
 from fuels.compiling import compiled
@@ -44,6 +46,38 @@ def _make_reader(kind: Any, element: Any) -> Callable[[int, int, int], tuple[Any
 # Entries first to first + count - 1 of a table.
 wholes = _make_reader(types.int64, INT)
 reals = _make_reader(types.float64, ir.DoubleType())
+
+
+def _make_pointer(kind: Any, element: Any) -> Callable[[int], Any]:
+    def point(typingctx: Any, address: Any) -> Any:
+        def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], element.as_pointer())
+
+        return types.CPointer(kind)(types.int64), generate
+
+    return intrinsic(point)
+
+
+_reals_at = _make_pointer(types.float64, ir.DoubleType())
+_wholes_at = _make_pointer(types.int64, INT)
+
+
+@compiled()
+def vector(room: int, first: int, count: int) -> np.ndarray:
+    """Real numbers first to first + count - 1 of some room, [count]."""
+    return carray(_reals_at(room + 8 * first), (count,))
+
+
+@compiled()
+def matrix(room: int, first: int, rows: int, columns: int) -> np.ndarray:
+    """Real numbers of some room from the first on, [rows, columns]."""
+    return carray(_reals_at(room + 8 * first), (rows, columns))
+
+
+@compiled()
+def whole_matrix(room: int, first: int, rows: int, columns: int) -> np.ndarray:
+    """Whole numbers of some room from the first on, [rows, columns]."""
+    return carray(_wholes_at(room + 8 * first), (rows, columns))
 
 
 @intrinsic
