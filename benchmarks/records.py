@@ -23,7 +23,7 @@ from fuels.build import SYNTHETIC
 from fuels.config import Engine, Settings, merge
 from fuels.errors import FuelsError
 from fuels.study.record import Record
-from fuels.study.store import Store, ensure_run
+from fuels.study.store import Store, ensure_run, run_key, spelt_out
 
 LIMIT = 1e-3
 
@@ -41,9 +41,10 @@ def settings_of(record: Record, folder: Path, place: str) -> Settings:
 def compare(path: Path, folder: Path, store: Store) -> tuple[float, str]:
     """(distance of the mean MSE, a line of the table) of a record trained again."""
     record = Record.read(path)
-    again = ensure_run(settings_of(record, folder, str(path)), Engine(), store).record
-    if again.key != record.key:
-        raise FuelsError(f"{path}: the data or the defaults are others now ({again.key})")
+    settings = spelt_out(settings_of(record, folder, str(path)))
+    if run_key(settings, store.dataset(settings)) != record.key:
+        raise FuelsError(f"{path}: the data or the defaults are others now")
+    again = ensure_run(settings, Engine(), store).record
     old, new = record.mse[record.title], again.mse[again.title]
     apart = abs(float(np.nanmean(new) - np.nanmean(old)))
     largest = float(np.nanmax(np.abs(new - old)))

@@ -18,6 +18,7 @@ from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
 from fuels.report.folder import RunFolder
 from fuels.run import run
+from fuels.study.store import Store, ensure_run
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(FOLDER))  # they import each other, as when run as scripts
@@ -85,3 +86,25 @@ def test_the_same_mistake_again_and_again(tmp_path: Path) -> None:
     assert client == pytest.approx(float((error.mean(axis=1) ** 2).mean()) / mse, abs=1e-4)
     by_hour = error.reshape(3, -1, 24).mean(axis=1)
     assert hour == pytest.approx(float((by_hour**2).mean()) / mse, abs=1e-4)
+
+
+def test_a_record_is_trained_again_from_its_own_settings(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "p.parquet"
+    path.parent.mkdir()
+    write_panel(make_panel(clients=3), path)
+    record = ensure_run(settings(path), Engine(threads=1), Store(tmp_path / "first")).record
+    kept = tmp_path / "records" / f"fuels-{record.key}.json"
+    record.write(kept)
+    words = [sys.executable, str(FOLDER / "records.py"), str(kept.parent), "--data", path.parent]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].endswith("| 0.0e+00 | 0.0e+00 | none |")
+    record.mse["FUELS"][0] += 1
+    record.write(kept)
+    store = Store(tmp_path / "again")
+    apart, line = benchmark("records").compare(kept, path.parent, store)
+    assert apart == pytest.approx(1 / 3, abs=1e-5) and "| 1.0e+00 |" in line
+    path.unlink()
+    write_panel(make_panel(clients=2), path)
+    with pytest.raises(FuelsError, match="others now"):
+        benchmark("records").compare(kept, path.parent, Store(tmp_path / "other"))
