@@ -50,7 +50,7 @@ $(BIN)/python:
 $(VENV)/.ready-run: $(BIN)/python pyproject.toml constraints.txt
 	@echo "Setting up (PyTorch is large, this takes a minute) ..."
 	$(PIP) -e .
-	$(BIN)/python -m fuels.compiling
+	$(BIN)/python -m fuels.kernels.jit
 	@touch $@
 
 $(VENV)/.ready-test: $(VENV)/.ready-run

@@ -15,8 +15,8 @@ from pathlib import Path
 import polars as pl
 
 from fuels.errors import FuelsError
-from fuels.models import load_models
-from fuels.report.folder import RunFolder
+from fuels.storage.models import load_models
+from fuels.storage.run_folder import RunFolder
 
 
 def main() -> None:

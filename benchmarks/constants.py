@@ -26,10 +26,11 @@ from mixture import Played, awake, play
 from mixture_cases import COUNT_CHOICE, Case, best_reference, cases, count_cases, mean_error
 
 from fuels.errors import FuelsError
-from fuels.experts import intervals, mixture_kernel
+from fuels.experts import intervals
 from fuels.experts.history import Floats
 from fuels.experts.intervals import Bands, Intervals
 from fuels.experts.mixture import Mixture
+from fuels.kernels import mixture
 
 LEVELS = (80.0, 95.0)
 MIXTURE = {
@@ -58,7 +59,7 @@ INTERVALS = {
 def mixed(
     played: Played,
     horizon: int,
-    constants: mixture_kernel.Constants,
+    constants: mixture.Constants,
     warm: bool = True,
     without: str = "",
 ) -> Floats:
@@ -119,13 +120,13 @@ def counts_ratio(played: Played, reference: float, said: Floats) -> float:
     return mean_error(played.scored[:, part], said[:, played.early :][:, part]) / reference
 
 
-def mixture_table(played: list[Played], horizon: int, chosen: mixture_kernel.Constants) -> None:
+def mixture_table(played: list[Played], horizon: int, chosen: mixture.Constants) -> None:
     """One step ahead also made-up counts, of which other draws are shown in docs/choices.md."""
-    variants: dict[str, tuple[mixture_kernel.Constants, bool, str]] = {"chosen": (chosen, True, "")}
+    variants: dict[str, tuple[mixture.Constants, bool, str]] = {"chosen": (chosen, True, "")}
     variants["chosen, no warm-up"] = (chosen, False, "")
     counts: dict[str, list[tuple[Played, float]]] = {}
     if horizon > 1:
-        variants["all as one step ahead"] = (mixture_kernel.Constants(), True, "")
+        variants["all as one step ahead"] = (mixture.Constants(), True, "")
     else:
         before = chosen._replace(**BEFORE)
         variants["no expert of the calendar alone"] = (chosen, True, "ridge, calendar")
@@ -163,7 +164,7 @@ def grid_table(folder: Path, clients: int, horizons: list[int]) -> None:
     for horizon in horizons:
         played = [play(case, {}, horizon) for case in windows(folder, clients)]
         for values, found in zip(settings, ratios, strict=True):
-            constants = mixture_kernel.AHEAD._replace(**dict(zip(GRID, values, strict=True)))
+            constants = mixture.AHEAD._replace(**dict(zip(GRID, values, strict=True)))
             found += halves([ratio(one, mixed(one, horizon, constants)) for one in played])
     heads = [f"{h} ahead, {days}" for h in horizons for days in ("ordinary", "holidays")]
     print("| " + " | ".join([*GRID, *heads, "mean"]) + " |")
@@ -219,7 +220,7 @@ def main() -> None:
         played = [play(case, {}, h) for case in windows(options.data_folder, options.clients)]
     except FuelsError as error:
         raise SystemExit(f"constants.py: {error}") from None
-    constants = mixture_kernel.Constants() if h == 1 else mixture_kernel.AHEAD
+    constants = mixture.Constants() if h == 1 else mixture.AHEAD
     mixture_table(played, h, constants)
     print()
     said = [mixed(one, h, constants) for one in played]

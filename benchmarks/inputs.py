@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fuels.build import build
 from fuels.config import Engine, Settings, merge
 from fuels.data.calendar import weekday
 from fuels.data.windows import Dataset
-from fuels.scores import errors
+from fuels.evaluation.scores import errors
+from fuels.runs.build import build
 
 QUIET, MADE_DAYS = 0.8, 5
 FAST = {"optimiser": "adam", "learning_rate": 0.002}

@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fuels.bench.floor import FLOORS, on_threads, one_core
-from fuels.jsd_kernel import pairwise_jsd
-from fuels.losses import Inter, Intra, local_losses, plain_losses
 from fuels.model.gru import GruShape, begin, encoder_size
 from fuels.model.network import Target
 from fuels.model.optimiser import adam
+from fuels.paper.divergence import pairwise_jsd
+from fuels.paper.losses import Inter, Intra, local_losses, plain_losses
+from fuels.research.bench.floor import FLOORS, on_threads, one_core
 
 EPOCH = 37
 HIDDEN = 128

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from fuels.config import Engine, Settings, merge
 from fuels.federation.loop import Loop, Round
-from fuels.report.folder import RunFolder
-from fuels.run import run
+from fuels.runs.run import run
+from fuels.storage.run_folder import RunFolder
 
 
 class Memory:

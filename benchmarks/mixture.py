@@ -39,7 +39,7 @@ from fuels.experts.history import Floats
 from fuels.experts.mixture import LEARNER_NAMES
 from fuels.experts.online import Past, first_honest, start
 from fuels.experts.pool import Pool
-from fuels.report.folder import RunFolder
+from fuels.storage.run_folder import RunFolder
 
 # -- other ways to mix, for comparison ---------------------------------------------------------
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-from fuels.experiments import EXPERIMENTS
+from fuels.research.experiments.registry import EXPERIMENTS
 
 LIMIT = 300.0
 FUELS = [sys.executable, "-c", "from fuels.cli import main; main()"]

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fuels.build import SYNTHETIC
 from fuels.config import Engine, Settings, merge
+from fuels.data.loading import SYNTHETIC
 from fuels.errors import FuelsError
-from fuels.study.record import Record
-from fuels.study.store import Store, ensure_run, run_key, spelt_out
+from fuels.research.study.record import Record
+from fuels.research.study.store import Store, ensure_run, run_key, spelt_out
 
 LIMIT = 1e-3
 

@@ -24,9 +24,9 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.build import build
 from fuels.config import Engine, Settings, merge
-from fuels.similarity import SimilarityTable, softmax_rows
+from fuels.paper.similarity import SimilarityTable, softmax_rows
+from fuels.runs.build import build
 
 Floats = NDArray[np.float32]
 BETA = 50.0

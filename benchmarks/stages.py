@@ -19,9 +19,9 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.bench.ours import Ours
-from fuels.bench.work import Sizes
-from fuels.model import stages, tables
+from fuels.kernels import stage_tables, stages
+from fuels.research.bench.ours import Ours
+from fuels.research.bench.work import Sizes
 
 CLIENTS, BATCHES = 25, 37
 Loop = Callable[[NDArray[np.int64], int], None]
@@ -50,8 +50,8 @@ class Timer:
 
 def measure(ours: Ours, method: str, turn: int, apart: bool) -> dict[str, float]:
     """Microseconds per client and batch: the whole round, and the parts of it."""
-    timer = Timer(tables.call_all, apart)
-    with patch.object(tables, "call_all", timer):
+    timer = Timer(stage_tables.call_all, apart)
+    with patch.object(stage_tables, "call_all", timer):
         start = time.process_time()  # of the site's one thread, and of the caller that waits
         ours.turn(method, turn + 1)
         whole = time.process_time() - start

@@ -1,7 +1,7 @@
 """From `fuels run` to the line of its first round: seconds, with and without kept machine code.
 
 With no options `fuels run` trains on the embedded data. Code is compiled when the project is set up
-(python -m fuels.compiling) and kept on disk; the second way is a first run where nothing was,
+(python -m fuels.kernels.jit) and kept on disk; the second way is a first run where nothing was,
 with an empty folder for compiled code (NUMBA_CACHE_DIR).
 
     python benchmarks/start.py [--turns 3]

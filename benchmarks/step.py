@@ -20,11 +20,11 @@ from pathlib import Path
 
 from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.data.synthetic import synthesise
-from fuels.finished import FinishedRun
-from fuels.mixing import forecast_mixed
-from fuels.report.folder import RunFolder
-from fuels.run import run
-from fuels.runtime import set_up
+from fuels.experts.ensemble import forecast_mixed
+from fuels.forecasting.saved_run import FinishedRun
+from fuels.runs.run import run
+from fuels.storage.run_folder import RunFolder
+from fuels.training.runtime import set_up
 
 LIMIT = 1.0  # second for 1000 clients
 

@@ -22,7 +22,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fuels.data.profiles import KINDS
+from fuels.data.city_profiles import KINDS
 from fuels.data.synthetic import kinds_of, synthesise
 
 Floats = NDArray[np.float64]

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fuels.build import load_dataset
+from fuels.data.loading import load_dataset
 from fuels.errors import FuelsError
+from fuels.evaluation.evaluate import test_part, truth_of
+from fuels.experts.ensemble import begin
 from fuels.experts.history import history_of
-from fuels.judge import test_part, truth_of
-from fuels.mixing import begin
-from fuels.models import load_models
-from fuels.report.folder import RunFolder
+from fuels.storage.models import load_models
+from fuels.storage.run_folder import RunFolder
 
 
 def main() -> None:

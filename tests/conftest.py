@@ -15,8 +15,8 @@ from fuels.cli import main
 from fuels.config import Engine
 from fuels.data.panel import Panel
 from fuels.data.writers import write_panel
-from fuels.forecaster import long_frame
-from fuels.model.backend import use_kernels
+from fuels.forecasting.forecaster import long_frame
+from fuels.kernels.dispatch import use_kernels
 
 # The same generated cases each time: a change is judged by what it changes, not by the draw.
 # Others are tried with `pytest --hypothesis-seed=random`.
@@ -29,7 +29,7 @@ Fuels = Callable[..., tuple[int, str, str]]
 @pytest.fixture(autouse=True)
 def every_round_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a disk is so slow that rounds would be left out (journal.py)."""
-    monkeypatch.setattr("fuels.federation.journal.QUICK", 60.0)
+    monkeypatch.setattr("fuels.storage.journal.QUICK", 60.0)
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from conftest import make_panel
-from fuels.build import Job, build
 from fuels.config import Engine, Settings, merge
 from fuels.data.panel import Panel
 from fuels.data.writers import write_panel
-from fuels.experiments.base import Budget, Context, Experiment
-from fuels.study.store import Store
+from fuels.research.experiments.base import Budget, Context, Experiment
+from fuels.research.study.store import Store
+from fuels.runs.build import Job, build
 
 PERIOD = 6
 ENGINE = Engine(threads=1)

@@ -12,9 +12,9 @@ from fuels.data.calendar import Calendar
 from fuels.data.panel import Panel
 from fuels.data.sample import Sample
 from fuels.data.windows import Dataset, Split
+from fuels.evaluation.outcome import MixtureOutcome, Outcome
+from fuels.evaluation.scores import score
 from fuels.experts.intervals import Bands
-from fuels.report.outcome import MixtureOutcome, Outcome
-from fuels.scores import score
 
 
 def dataset(

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 import oracle
-from fuels.build import Job, build
 from fuels.config import Engine, Settings, merge
 from fuels.data.panel import Panel
 from fuels.methods.base import MODEL
 from fuels.model.network import Parts
+from fuels.runs.build import Job, build
 
 PERIOD, TRAIN, TEST = 6, 12, 3  # steps in a period, periods of the parts
 PLACES = np.array([[9.10, 45.40], [9.11, 45.41], [9.30, 45.60]])

@@ -15,16 +15,16 @@ import pytest
 import torch
 
 from conftest import Fuels
-from fuels.bench import flower_rival, measure, pfl_rival
-from fuels.bench.divergence import Divergences
-from fuels.bench.eager import Eager, Start, fuels_epoch, new_adam, unit_rows
-from fuels.bench.figures import notes, tables, to_json
-from fuels.bench.floor import FLOORS, _products, epoch_flop
-from fuels.bench.measure import Race, race
-from fuels.bench.ours import Ours
-from fuels.bench.process import Desk, RivalProcess
-from fuels.bench.work import Sizes, make_dataset
 from fuels.errors import FuelsError
+from fuels.research.bench import flower_rival, measure, pfl_rival
+from fuels.research.bench.divergence import Divergences
+from fuels.research.bench.eager import Eager, Start, fuels_epoch, new_adam, unit_rows
+from fuels.research.bench.figures import notes, tables, to_json
+from fuels.research.bench.floor import FLOORS, _products, epoch_flop
+from fuels.research.bench.measure import Race, race
+from fuels.research.bench.ours import Ours
+from fuels.research.bench.process import Desk, RivalProcess
+from fuels.research.bench.work import Sizes, make_dataset
 
 TINY = Sizes(clients=5, sample=3, hidden=8, days=10, train=7, members=6, pairs=4)
 PAPER = replace(Sizes(), clients=4, sample=1)

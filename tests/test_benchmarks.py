@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from conftest import make_panel
-from fuels.build import load_dataset
 from fuels.config import Engine, Settings, merge
+from fuels.data.loading import load_dataset
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
-from fuels.report.folder import RunFolder
-from fuels.run import run
-from fuels.study.store import Store, ensure_run
+from fuels.research.study.store import Store, ensure_run
+from fuels.runs.run import run
+from fuels.storage.run_folder import RunFolder
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(FOLDER))  # they import each other, as when run as scripts

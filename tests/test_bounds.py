@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuels.bounds import (
+from fuels.errors import FuelsError
+from fuels.research.bounds import (
     Constants,
     best_rate,
     generalisation,
@@ -17,7 +18,6 @@ from fuels.bounds import (
     largest_rate,
     rounds,
 )
-from fuels.errors import FuelsError
 
 # floor = 2 * 0.1 * 10 * 0.5 * 4 * 3 = 12
 EXAMPLE = Constants(

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from fuels.errors import FuelsError
-from fuels.federation.checkpoint import load_state, save_state
+from fuels.storage.checkpoint import load_state, save_state
 
 
 def test_damaged_states_are_refused(tmp_path: Path) -> None:

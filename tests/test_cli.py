@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from conftest import Fuels, make_panel
-from fuels.forecaster import long_frame
+from fuels.forecasting.forecaster import long_frame
 
 SMALL = ("--set", "model.hidden=4", "--rounds", "2", "--no-plots", "--threads", "1")
 

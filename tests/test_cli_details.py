@@ -15,7 +15,8 @@ from conftest import Fuels, make_panel
 from fuels.cli.options import in_options
 from fuels.config import Data, Engine, Settings, to_dict
 from fuels.data.writers import write_panel
-from fuels.methods import EXTENSIONS, METHODS
+from fuels.methods.registry import METHODS, find_method, method_names
+from fuels.research.experiments.registry import EXPERIMENTS, find_experiment
 from test_cli import SMALL
 
 FUELS = [sys.executable, "-c", "from fuels.cli import main; main()"]
@@ -194,12 +195,10 @@ def test_the_shell_completes_values(
 
 
 def test_names_are_those_of_what_they_stand_for() -> None:
-    from fuels.experiments import EXPERIMENTS
-
-    for name, method in (METHODS | EXTENSIONS).items():
-        assert method.name == name
-    for name, experiment in EXPERIMENTS.items():
-        assert experiment.name == name
+    for name in method_names():
+        assert find_method(name).name == name
+    for name in EXPERIMENTS:
+        assert find_experiment(name).name == name
 
 
 def test_help_says_what_a_path_is_and_how_long_a_first_run_takes(fuels: Fuels) -> None:

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from fuels.cli.compare import compare_command
 from fuels.config import Engine
 from fuels.errors import FuelsError
-from fuels.experiments.grid import wide_table
-from fuels.methods import METHODS
-from fuels.study.compare import (
+from fuels.methods.registry import find_method
+from fuels.research.experiments.grid import wide_table
+from fuels.research.study.compare import (
     Comparison,
     as_json,
     compare,
@@ -29,7 +29,7 @@ from fuels.study.compare import (
     spread,
     table,
 )
-from fuels.study.record import Record
+from fuels.research.study.record import Record
 
 ENGINE = Engine(threads=1)
 
@@ -41,7 +41,7 @@ def record(
     method: str, seed: int, mse: Sequence[float], clients: Sequence[str] = (), **training: Any
 ) -> Record:
     """A record with these errors; MAE is half of them, the reference's MSE is 0.5 everywhere."""
-    errors, title = np.array(mse, dtype=float), METHODS[method].title
+    errors, title = np.array(mse, dtype=float), find_method(method).title
     usual = {"optimiser": "adam", "learning_rate": 0.001, "momentum": 0.0, "selection": 1.0}
     return Record(
         key=f"{method}{seed}",
@@ -52,7 +52,7 @@ def record(
             "seed": seed,
             "data": {"clients": 2},
             "training": {**usual, **training},
-            "options": asdict(METHODS[method].Options()),
+            "options": asdict(find_method(method).Options()),
         },
         data={"name": "made up", "synthetic": False, "periods": [40, 11, 11]},
         clients=tuple(clients) or tuple(f"c{i}" for i in range(len(mse))),

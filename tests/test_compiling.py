@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import fuels
-from fuels import kept_code
-from fuels.compiling import compiled
 from fuels.config import Engine
-from fuels.model.backend import kernels
-from fuels.runtime import set_up
+from fuels.kernels import jit_cache
+from fuels.kernels.dispatch import kernels
+from fuels.kernels.jit import compiled
+from fuels.training.runtime import set_up
 from test_cli import SMALL
 
 # Commands of the command line, one after the other in one process.
@@ -39,7 +39,7 @@ SPLIT = ["--split", "10/2/2"]
 
 # Prints every function whose machine code is looked for on disk, and for which types.
 LOOK = """
-import fuels.kept_code as kept
+import fuels.kernels.jit_cache as kept
 look = kept.KeptCode.load_overload
 def load_overload(self, sig, context):
     print("looked for", self._name.split(" at ")[0], sig)
@@ -65,7 +65,7 @@ def looked_for(done: subprocess.CompletedProcess[str]) -> set[str]:
 
 
 def test_setting_up_compiles_all_that_a_first_run_needs(csv: str, tmp_path: Path) -> None:
-    """What `python -m fuels.compiling` leaves out would make the first run wait."""
+    """What `python -m fuels.kernels.jit` leaves out would make the first run wait."""
     package = Path(fuels.__file__).parent
     holding = {
         "fuels." + ".".join(file.relative_to(package).with_suffix("").parts)
@@ -74,7 +74,7 @@ def test_setting_up_compiles_all_that_a_first_run_needs(csv: str, tmp_path: Path
         if file.parent.name != "bench"
     }
     assert "fuels.experts.intervals" in holding
-    script = "import sys, fuels.compiling as c; c.compile_all(); print(*sys.modules)"
+    script = "import sys, fuels.kernels.jit as c; c.compile_all(); print(*sys.modules)"
     ahead = python(LOOK + script, tmp_path)
     assert holding <= set(ahead.stdout.split())
     commands = [BEST, ["forecast", "best"]]
@@ -112,8 +112,8 @@ def test_runs_come_to_their_end_without_a_compiler(
 def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder of its own for compiled code, and nothing said or given up yet."""
     monkeypatch.setattr("numba.core.config.CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(kept_code, "_told", set())
-    monkeypatch.setattr(kept_code, "_writable", True)
+    monkeypatch.setattr(jit_cache, "_told", set())
+    monkeypatch.setattr(jit_cache, "_writable", True)
     return tmp_path
 
 
@@ -147,7 +147,7 @@ def test_damaged_code_is_noted_once_and_replaced(
     assert str(file.parent) in note.getMessage() and "compiled again" in note.getMessage()
     assert len(file.read_bytes()) == len(whole)
     caplog.clear()
-    kept_code._told.clear()
+    jit_cache._told.clear()
     assert make_double()(4.0) == 8.0
     assert not caplog.records
 
@@ -185,14 +185,14 @@ def uses_numba(path: Path) -> bool:
 def test_what_is_compiled_into_other_files_is_watched() -> None:
     """Numba looks at a function's own file: whatever else is compiled into it must be named."""
     package = Path(fuels.__file__).parent
-    named = {f"fuels.{name.removesuffix('.py').replace('/', '.')}" for name in kept_code.SHARED}
+    named = {f"fuels.{name.removesuffix('.py').replace('/', '.')}" for name in jit_cache.SHARED}
     for path in package.rglob("*.py"):
-        if not uses_numba(path) or path.name in ("compiling.py", "kept_code.py"):
+        if not uses_numba(path) or path.name in ("kernels/jit.py", "kernels/jit_cache.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fuels."):
                 module = package.parent / f"{str(node.module).replace('.', '/')}.py"
-                if module.is_file() and uses_numba(module) and module.name != "compiling.py":
+                if module.is_file() and uses_numba(module) and module.name != "kernels/jit.py":
                     assert node.module in named, f"{path.name} is built from {node.module}"
 
 
@@ -203,7 +203,7 @@ def test_another_building_block_makes_kept_code_stale(
     script = (
         LOOK
         + """
-import fuels.kept_code as kept
+import fuels.kernels.jit_cache as kept
 kept._building_blocks = lambda: {digest!r}
 found = kept.FunctionCache.load_overload
 def tell(self, sig, context):
@@ -211,7 +211,7 @@ def tell(self, sig, context):
     print("found" if made is not None else "not there")
     return made
 kept.FunctionCache.load_overload = tell
-import fuels.model.updates
+import fuels.kernels.optimiser
 """
     )
     told = []
@@ -228,6 +228,6 @@ def test_the_server_of_a_gpu_keeps_its_kernels(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     try:
         set_up(Engine(device="cuda", kernels="fused", threads=1))
-        assert kernels("fuels.jsd_lanes") is not None
+        assert kernels("fuels.kernels.divergence") is not None
     finally:
         set_up(Engine(threads=1))

@@ -19,7 +19,7 @@ from fuels.config import (
 )
 from fuels.data.sample import sample_of
 from fuels.errors import FuelsError
-from fuels.methods import complete, method_options
+from fuels.methods.registry import complete, method_options
 
 
 def test_the_paper_stands_in_the_defaults() -> None:

@@ -10,12 +10,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fuels.build import method_for
 from fuels.cli.cost import cost_command
 from fuels.config import Settings, merge
-from fuels.costs import COSTS, Sizes, appendix_pairs, costs
 from fuels.errors import FuelsError
-from fuels.methods import METHODS
+from fuels.methods.registry import METHODS, find_method
+from fuels.research.costs import COSTS, Sizes, appendix_pairs, costs
+from fuels.runs.build import method_for
 
 PAPER = Sizes()
 
@@ -34,7 +34,7 @@ def test_options_of_the_methods_are_those_of_their_files() -> None:
     own = {
         field.name: field.default
         for name in ("fedrep", "perfedavg", "pfedme", "fedda")
-        for field in fields(METHODS[name].Options)
+        for field in fields(find_method(name).Options)
     }
     repeated = ("head_epochs", "variant", "outer", "inner_steps", "clusters", "week")
     assert {name: getattr(PAPER, name) for name in repeated} == {n: own[n] for n in repeated}

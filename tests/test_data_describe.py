@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from fuels.cli.data import data_app
 from fuels.cli.options import parse_ids
 from fuels.data.chart import draw
-from fuels.data.cycle import autocorrelation, find_cycle
 from fuels.data.describe import describe
 from fuels.data.panel import Panel
+from fuels.data.periodicity import autocorrelation, find_cycle
 from fuels.data.readers import read_panel
 from fuels.data.synthetic import synthesise
 from fuels.errors import FuelsError

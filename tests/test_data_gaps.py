@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fuels.data.eligibility import leave_out
 from fuels.data.gaps import fill_gaps
-from fuels.data.live import leave_out
 from fuels.data.readers import read_panel
 from fuels.data.synthetic import synthesise
 

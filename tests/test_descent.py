@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from fuels.descent import Contrast, Step, Terms, descend, differentiate, nothing
 from fuels.errors import FuelsError
-from fuels.losses import Inter, Intra
+from fuels.kernels.dispatch import use_kernels
 from fuels.methods import base
 from fuels.methods.base import MODEL
-from fuels.model.backend import use_kernels
 from fuels.model.network import Parts
 from fuels.model.optimiser import adam, pull, sgd
-from fuels.training import Batch, Group, Optimiser
+from fuels.paper.losses import Inter, Intra
+from fuels.training.groups import Batch, Group, Optimiser
+from fuels.training.step import Contrast, Step, Terms, descend, differentiate, nothing
 from small_federation import PERIOD, job_of, small_panel
 
 WIDTH = 16  # two branches of hidden 8

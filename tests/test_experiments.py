@@ -21,19 +21,21 @@ from typer.testing import CliRunner
 
 import fuels
 from conftest import make_panel
-from fuels.build import method_for
 from fuels.cli.experiment import experiment_command
 from fuels.config import Engine, Settings, merge
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
-from fuels.experiments import EXPERIMENTS, paper
-from fuels.experiments.base import Budget, Context, Experiment, Result
-from fuels.experiments.communication import reached
-from fuels.experiments.predictions import stretches
-from fuels.methods import METHODS
 from fuels.methods.base import Method
+from fuels.methods.registry import METHODS
 from fuels.report.tables import Column, Table
-from fuels.study.store import RunResult, Store, ensure_run
+from fuels.research.experiments import paper
+from fuels.research.experiments.base import Budget, Context, Experiment, Result
+from fuels.research.experiments.communication import reached
+from fuels.research.experiments.predictions import stretches
+from fuels.research.experiments.registry import EXPERIMENTS as NAMES
+from fuels.research.experiments.registry import find_experiment
+from fuels.research.study.store import RunResult, Store, ensure_run
+from fuels.runs.build import method_for
 from test_compare import record
 
 TRAINED = {
@@ -75,7 +77,7 @@ def test_an_experiment_writes_its_page_tables_and_figures(
     monkeypatch.setattr(sys, "argv", ["fuels", "experiment", name, "--data", str(shared / "p.npz")])
     words = [name, "--data", str(shared / "panel.npz"), "--rounds", "2", "--clients", "3"]
     words += ["--set", "model.hidden=4", "--threads", "1"]
-    if "fedda" in EXPERIMENTS[name].methods:
+    if "fedda" in find_experiment(name).methods:
         words += ["--set", "options.warm_epochs=2"]
     words += ["--set", "data.resample="] if name != "metr-la" else ["--option", "step=1h"]
     for option in OWN.get(name, []):
@@ -89,10 +91,10 @@ def test_an_experiment_writes_its_page_tables_and_figures(
     monkeypatch.setattr(Context, "runs", noting)
     result = run_cli(*words)
     assert result.exit_code == 0, (result.output, result.exception)
-    assert trained == set(EXPERIMENTS[name].methods)
+    assert trained == set(find_experiment(name).methods)
     out = shared / "runs" / "experiments" / name
     page = (out / f"{name}.md").read_text()
-    assert page.startswith(f"# {EXPERIMENTS[name].title}")
+    assert page.startswith(f"# {find_experiment(name).title}")
     assert f"`fuels experiment {name} --data p.npz`" in page  # a page names no folder
     assert str(shared) not in page and "3 clients, 2 rounds, seed 0" in page
     for file in TRAINED[name]:
@@ -164,9 +166,9 @@ def test_what_looks_at_one_is_asked_for_each_of_several(tmp_path: Path) -> None:
 
 
 def test_every_training_experiment_is_known_and_listed() -> None:
-    assert TRAINED.keys() <= EXPERIMENTS.keys()
+    assert TRAINED.keys() <= set(NAMES)
     listed = run_cli("list").stdout
-    assert all(name in listed for name in EXPERIMENTS)
+    assert all(name in listed for name in NAMES)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +232,7 @@ def test_settings_of_a_run_follow_the_size_then_the_changes_then_the_experiment(
     )
     fuels = context.settings(model={"hidden": 2})
     assert (fuels.seed, fuels.data.source, fuels.data.clients) == (3, "synthetic:sms", 7)
-    assert (fuels.training.rounds, fuels.model.hidden) == (5, 2)
+    assert (fuels.training.groups.rounds, fuels.model.hidden) == (5, 2)
     assert fuels.options == {"tau": "0.5"}
     assert context.settings("fedavg", seed=4).options == {}
 
@@ -256,7 +258,7 @@ def test_the_averages_of_the_papers_table_are_those_it_prints() -> None:
 def test_what_training_costs_by_hand() -> None:
     from dataclasses import replace
 
-    from fuels.study.compare import compare
+    from fuels.research.study.compare import compare
 
     def curve(method: str, loss: list[float], numbers: float) -> Any:
         history = {
@@ -287,7 +289,7 @@ def test_the_page_on_adding_a_method_holds_a_method_that_works(
     module = types.ModuleType("fedavgm")
     monkeypatch.setitem(sys.modules, "fedavgm", module)
     exec(compile(code, "add-a-method.md", "exec"), module.__dict__)
-    monkeypatch.setitem(METHODS, "fedavgm", module.FedAvgM)
+    monkeypatch.setitem(METHODS, "fedavgm", "fedavgm:FedAvgM")
     write_panel(make_panel(clients=3), tmp_path / "panel.npz")
 
     def errors(method: str, **options: float) -> np.ndarray:
@@ -318,12 +320,12 @@ def test_one_file_and_one_line_make_a_method(tmp_path: Path) -> None:
     code, line = (part.split("```")[0] for part in page_text().split("```python\n")[1:])
     package = Path(shutil.copytree(Path(fuels.__file__).parent, tmp_path / "fuels"))
     (package / "methods" / "fedavgm.py").write_text(code, encoding="utf-8")
-    names = package / "names.py"
-    last = '    "fedda": "FedDA",\n'
+    names = package / "methods/registry.py"
+    last = '    "fedda": "fuels.methods.fedda:FedDA",\n'
     assert names.read_text(encoding="utf-8").count(last) == 1
     names.write_text(names.read_text(encoding="utf-8").replace(last, last + line), encoding="utf-8")
     said = (
-        "from fuels.cli.run import METHODS; from fuels.methods import find_method\n"
+        "from fuels.cli.run import METHODS; from fuels.methods.registry import find_method\n"
         "print(*METHODS, find_method('fedavgm').title)"
     )
     done = subprocess.run(

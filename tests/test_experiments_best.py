@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 
 from conftest import Fuels, make_panel
-from fuels.build import load_dataset
 from fuels.config import PRESETS, Engine, Settings, merge
+from fuels.data.loading import load_dataset
 from fuels.data.newcomers import newcomers, shortened
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
-from fuels.experiments import boosting, skill
-from fuels.experiments.base import Budget, Context
-from fuels.experiments.cold_start import judge, newcomer_error, within_a_period
 from fuels.experts.history import history_of
-from fuels.methods import METHODS
-from fuels.study.record import Record
-from fuels.study.store import Store, ensure_run, run_key
+from fuels.methods.registry import METHODS, find_method
+from fuels.research.experiments import boosting, skill
+from fuels.research.experiments.base import Budget, Context
+from fuels.research.experiments.cold_start import judge, newcomer_error, within_a_period
+from fuels.research.study.record import Record
+from fuels.research.study.store import Store, ensure_run, run_key
 from test_compare import record
 
 needs_lightgbm = pytest.mark.skipif(
@@ -183,7 +183,7 @@ def test_a_preset_keeps_its_rounds_and_the_command_stands_above_it(tmp_path: Pat
     assert changed["training"]["learning_rate"] == "0.01" and changed["windows"]["lags"]
     assert changed["windows"]["split"] == "40/0/11"
     # FedDA trains with SGD: a learning rate for Adam is not for it.
-    fedda = skill.preset_changes(context_of(tmp_path), "best", METHODS["fedda"])
+    fedda = skill.preset_changes(context_of(tmp_path), "best", "fedda")
     assert "learning_rate" not in fedda["training"]
 
 
@@ -198,7 +198,7 @@ def test_skill_writes_tables_a_figure_and_who_wins(
     rows, experts = rows_of(folder / "skill.csv"), rows_of(folder / "skill-experts.csv")
     assert (folder / "skill.png").stat().st_size > 300
     assert {skill.PAPER, skill.BEST, skill.ALONE, skill.EXPERT, "last value"} <= rows.keys()
-    assert {f"{kind.title}, preset best" for kind in METHODS.values()} <= rows.keys()
+    assert {f"{find_method(name).title}, preset best" for name in METHODS} <= rows.keys()
     header = rows["forecast"]
     covered, led = header.index("in 80 % (% covered)"), header.index("model led (% of steps)")
     assert 50 < float(rows[skill.BEST][covered]) <= 100 and rows[skill.PAPER][covered] == ""
@@ -267,7 +267,7 @@ def test_cold_start_writes_a_table_a_figure_and_who_wins(fuels: Fuels, tmp_path:
     folder = tmp_path / "runs" / "experiments" / "cold-start"
     rows = rows_of(folder / "cold-start.csv")
     assert rows["forecast"] == ["3 days (MSE)", "all (MSE)", "in all (MB/client)"]
-    assert {kind.title for kind in METHODS.values()} <= rows.keys()
+    assert {find_method(name).title for name in METHODS} <= rows.keys()
     assert {"FUELS, lent start", "FUELS, preset best", "ridge"} <= rows.keys()
     # The last value needs no history: on a common scale it is as good with 3 days as with all.
     assert float(rows["last value"][0]) == pytest.approx(float(rows["last value"][1]), rel=1e-4)

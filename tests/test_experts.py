@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from conftest import make_panel
-from fuels.build import load_dataset
 from fuels.config import Settings, merge
 from fuels.data.calendar import Calendar, country_holidays, listed_holidays
+from fuels.data.loading import load_dataset
 from fuels.errors import FuelsError
 from fuels.experts.history import History, fill_from_earlier, make_history
 from fuels.experts.linear import change_of_period, drift, season_lag, week_lags

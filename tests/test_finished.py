@@ -16,11 +16,11 @@ from fuels.data.joining import joined
 from fuels.data.panel import Panel
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
-from fuels.finished import LEARNED, FinishedRun
-from fuels.forecaster import Forecaster, long_frame
-from fuels.mixing import Mixing
-from fuels.report.folder import RunFolder
-from fuels.run import run
+from fuels.experts.ensemble import Mixing
+from fuels.forecasting.forecaster import Forecaster, long_frame
+from fuels.forecasting.saved_run import LEARNED, FinishedRun
+from fuels.runs.run import run
+from fuels.storage.run_folder import RunFolder
 
 DAYS, TRAIN = 20, 14
 NEW = 72  # newest steps in a file of their own

@@ -12,8 +12,8 @@ import pytest
 from conftest import make_panel
 from fuels import Forecaster, FuelsError
 from fuels.experts.history import fill_from_earlier
-from fuels.forecast import forecast
-from fuels.forecaster import long_frame
+from fuels.experts.personal_model import forecast
+from fuels.forecasting.forecaster import long_frame
 
 SMALL = {"model": {"hidden": 8}}
 

@@ -13,8 +13,8 @@ from tests.tripwires import nothing_executed
 
 from fuels.federation.codec import Envelope
 from fuels.federation.guard import Gate, download_refusal, refusals, size_limit
-from fuels.messages import Download, Upload
 from fuels.methods.base import Sent
+from fuels.methods.messages import Download, Upload
 
 DECLARED = {"prototype": Sent((2, 3), bound=1.0)}
 CLIENTS = ("a", "b", "c")

@@ -11,13 +11,13 @@ import pytest
 from scipy.spatial.distance import jensenshannon
 
 from conftest import make_panel
-from fuels.costs import COSTS, costs
 from fuels.data.sample import Sample, paper_branches
 from fuels.data.windows import prepare
 from fuels.errors import FuelsError
-from fuels.experiments import complexity, counting, data, filtering, similarity, theory
-from fuels.federation.journal import Journal
-from fuels.similarity import SimilarityTable
+from fuels.paper.similarity import SimilarityTable
+from fuels.research.costs import COSTS, costs
+from fuels.research.experiments import complexity, counting, data, filtering, similarity, theory
+from fuels.storage.journal import Journal
 from inside import ENGINE, PERIOD, context_of, job_of, small_panel
 
 # -- data --------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ import pytest
 
 from fuels.config import Engine
 from fuels.errors import FuelsError
-from fuels.federation.journal import Journal
-from fuels.methods import METHODS
-from fuels.report.folder import RunFolder
+from fuels.methods.registry import METHODS
+from fuels.storage.journal import Journal
+from fuels.storage.run_folder import RunFolder
 from small_federation import job_of, small_panel
 
 CLIENTS = 20
@@ -107,8 +107,8 @@ def test_rounds_are_left_out_while_saving_would_take_more_than_its_share(
         clock[0] += 3.0
         whole(self, *given)
 
-    monkeypatch.setattr("fuels.federation.journal.QUICK", 0.1)
-    monkeypatch.setattr("fuels.federation.journal.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("fuels.storage.journal.QUICK", 0.1)
+    monkeypatch.setattr("fuels.storage.journal.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(Journal, "_save_whole", slow)
     journal, kept = Journal(path, share=0.1), []
     for number, (arrays, _) in enumerate(made, 1):
@@ -122,8 +122,8 @@ def test_what_changed_in_rounds_left_out_is_in_the_next_small_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, path, made = [100.0], tmp_path / "state.safetensors", states(5, share=1)
-    monkeypatch.setattr("fuels.federation.journal.QUICK", -1.0)
-    monkeypatch.setattr("fuels.federation.journal.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("fuels.storage.journal.QUICK", -1.0)
+    monkeypatch.setattr("fuels.storage.journal.time.monotonic", lambda: clock[0])
     journal = Journal(path, share=0.1)
     save(journal, 1, *made[0])
     journal.took = 1000.0  # and yet a minute later the next one is due

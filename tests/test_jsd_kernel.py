@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
 
-from fuels.jsd_kernel import pairwise_jsd
-from fuels.model.backend import use_kernels
+from fuels.kernels.dispatch import use_kernels
+from fuels.paper.divergence import pairwise_jsd
 
 pytestmark = pytest.mark.usefixtures("fused")
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fuels.errors import FuelsError
-from fuels.jsd_kernel import pairwise_jsd
-from fuels.model.backend import prepare_thread, use_kernels
+from fuels.kernels.dispatch import prepare_thread, use_kernels
 from fuels.model.gru import GruShape, branch_weights, encode, encoder_size, plain_encode
 from fuels.model.optimiser import adam, pull, sgd
+from fuels.paper.divergence import pairwise_jsd
 from test_jsd_kernel import distributions
 
 PAPER = GruShape(hidden=128, branches=((3, 1), (3, 1)))
@@ -262,9 +262,10 @@ import sys
 import test_kernels
 test_kernels.use_kernels("fused")
 sys.stdout.buffer.write(test_kernels.small_step())
-from fuels import jsd_lanes
-from fuels.model import kernels, updates
-for kernel in (kernels.gru_forward, kernels.gru_backward, updates.adam, jsd_lanes.divergences):
+from fuels.kernels import divergence
+from fuels.kernels import gru
+from fuels.kernels import optimiser
+for kernel in (gru.gru_forward, gru.gru_backward, optimiser.adam, divergence.divergences):
     if kernel.stats.cache_path and not kernel.stats.cache_hits:
         sys.exit(f"{kernel} was compiled again")
 """
@@ -279,15 +280,15 @@ def test_cached_kernels_give_the_same_bytes_in_another_process() -> None:
 
 
 def test_plain_path_where_kernels_cannot_be_had(caplog: pytest.LogCaptureFixture) -> None:
-    from fuels.model import backend
+    from fuels.kernels import dispatch
 
     use_kernels("auto")
     for _ in range(2):
-        assert backend.kernels("fuels.model.no_such_kernels") is None
+        assert dispatch.kernels("fuels.model.no_such_kernels") is None
     assert caplog.text.count("plain torch runs") == 1
     use_kernels("fused")
     with pytest.raises(FuelsError, match="not available"):
-        backend.kernels("fuels.model.no_such_kernels")
+        dispatch.kernels("fuels.model.no_such_kernels")
 
 
 def test_float64_takes_the_plain_path_under_auto() -> None:

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from fuels.errors import FuelsError
-from fuels.messages import Download, Upload
 from fuels.methods.base import MODEL
 from fuels.methods.fuels_start import begin
-from fuels.training import Optimiser
+from fuels.methods.messages import Download, Upload
+from fuels.training.groups import Optimiser
 from small_federation import job_of, small_panel, trained
 
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fuels.errors import FuelsError
-from fuels.losses import Inter, Intra, local_losses, plain_losses
-from fuels.model.backend import prepare_thread, use_kernels
-from fuels.model.doubles import combine, dots, exponentials, pairs
+from fuels.kernels.dispatch import prepare_thread, use_kernels
+from fuels.kernels.simd_f64 import combine, dots, exponentials, pairs
 from fuels.model.network import Target
+from fuels.paper.losses import Inter, Intra, local_losses, plain_losses
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +127,7 @@ def test_it_works_in_the_room_it_asks_for(
         given.append((torch.full((size + 2 * around,), float("nan")), size))
         return given[-1][0][around:]
 
-    monkeypatch.setattr("fuels.losses.scratch", guarded)
+    monkeypatch.setattr("fuels.paper.losses.scratch", guarded)
     assert_equals_plain(without(draw(B=B, heads=heads), *left_out))
     ((memory, size),) = given
     assert memory[:around].isnan().all() and memory[around + size :].isnan().all()

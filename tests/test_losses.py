@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fuels.losses import (
+from fuels.kernels.dispatch import use_kernels
+from fuels.model.network import Target
+from fuels.paper.losses import (
     Inter,
     Intra,
     inter_loss,
@@ -17,9 +19,7 @@ from fuels.losses import (
     prediction_loss,
     unit,
 )
-from fuels.model.backend import use_kernels
-from fuels.model.network import Target
-from fuels.prototypes import ConcatenationPrototype, PeriodicPrototype
+from fuels.paper.prototypes import ConcatenationPrototype, PeriodicPrototype
 
 HALF = torch.tensor([[0.5, 0.5]])
 AXES = torch.eye(2).unsqueeze(0)  # two rows at right angles: similarity 1 with itself, else 0

@@ -11,14 +11,14 @@ import torch
 
 import oracle
 import oracle_fedda
-from fuels.build import Job, build
 from fuels.config import Engine, Settings, merge
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.federation.transport import LocalTransport
-from fuels.methods import METHODS, complete
 from fuels.methods.base import MODEL
 from fuels.methods.fedrep import FedRep
+from fuels.methods.registry import METHODS, complete
+from fuels.runs.build import Job, build
 from small_federation import (
     TRAIN,
     assert_same_models,
@@ -119,12 +119,13 @@ def test_fedprox_without_mu_is_fedavg() -> None:
     assert_identical(trained("fedprox", panel, options={"mu": 0}), trained("fedavg", panel))
 
 
-def test_fedrep_with_nothing_personal_is_fedavg(monkeypatch: pytest.MonkeyPatch) -> None:
-    class NothingPersonal(FedRep):
-        stays = ()
-        shares = MODEL
+class NothingPersonal(FedRep):
+    stays = ()
+    shares = MODEL
 
-    monkeypatch.setitem(METHODS, "fedrep", NothingPersonal)
+
+def test_fedrep_with_nothing_personal_is_fedavg(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "fedrep", f"{__name__}:NothingPersonal")
     panel = small_panel()
     assert_identical(trained("fedrep", panel), trained("fedavg", panel))
 

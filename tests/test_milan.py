@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from conftest import Fuels
-from fuels.build import load_dataset
 from fuels.config import Settings, merge
-from fuels.references import references
-from fuels.scores import score
+from fuels.data.loading import load_dataset
+from fuels.evaluation.references import references
+from fuels.evaluation.scores import score
 
 
 def milan(real_data: Path, **changes: object) -> Settings:

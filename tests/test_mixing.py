@@ -13,20 +13,20 @@ import pytest
 import torch
 
 from conftest import make_panel
-from fuels.build import build
 from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
+from fuels.evaluation.evaluate import steps_ahead, truth_of
+from fuels.evaluation.evaluate import test_part as part_of_test
+from fuels.experts.ensemble import Mixing, begin, forecast_mixed, history_for
 from fuels.experts.history import History, history_of
-from fuels.federation.checkpoint import load_state, save_state
-from fuels.forecast import ahead, forecast
-from fuels.judge import judge_models, steps_ahead, truth_of
-from fuels.judge import test_part as part_of_test
-from fuels.mixing import Mixing, begin, forecast_mixed, history_for
-from fuels.models import PersonalModels, personal_models
-from fuels.report.folder import RunFolder
-from fuels.run import run
+from fuels.experts.personal_model import ahead, forecast
+from fuels.runs.build import build
+from fuels.runs.run import evaluate_job, run
+from fuels.storage.checkpoint import load_state, save_state
+from fuels.storage.models import PersonalModels, personal_models
+from fuels.storage.run_folder import RunFolder
 
 HORIZON = 3
 BEST = merge(
@@ -238,7 +238,7 @@ def test_judged_with_and_without_experts(panel: Panel) -> None:
         kind = {"encoder": "gru", "hidden": 6, "method": "fuels"}
         parts = job.site.models(job.loop.final_download())
         models = personal_models(job.dataset, parts, {}, **kind)  # type: ignore[arg-type]
-        judged = judge_models(job, models)
+        judged = evaluate_job(job, models)
     assert list(judged.scores)[:3] == ["FUELS", "FUELS model alone", "last value"]
     assert judged.mixture is not None and judged.steps_ahead is not None
     assert judged.mixture.names[-1] == "FUELS model" and len(judged.mixture.scores) == 16
@@ -300,7 +300,7 @@ def test_steps_beyond_a_short_test_part_have_no_figures(panel: Panel) -> None:
         job.loop.run()
         parts = job.site.models(job.loop.final_download())
         kind = {"encoder": "gru", "hidden": 6, "method": "fuels"}
-        judged = judge_models(job, personal_models(job.dataset, parts, {}, **kind))  # type: ignore[arg-type]
+        judged = evaluate_job(job, personal_models(job.dataset, parts, {}, **kind))  # type: ignore[arg-type]
     assert judged.steps_ahead is not None
     summary = judged.steps_ahead.summary()
     for values in summary["mse"].values():
@@ -330,7 +330,7 @@ def test_a_run_leaves_its_mixture_and_forecast_goes_on(panel: Panel, tmp_path: P
     one = weights.filter(pl.col("client") == "c2").drop("client", "time").to_numpy()
     np.testing.assert_allclose(one, mixture.weights[:, 2], atol=1e-6)
     models = outcome.dataset  # the mixture has seen the whole test part
-    from fuels.models import load_models
+    from fuels.storage.models import load_models
 
     mixing = Mixing.load(folder.mixture, load_models(folder.models))
     assert set(mixing.online) == {1, 2, 3}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fuels.errors import FuelsError
 from fuels.experts.mixture import Mixture
-from fuels.experts.mixture_kernel import (
+from fuels.kernels.mixture import (
     AHEAD,
     SLOW,
     Constants,

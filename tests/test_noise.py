@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from conftest import make_panel
-from fuels.build import build, method_for
 from fuels.config import Engine, Settings, merge
 from fuels.errors import FuelsError
 from fuels.privacy.noise import KINDS, add_noise, check_noise, reach
+from fuels.runs.build import build, method_for
 
 CLIENTS = ("a", "b", "c")
 

@@ -10,11 +10,11 @@ import torch
 
 import oracle
 import oracle_fuels
-from fuels.build import Job
 from fuels.data.panel import Panel
-from fuels.losses import inter_loss, intra_loss, prediction_loss, unit
+from fuels.paper.losses import inter_loss, intra_loss, prediction_loss, unit
 from fuels.randomness import AUGMENTATION, FILTER, generator
-from fuels.training import gradients, leaves
+from fuels.runs.build import Job
+from fuels.training.groups import gradients, leaves
 from small_federation import (
     PERIOD,
     assert_same_models,

@@ -20,14 +20,15 @@ import numpy as np
 import pytest
 
 from conftest import make_panel
-from fuels.build import Job, build, load_dataset, make_method
 from fuels.config import Engine, Settings, check_engine, merge
+from fuels.data.loading import load_dataset
 from fuels.errors import FuelsError
 from fuels.federation.loop import Loop
-from fuels.federation.ray_transport import RayTransport, connect, look_for, split_clients
+from fuels.federation.ray import RayTransport, connect, look_for, split_clients
 from fuels.methods.fuels import Fuels
-from fuels.report.folder import RunFolder
-from fuels.run import run, warm_start
+from fuels.runs.build import Job, build, make_method
+from fuels.runs.run import run, warm_start
+from fuels.storage.run_folder import RunFolder
 
 LOCAL = Engine(threads=1)
 RAY = Engine(threads=2, transport="ray", sites=2)
@@ -229,7 +230,7 @@ def test_a_state_that_died_with_its_machine_is_told(ray: Any, job: Job) -> None:
 def test_what_cannot_be_mended_is_said_in_a_sentence(
     job: Job, what: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fuels.federation.ray_transport.STARTS", 2)
+    monkeypatch.setattr("fuels.federation.ray.STARTS", 2)
     (script(job) / what).touch()
     with warnings.catch_warnings(), pytest.raises(FuelsError, match=message) as caught:
         warnings.simplefilter("ignore")
@@ -329,5 +330,5 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_local_engine_does_not_import_ray() -> None:
-    code = "import sys, fuels.run, fuels.cli.run; sys.exit('ray' in sys.modules)"
+    code = "import sys, fuels.runs.run, fuels.cli.run; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

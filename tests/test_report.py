@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from fuels.config import Settings, Training
+from fuels.evaluation.outcome import best_reference
 from fuels.federation.loop import Round
 from fuels.federation.transport import Failure
 from fuels.report.display import LiveProgress, PlainProgress, Progress, progress, working
-from fuels.report.outcome import best_reference
 from fuels.report.style import duration, number, short
 from fuels.report.tables import (
     Column,

@@ -15,9 +15,9 @@ import pytest
 
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
+from fuels.evaluation.outcome import own_rows
 from fuels.report import plots
 from fuels.report.expert_plots import draw_experts
-from fuels.report.outcome import own_rows
 from fuels.report.style import legend_columns, looks, midnights, origin
 from outcomes import ERRORS, dataset, mixed, outcome
 

@@ -10,11 +10,11 @@ from rich.console import Console
 
 from fuels.cli.cost import sent_table, work_table
 from fuels.cli.experiment import list_experiments
-from fuels.costs import COSTS, Sizes, costs
-from fuels.experiments import EXPERIMENTS
-from fuels.report.outcome import StepsAhead
+from fuels.evaluation.outcome import StepsAhead
 from fuels.report.tables import Column, Table, print_outcome, steps_ahead
 from fuels.report.terminal import plain, say, wrapped
+from fuels.research.costs import COSTS, Sizes, costs
+from fuels.research.experiments.registry import EXPERIMENTS, find_experiment
 from outcomes import ERRORS, dataset, mixed, outcome
 
 COMPARED = Table(
@@ -118,7 +118,7 @@ def test_the_list_of_experiments_at_80_columns(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    list_experiments(EXPERIMENTS)
+    list_experiments({name: find_experiment(name) for name in EXPERIMENTS})
     text = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
     assert "…" not in text and max(len(line) for line in text.splitlines()) <= 80
     first = {line.split()[0] for line in text.splitlines() if line.strip() and line[0] != " "}
@@ -126,7 +126,7 @@ def test_the_list_of_experiments_at_80_columns(
     lines = text.splitlines()
     place = next(line.index("own options") for line in lines if "own options" in line)
     options = "\n".join(line[place:].strip() for line in lines).replace(",\n", ",").split()
-    for experiment in EXPERIMENTS.values():
+    for experiment in map(find_experiment, EXPERIMENTS):
         assert {f"{key}={value}" for key, value in experiment.options.items()} <= set(options)
 
 

@@ -17,16 +17,16 @@ import polars as pl
 import pytest
 
 from conftest import make_panel
-from fuels.build import build
 from fuels.config import PRESETS, Engine, Settings, merge, read_config
 from fuels.data.panel import Panel
 from fuels.data.sample import Sample, paper_branches
 from fuels.errors import FuelsError
-from fuels.federation.checkpoint import load_state
-from fuels.methods import complete
+from fuels.methods.registry import complete
 from fuels.model.network import build_network
-from fuels.report.folder import RunFolder
-from fuels.run import origin, run
+from fuels.runs.build import build
+from fuels.runs.run import origin, run
+from fuels.storage.checkpoint import load_state
+from fuels.storage.run_folder import RunFolder
 
 RESULTS = ("metrics.jsonl", "forecasts.parquet", "models.safetensors", "server.safetensors")
 BOTH = pytest.mark.parametrize("preset", ["paper", "best"])
@@ -238,7 +238,7 @@ def test_other_data_are_refused_on_resume(tmp_path: Path, panel: Panel) -> None:
 
 def test_a_full_disk_loses_nothing(tmp_path: Path, panel: Panel, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """When a checkpoint cannot be written the run stops in words, and the one before is intact."""
-    import fuels.federation.checkpoint as checkpoint
+    import fuels.storage.checkpoint as checkpoint
 
     settings, engine = small(), Engine(threads=1)
     folder = RunFolder(tmp_path / "r")
@@ -263,10 +263,10 @@ def test_rounds_without_a_checkpoint_are_trained_again(
     tmp_path: Path, panel: Panel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where saving is slow only the first round and the last are saved: the end is the same."""
-    import fuels.federation.checkpoint as checkpoint
+    import fuels.storage.checkpoint as checkpoint
 
-    monkeypatch.setattr("fuels.federation.journal.QUICK", -1.0)
-    monkeypatch.setattr("fuels.run.SAVING", 1e-9)
+    monkeypatch.setattr("fuels.storage.journal.QUICK", -1.0)
+    monkeypatch.setattr("fuels.runs.run.SAVING", 1e-9)
     settings, engine, folder = small(), Engine(threads=1), RunFolder(tmp_path / "r")
     real = checkpoint.write_arrays
 
@@ -301,7 +301,7 @@ def test_twenty_kills_end_bit_identical(
     # Processes are forked from one that has only imported, so they start within a moment.
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fuels.run", "fuels.model.fused", "test_run"])
+    context.set_forkserver_preload(["fuels.runs.run", "fuels.kernels.encoding", "test_run"])
 
     def train(folder: Path, rounds: int | None = None, delay: float = 0.0) -> bool:
         """Train in a process of its own; killed some time after a round; whether it was killed."""

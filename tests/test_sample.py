@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from conftest import make_panel
-from fuels.build import build
 from fuels.config import Engine, Settings, Windows, merge
 from fuels.data.calendar import make_calendar
 from fuels.data.sample import Sample, paper_branches, parse_lags, sample_of
 from fuels.data.windows import prepare
 from fuels.errors import FuelsError
-from fuels.methods import METHODS
+from fuels.methods.registry import METHODS
 from fuels.model.network import build_network
-from fuels.training import Group, GroupData
+from fuels.runs.build import build
+from fuels.training.groups import Group, GroupData
 
 RICH = {
     "lags": "1-2/1p,1p+1",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
 
-from fuels.similarity import SimilarityTable, softmax_rows
+from fuels.paper.similarity import SimilarityTable, softmax_rows
 
 
 def draw(clients: int, seed: int = 0, rows: int = 4, width: int = 6) -> np.ndarray:
@@ -121,7 +121,7 @@ def drawn_table(clients: int, shape: tuple[int, int] = (2, 4)) -> SimilarityTabl
 def test_means_do_not_depend_on_how_many_are_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     table = drawn_table(11)
     wanted = table.prototypes_for(table.clients, 40)
-    monkeypatch.setattr("fuels.similarity.BLOCK", 3)
+    monkeypatch.setattr("fuels.paper.similarity.BLOCK", 3)
     found = table.prototypes_for(table.clients, 40)
     assert found[0] == wanted[0] and len(found[0]) == 11
     for ours, whole in zip(found[1:], wanted[1:], strict=True):

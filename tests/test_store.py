@@ -14,10 +14,10 @@ from conftest import make_panel
 from fuels.config import Engine, Settings, merge
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
-from fuels.study import store as store_module
-from fuels.study.progress import Quiet
-from fuels.study.record import Record, described
-from fuels.study.store import Store, data_digest, ensure_run, ensure_runs, run_key
+from fuels.research.study import store as store_module
+from fuels.research.study.progress import Quiet
+from fuels.research.study.record import Record, described
+from fuels.research.study.store import Store, data_digest, ensure_run, ensure_runs, run_key
 from test_compare import record
 
 ENGINE = Engine(threads=1)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fuels.data import synthetic
-from fuels.data.profiles import KINDS, MAX_DAYS, SEASON, SERVICES, day_types, hour_of, season
+from fuels.data.city_profiles import KINDS, MAX_DAYS, SEASON, SERVICES, day_types, hour_of, season
 from fuels.data.synthetic import kinds_of, synthesise
 from fuels.errors import FuelsError
 

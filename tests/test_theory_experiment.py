@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from fuels.build import Job
 from fuels.errors import FuelsError
-from fuels.experiments import constants, theory
-from fuels.losses import inter_loss, unit
-from fuels.training import GroupData
+from fuels.paper.losses import inter_loss, unit
+from fuels.research.experiments import constants, theory
+from fuels.runs.build import Job
+from fuels.training.groups import GroupData
 from inside import PERIOD, context_of, job_of, small_panel
 
 

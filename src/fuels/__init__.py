@@ -10,13 +10,13 @@ from fuels.version import __version__
 __all__ = ["Forecaster", "FuelsError", "__version__", "example_frame"]
 
 if TYPE_CHECKING:
-    from fuels.forecaster import Forecaster, example_frame
+    from fuels.forecasting.forecaster import Forecaster, example_frame
 
 
 def __getattr__(name: str) -> Any:
     """Import the forecaster, and torch with it, only when it is asked for."""
     if name in ("Forecaster", "example_frame"):
-        from fuels import forecaster
+        from fuels.forecasting import forecaster
 
         return getattr(forecaster, name)
     raise AttributeError(f"module 'fuels' has no attribute {name!r}")

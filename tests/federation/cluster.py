@@ -24,12 +24,12 @@ from typer.testing import CliRunner
 
 from fuels.cli.commands import app
 from fuels.config import Settings
-from fuels.federation.checkpoint import load_state
 from fuels.federation.flower import launch
 from fuels.federation.flower.control import registered
 from fuels.federation.flower.demo import Processes, descendants, federation
 from fuels.federation.flower.parties import Current, Rules, ServerConfig, ServerFolder, key_of
-from fuels.report.folder import RunFolder
+from fuels.storage.checkpoint import load_state
+from fuels.storage.run_folder import RunFolder
 
 FAULTY = '''
 """The client side, with planned faults; each happens once."""

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from fuels.cli.commands import app
 from fuels.config import Settings, merge
 from fuels.errors import FuelsError
-from fuels.federation.checkpoint import load_state
 from fuels.federation.codec import decode
 from fuels.federation.flower.desk import Desk
 from fuels.federation.flower.found import found
@@ -23,7 +22,8 @@ from fuels.federation.flower.letters import read_upload
 from fuels.federation.flower.parties import Rules, ServerFolder, SiteFolder
 from fuels.federation.flower.post import Answer, Time
 from fuels.federation.flower.serving import serve
-from fuels.report.folder import RunFolder
+from fuels.storage.checkpoint import load_state
+from fuels.storage.run_folder import RunFolder
 
 NEVER = float("inf")
 SITES = {"north": ["a", "d"], "south": ["b", "e"], "east": ["c", "f"]}

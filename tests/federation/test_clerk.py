@@ -20,7 +20,7 @@ from fuels.federation.flower.clerk import SOCKET, Question, ask
 from fuels.federation.flower.launch import Kept, stop
 from fuels.federation.flower.letters import request
 from fuels.federation.flower.parties import RefusalError, Rules, SiteFolder
-from fuels.messages import Download
+from fuels.methods.messages import Download
 
 
 @pytest.fixture

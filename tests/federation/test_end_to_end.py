@@ -10,9 +10,9 @@ from tests.federation.cluster import cluster
 from tests.federation.helpers import settings
 
 from fuels.data.readers import read_panel
+from fuels.experts.personal_model import forecast
 from fuels.federation.flower.parties import Rules
-from fuels.forecast import forecast
-from fuels.models import load_models
+from fuels.storage.models import load_models
 
 pytest.importorskip("flwr")
 

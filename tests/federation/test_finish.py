@@ -20,7 +20,7 @@ from fuels.errors import FuelsError
 from fuels.federation.flower import launch
 from fuels.federation.flower.parties import Current
 from fuels.federation.flower.post import Answer
-from fuels.report.folder import RunFolder
+from fuels.storage.run_folder import RunFolder
 
 Answered = tuple[float, bytes | str]
 

@@ -29,7 +29,7 @@ from fuels.federation.flower.keys import make_site_key, public_line
 from fuels.federation.flower.launch import new_run
 from fuels.federation.flower.parties import Current, ServerFolder, SiteFolder
 from fuels.federation.flower.serving import settings_of
-from fuels.methods import complete
+from fuels.methods.registry import complete
 
 runner = CliRunner()
 

@@ -16,7 +16,7 @@ from fuels.federation.codec import Envelope, decode, encode
 from fuels.federation.flower.desk import Desk
 from fuels.federation.flower.parties import SiteFolder
 from fuels.federation.site import Report, Site
-from fuels.messages import Upload
+from fuels.methods.messages import Upload
 
 
 def altered(change: Callable[[Envelope], Envelope]) -> Callable[[bytes], bytes]:

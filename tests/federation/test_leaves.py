@@ -18,7 +18,6 @@ import pytest
 from tests.federation.helpers import SITES, World, settings, write_panel
 from tests.federation.wire import Seen, Wire
 
-from fuels.build import build, method_for, train_periods
 from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.errors import FuelsError
 from fuels.federation.flower import desk
@@ -26,9 +25,10 @@ from fuels.federation.flower.parties import SiteFolder
 from fuels.federation.flower.post import Time
 from fuels.federation.flower.serving import serve
 from fuels.federation.site import Site
-from fuels.messages import Upload
-from fuels.methods import EXTENSIONS, METHODS
 from fuels.methods.base import Method
+from fuels.methods.messages import Upload
+from fuels.methods.registry import EXTENSIONS, METHODS
+from fuels.runs.build import build, method_for, train_periods
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.usefixtures("quiet")

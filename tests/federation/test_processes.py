@@ -17,14 +17,14 @@ import pytest
 from tests.federation.cluster import Cluster, cluster, fuels, kill
 from tests.federation.helpers import SITES, World, few_days, settings, write_panel
 
-from fuels.build import build
 from fuels.config import Engine, Settings, merge
-from fuels.federation.checkpoint import load_state
+from fuels.evaluation.scores import score
 from fuels.federation.codec import decode
 from fuels.federation.flower.issue import renew
 from fuels.federation.flower.letters import read_upload
 from fuels.federation.flower.parties import Rules
-from fuels.scores import score
+from fuels.runs.build import build
+from fuels.storage.checkpoint import load_state
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.federation

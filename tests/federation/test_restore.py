@@ -12,11 +12,11 @@ import pytest
 from tests.federation.cluster import Cluster, all_online, cluster, fuels
 from tests.federation.helpers import SITES, settings
 
-from fuels.federation.checkpoint import load_state
 from fuels.federation.flower import commands
 from fuels.federation.flower.control import registered
 from fuels.federation.flower.demo import wait_for
 from fuels.federation.flower.parties import Current, Rules, key_of
+from fuels.storage.checkpoint import load_state
 from fuels.version import __version__
 
 pytest.importorskip("flwr")

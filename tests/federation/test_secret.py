@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from tests.federation.helpers import SITES, World, settings
 
-from fuels.build import build
 from fuels.config import Engine, merge
 from fuels.errors import FuelsError
 from fuels.federation.flower.desk import Desk
 from fuels.federation.flower.parties import SiteFolder, log
 from fuels.federation.flower.secret import SIZE, own_secret
 from fuels.privacy.noise import add_noise
+from fuels.runs.build import build
 
 
 def noisy(root: Path) -> World:

@@ -21,7 +21,7 @@ from fuels.federation.flower.demo import Processes
 from fuels.federation.flower.found import found
 from fuels.federation.flower.parties import Current, ServerFolder
 from fuels.federation.flower.serving import federated, settings_of
-from fuels.report.folder import RunFolder
+from fuels.storage.run_folder import RunFolder
 
 pytest.importorskip("flwr")
 

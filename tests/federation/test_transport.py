@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from tests.federation.helpers import LIMIT, NEVER, SITES, World, fate, settings
 
-from fuels.build import build
 from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.errors import FuelsError
 from fuels.federation.codec import decode
 from fuels.federation.flower.parties import Current
 from fuels.federation.loop import Loop
-from fuels.models import load_models
-from fuels.report.folder import RunFolder
+from fuels.runs.build import build
+from fuels.storage.models import load_models
+from fuels.storage.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -39,11 +39,11 @@ def bench_command(
     """
     from rich.console import Console
 
-    from fuels.bench.figures import notes, tables, to_json
-    from fuels.bench.machine import describe_machine
-    from fuels.bench.measure import race
-    from fuels.bench.work import Sizes
     from fuels.report.terminal import say
+    from fuels.research.bench.figures import notes, tables, to_json
+    from fuels.research.bench.machine import describe_machine
+    from fuels.research.bench.measure import race
+    from fuels.research.bench.work import Sizes
 
     if out is not None and not out.parent.is_dir():
         raise FuelsError(f"--out {out}: there is no folder {out.parent}")

@@ -159,7 +159,7 @@ def compare_command(
             "training": {"rounds": rounds},
         }
     )
-    from fuels.study.assemble import check_options, options_for
+    from fuels.research.study.assemble import check_options, options_for
 
     own, others = divide(settings_ or [])
     refuse_own(others, {"seed": "--seeds", "method": "--methods", "engine.": "--threads"})
@@ -189,10 +189,10 @@ def compare_all(
     from rich.console import Console
 
     from fuels.report.terminal import say
-    from fuels.study import compare
-    from fuels.study.files import need_writable, write_text
-    from fuels.study.progress import Spoken
-    from fuels.study.store import DEFAULT_RUNS, Store, ensure_runs
+    from fuels.research.study import compare
+    from fuels.research.study.files import need_writable, write_text
+    from fuels.research.study.progress import Spoken
+    from fuels.research.study.store import DEFAULT_RUNS, Store, ensure_runs
 
     teller, store = Spoken(), Store(runs or DEFAULT_RUNS, records)
     every = [settings for row in wanted for settings in row]
@@ -239,12 +239,12 @@ def show(console: Any, table: Table, notes: Sequence[str]) -> None:
 
 
 def parse_methods(text: str) -> list[str]:
-    from fuels.methods import EXTENSIONS
-    from fuels.methods import METHODS as PUBLISHED
+    from fuels.methods.registry import METHODS as PUBLISHED
+    from fuels.methods.registry import method_names
 
     if text == "all":
         return list(PUBLISHED)
-    known = PUBLISHED | EXTENSIONS
+    known = method_names()
     names = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     for name in names:
         if name not in known:

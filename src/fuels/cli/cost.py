@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from fuels.costs import Cost, Sizes
     from fuels.report.tables import Table
+    from fuels.research.costs import Cost, Sizes
 
 SIZES = "Sizes"
 
@@ -64,8 +64,8 @@ def cost_command(
     """
     from rich.console import Console
 
-    from fuels.costs import Sizes, costs, known
     from fuels.report.terminal import say
+    from fuels.research.costs import Sizes, costs, known
 
     sizes = Sizes(
         clients=clients,

@@ -12,7 +12,7 @@ import typer
 
 from fuels.cli import options as opt
 from fuels.errors import FuelsError
-from fuels.names import METHODS
+from fuels.methods.registry import METHODS
 
 
 def demo_command(

@@ -12,10 +12,10 @@ from fuels.cli import options as opt
 from fuels.cli.settings import refuse_idle
 from fuels.config import SCALES, Engine, Settings, assignment, merge, nearest
 from fuels.errors import FuelsError
-from fuels.names import EXPERIMENTS
+from fuels.research.experiments.registry import EXPERIMENTS, find_experiment
 
 if TYPE_CHECKING:
-    from fuels.experiments.base import Experiment
+    from fuels.research.experiments.base import Experiment
 
 
 def experiment_command(
@@ -81,15 +81,14 @@ def experiment_command(
     """
     if name not in (*EXPERIMENTS, "list"):
         raise FuelsError(f"no experiment {name}{nearest(name, [*EXPERIMENTS, 'list'])}")
-    from fuels.experiments import EXPERIMENTS as FOUND  # takes seconds to import
 
     if name == "list":
-        list_experiments(FOUND)
+        list_experiments({name: find_experiment(name) for name in EXPERIMENTS})
         return
     if scale not in SCALES:
         raise FuelsError(f"--scale {scale} is unknown{nearest(scale, SCALES)}")
     run_experiment(
-        FOUND[name],
+        find_experiment(name),
         data=tuple(data or ()),
         size={
             key: value
@@ -134,12 +133,12 @@ def run_experiment(
 
     from rich.console import Console
 
-    from fuels.experiments.base import Context, file_name, source_name, write
     from fuels.report.terminal import say
-    from fuels.study.assemble import check_options
-    from fuels.study.files import need_writable
-    from fuels.study.progress import Spoken
-    from fuels.study.store import DEFAULT_RUNS, Store
+    from fuels.research.experiments.base import Context, file_name, source_name, write
+    from fuels.research.study.assemble import check_options
+    from fuels.research.study.files import need_writable
+    from fuels.research.study.progress import Spoken
+    from fuels.research.study.store import DEFAULT_RUNS, Store
 
     teller = Spoken()
     own, others = shared.divide(assignments)

@@ -14,7 +14,7 @@ from fuels.cli.parties import ServerDir, Show, need_flower
 from fuels.cli.settings import given
 from fuels.config import PRESETS, Settings, assignment, merge, read_config, with_preset
 from fuels.errors import FuelsError
-from fuels.names import METHODS
+from fuels.methods.registry import METHODS
 
 if TYPE_CHECKING:
     from fuels.federation.flower.parties import ServerFolder
@@ -240,7 +240,7 @@ def _follow(server: ServerFolder, run: str, rounds: int, as_json: bool) -> None:
     from fuels.federation.flower.follow import follow
     from fuels.federation.flower.serving import undelivered
     from fuels.report.display import progress
-    from fuels.report.folder import RunFolder
+    from fuels.storage.run_folder import RunFolder
 
     try:
         with progress(rounds) as watcher:

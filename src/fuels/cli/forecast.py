@@ -82,12 +82,13 @@ def forecast_command(
     """
     from dataclasses import replace
 
-    from fuels.build import load_panel
     from fuels.config import Data, Engine
+    from fuels.data.loading import load_panel
     from fuels.data.readers import is_raw
-    from fuels.finished import FinishedRun
-    from fuels.forecast_table import forecast_table, write_table
-    from fuels.runtime import set_up
+    from fuels.forecasting.saved_run import FinishedRun
+    from fuels.forecasting.table import forecast_table
+    from fuels.storage.tables import write_table
+    from fuels.training.runtime import set_up
 
     set_up(Engine())
     if out is not None:

@@ -12,12 +12,12 @@ from fuels.cli import options as opt
 from fuels.cli.settings import assemble, check_options, given, source_name
 from fuels.config import ENGINES, PRESETS, SCALES, Engine, Settings, merge_engine
 from fuels.errors import FuelsError, InterruptedRunError
-from fuels.names import METHODS
+from fuels.methods.registry import METHODS
 
 if TYPE_CHECKING:
     from fuels.federation.loop import Loop
     from fuels.report.display import Progress
-    from fuels.report.folder import RunFolder
+    from fuels.storage.run_folder import RunFolder
 
 METHOD, OUTPUT, COMPUTE = "Method and training", "Results", opt.COMPUTE
 
@@ -228,7 +228,7 @@ def run_command(
 
     Example: fuels run --data traffic.csv --clients 50 --rounds 80 --out first
     """
-    from fuels.report.folder import RunFolder, free_folder
+    from fuels.storage.run_folder import RunFolder, free_folder
 
     changes: dict[str, Any] = {
         "seed": seed,
@@ -296,11 +296,11 @@ def train(
     """Run with the display, then print the results."""
     from rich.console import Console
 
-    from fuels.methods import complete
+    from fuels.methods.registry import complete
     from fuels.report.display import progress, working
     from fuels.report.tables import print_outcome, print_profile
     from fuels.report.terminal import say
-    from fuels.run import run
+    from fuels.runs.run import run
 
     settings = complete(settings)  # so that config.toml shows every number that was used
     console = Console(stderr=True)

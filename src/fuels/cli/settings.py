@@ -107,7 +107,7 @@ def differences(one: Settings, other: Settings) -> list[str]:
 def check_options(method: str, options: Mapping[str, Any], place: str) -> None:
     """Refuse options that the method has not, or of a wrong type, naming the place they are in."""
     if options:
-        from fuels.methods import method_options  # and torch with it
+        from fuels.methods.registry import method_options  # and torch with it
 
         method_options(method, options, place)
 

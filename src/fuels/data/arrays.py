@@ -16,9 +16,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from fuels.data.clock import SECOND, parse_moment, parse_step, zone_info
+from fuels.data.coordinates import check_places
 from fuels.data.grid import check_years, panel_from_matrix
 from fuels.data.panel import Floats, Panel
-from fuels.data.places import check_places
 from fuels.data.tables import id_texts
 from fuels.data.times import read_times
 from fuels.errors import FuelsError

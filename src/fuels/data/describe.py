@@ -12,9 +12,9 @@ from rich.text import Text
 
 from fuels.data.chart import draw
 from fuels.data.clock import format_moment, format_step
-from fuels.data.cycle import autocorrelation, clock_lags, find_cycle
-from fuels.data.live import leave_out
+from fuels.data.eligibility import leave_out
 from fuels.data.panel import Panel
+from fuels.data.periodicity import autocorrelation, clock_lags, find_cycle
 
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _SHOWN = 10  # clients named on the screen; --json names all

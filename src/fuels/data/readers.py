@@ -12,11 +12,11 @@ import polars as pl
 
 from fuels.data.arrays import read_hdf5, read_npz
 from fuels.data.clock import Moment, Step, parse_step, zone_info
+from fuels.data.coordinates import places_of, read_places
 from fuels.data.grid import refuse_extreme
 from fuels.data.panel import Panel, find_ids
-from fuels.data.places import places_of, read_places
 from fuels.data.spool import gather, gather_aside
-from fuels.data.tablefiles import read_csv, read_parquet
+from fuels.data.table_files import read_csv, read_parquet
 from fuels.data.tables import Columns, find_coordinate_columns, id_texts
 from fuels.data.telecom import Sums, is_telecom, telecom_sums
 from fuels.data.telecom_file import Progress

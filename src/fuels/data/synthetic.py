@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.data.panel import Panel
-from fuels.data.profiles import (
+from fuels.data.city_profiles import (
     FAIR,
     GREETINGS,
     KINDS,
@@ -30,6 +29,7 @@ from fuels.data.profiles import (
     day_types,
     season,
 )
+from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 
 Floats = NDArray[np.float64]

@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from fuels.data.grid import panel_from_matrix, panel_from_rows, refuse_extreme
-from fuels.data.panel import Floats, Panel, sort_ids
-from fuels.data.places import (
+from fuels.data.coordinates import (
     LATITUDE,
     LONGITUDE,
     MISSING_WORDS,
@@ -25,6 +23,8 @@ from fuels.data.places import (
     places_of,
     read_places,
 )
+from fuels.data.grid import panel_from_matrix, panel_from_rows, refuse_extreme
+from fuels.data.panel import Floats, Panel, sort_ids
 from fuels.data.times import read_times
 from fuels.errors import FuelsError
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from fuels.data.panel import Floats
 from fuels.data.spool import Spool, Stored, let_go
-from fuels.data.telecom_kernel import ELSEWHERE, MALFORMED, NO_NUMBER, sum_lines
 from fuels.errors import FuelsError
+from fuels.kernels.telecom import ELSEWHERE, MALFORMED, NO_NUMBER, sum_lines
 
 # Activity -> the fields of a record, counted after the country code, that it sums.
 ACTIVITIES = {"sms": (0, 1), "call": (2, 3), "net": (4,)}

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.calendar import Calendar, make_calendar
+from fuels.data.eligibility import leave_out
 from fuels.data.gaps import fill_gaps
-from fuels.data.live import leave_out
 from fuels.data.panel import Panel
 from fuels.data.sample import Branches, Sample
 from fuels.errors import FuelsError

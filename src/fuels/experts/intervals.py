@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.compiling import compiled
 from fuels.errors import FuelsError
 from fuels.experts.state import State, copied, restored
+from fuels.kernels.jit import compiled
 
 Floats = NDArray[np.float64]
 

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.experts.mixture_kernel import (
+from fuels.experts.state import State, copied, restored
+from fuels.kernels.mixture import (
     AHEAD,
     LEARNERS,
     Constants,
@@ -29,7 +30,6 @@ from fuels.experts.mixture_kernel import (
     run,
     step_ahead,
 )
-from fuels.experts.state import State, copied, restored
 
 
 @dataclass(frozen=True)

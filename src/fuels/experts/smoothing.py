@@ -13,10 +13,10 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.compiling import compiled
 from fuels.data.calendar import Calendar
 from fuels.experts.history import Floats, History
 from fuels.experts.linear import Arrays
+from fuels.kernels.jit import compiled
 
 # Level, profile and deviation: (alpha, gamma, phi).
 GRID = np.array(list(product((0.01, 0.05, 0.2, 0.6), (0.05, 0.15, 0.4), (0.0, 0.5, 0.8, 0.95))))

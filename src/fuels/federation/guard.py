@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.federation.codec import Envelope
-from fuels.messages import Download, Upload
 from fuels.methods.base import Sent
+from fuels.methods.messages import Download, Upload
 
 SLACK = 1e-4  # rounding above a declared bound
 LARGEST = 1e6  # of an entry without a declared bound: far beyond any trained parameter

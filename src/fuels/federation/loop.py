@@ -7,7 +7,7 @@ back, aggregate, judge, save. Display, log files and early stopping are watchers
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from fuels.config import Training, late_joiners
 from fuels.errors import FuelsError
-from fuels.federation.checkpoint import prefixed, unprefixed
 from fuels.federation.guard import refusals
 from fuels.federation.refusals import Refusals
 from fuels.federation.site import Report
 from fuels.federation.transport import Chosen, Failure, Reply, TooFewError, Transport
-from fuels.messages import Download, Upload, concatenate
 from fuels.methods.base import Method
+from fuels.methods.messages import Download, Upload, concatenate
 from fuels.randomness import LATE, SELECTION, generator
+from fuels.storage.checkpoint import prefixed, unprefixed
 
 BYTES = 4  # of one float32
 SITES = "transport"  # prefix of the sites' arrays in a state
@@ -56,6 +56,11 @@ class Round:
         values |= {"numbers_up": self.numbers_up, "numbers_down": self.numbers_down}
         values["failures"] = [f"{failure.site}: {failure.reason}" for failure in self.failures]
         return {k: (None if isinstance(v, float) and np.isnan(v) else v) for k, v in values.items()}
+
+    def changed_rows(self, names: Iterable[str]) -> dict[str, NDArray[np.int64]]:
+        """The rows that this round changed, for the arrays of the state of which only some did."""
+        rows = self.touched
+        return {} if rows is None else {name: rows for name in names if of_sites(name)}
 
 
 class Watcher(Protocol):

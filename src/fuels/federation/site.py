@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.messages import Download, Upload, concatenate
+from fuels.evaluation.scores import errors
+from fuels.kernels.dispatch import prepare_thread
 from fuels.methods.base import MODEL, Method
-from fuels.model.backend import prepare_thread
+from fuels.methods.messages import Download, Upload, concatenate
 from fuels.model.network import Parts
-from fuels.scores import errors
-from fuels.training import Group, GroupData, Slots, targets_ahead, values_ahead
+from fuels.training.groups import Group, GroupData, Slots, targets_ahead, values_ahead
 
 GROUP = 32  # clients trained together at most: enough to outweigh Python
 

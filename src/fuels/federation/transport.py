@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
 from fuels.federation.site import Report, Site
-from fuels.messages import Download, Upload
+from fuels.methods.messages import Download, Upload
 
 
 @dataclass(frozen=True)

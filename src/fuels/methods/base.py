@@ -24,12 +24,12 @@ from torch import Tensor
 from fuels.config import Training
 from fuels.data.sample import Sample
 from fuels.data.windows import Dataset
-from fuels.descent import Contrast, Step, descend, differentiate, nothing
 from fuels.errors import FuelsError
-from fuels.messages import Arrays, Download, Upload
+from fuels.methods.messages import Arrays, Download, Upload
 from fuels.model.network import Network, Parts
 from fuels.model.optimiser import Update
-from fuels.training import Batch, Group, Optimiser
+from fuels.training.groups import Batch, Group, Optimiser
+from fuels.training.step import Contrast, Step, descend, differentiate, nothing
 
 MODEL = ("encoder", "decoder")
 ENCODED = 8_000_000  # numbers of encoded rows that a group keeps at a time: 32 MB

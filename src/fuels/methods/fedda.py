@@ -26,7 +26,7 @@ to w_Q.
 
 Travels up: once 144 + 3 numbers for 37 training periods of 24 (the set; longitude, latitude, and
 whether they are known), made from raw data; later the whole model. Travels down: the whole model,
-from round 2 on. Stays: nothing. Judged by: the global model. The optimiser, SGD 0.01 with momentum
+from round 2 on. Stays: nothing. Scored by: the global model. The optimiser, SGD 0.01 with momentum
 0.9, and the share of clients, 10 %, are its own where the settings leave them open.
 """
 
@@ -43,11 +43,11 @@ from torch import Tensor
 
 from fuels.data.calendar import Calendar
 from fuels.errors import FuelsError
-from fuels.losses import prediction_loss
-from fuels.messages import Arrays, Download, Upload
 from fuels.methods.base import MODEL, GlobalModel, Options, Sent, at_least, positive
 from fuels.methods.fedavg import FedAvg
-from fuels.training import Group, Optimiser, gradients, leaves
+from fuels.methods.messages import Arrays, Download, Upload
+from fuels.paper.losses import prediction_loss
+from fuels.training.groups import Group, Optimiser, gradients, leaves
 
 Floats = NDArray[np.float64]
 DEGREES = 360.0  # a place is within

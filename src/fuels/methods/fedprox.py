@@ -4,7 +4,7 @@ Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020. Clien
 (Eq. 2 there) L_pred(w) + (mu / 2) ||w - w_t||^2, where w_t is the global model it received. All
 else is FedAvg; mu = 0 is FedAvg exactly.
 
-Travels: the whole model, up and down, and |D_n| up. Stays: nothing. Judged by: the global model.
+Travels: the whole model, up and down, and |D_n| up. Stays: nothing. Scored by: the global model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fuels.methods.base import Options, at_least
 from fuels.methods.fedavg import FedAvg
 from fuels.model.optimiser import Update, pull
-from fuels.training import Batch, Group
+from fuels.training.groups import Batch, Group
 
 
 @dataclass(frozen=True)

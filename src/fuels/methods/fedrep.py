@@ -7,7 +7,7 @@ phase), both on L_pred; the server averages the encoders. The average is by samp
 FedAvg, which is the plain mean of the paper where clients have equally many. With nothing personal
 there is no head phase, and FedRep is FedAvg exactly.
 
-Travels: the encoder, up and down, and |D_n| up. Stays: the decoder. Judged by: the averaged encoder
+Travels: the encoder, up and down, and |D_n| up. Stays: the decoder. Scored by: the averaged encoder
 under the client's own decoder.
 """
 
@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuels.messages import Arrays, Download
 from fuels.methods.base import Options, at_least, stacked
 from fuels.methods.fedavg import FedAvg
-from fuels.training import Group
+from fuels.methods.messages import Arrays, Download
+from fuels.training.groups import Group
 
 
 @dataclass(frozen=True)

@@ -26,17 +26,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fuels.data.windows import Dataset
-from fuels.descent import Terms
 from fuels.errors import FuelsError
-from fuels.losses import Inter, Intra
-from fuels.messages import Arrays, Download, Upload
 from fuels.methods.base import MODEL, Method, Options, Sent, positive, tensor
+from fuels.methods.messages import Arrays, Download, Upload
 from fuels.model.network import Parts
+from fuels.paper.losses import Inter, Intra
+from fuels.paper.prototypes import ConcatenationPrototype, PeriodicPrototype, Prototype
+from fuels.paper.similarity import SimilarityTable
 from fuels.privacy.noise import NONE, add_noise, check_noise, reach
-from fuels.prototypes import ConcatenationPrototype, PeriodicPrototype, Prototype
 from fuels.randomness import FILTER, generator
-from fuels.similarity import SimilarityTable
-from fuels.training import Batch, Group
+from fuels.training.groups import Batch, Group
+from fuels.training.step import Terms
 
 
 @dataclass(frozen=True)

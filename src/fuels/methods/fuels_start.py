@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.messages import Arrays, Download, Upload
 from fuels.methods.base import MODEL, Sent, at_least, stacked, tensor
 from fuels.methods.fuels import Fuels, FuelsOptions
-from fuels.similarity import SimilarityTable
-from fuels.training import Group
+from fuels.methods.messages import Arrays, Download, Upload
+from fuels.paper.similarity import SimilarityTable
+from fuels.training.groups import Group
 
 
 @dataclass(frozen=True)

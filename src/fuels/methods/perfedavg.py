@@ -15,7 +15,7 @@ turn as (D, D') or (D, D', D''), each once, and what is left at the end is not u
 the one after it, in a circle; FO with alpha = 0 is then FedAvg exactly. The server averages by
 sample counts, which is the plain mean of the paper where clients have equally many.
 
-Travels: the whole model, up and down, and |D_n| up. Stays: nothing. Judged by: the global model
+Travels: the whole model, up and down, and |D_n| up. Stays: nothing. Scored by: the global model
 after `steps` adaptation steps on the client's last `steps` training periods, one each, in the order
 of time; a client without a value in such a period does not step there.
 """
@@ -26,11 +26,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fuels.errors import FuelsError
-from fuels.messages import Arrays, Download
 from fuels.methods.base import MODEL, Options, at_least, moved, positive, stacked
 from fuels.methods.fedavg import FedAvg
+from fuels.methods.messages import Arrays, Download
 from fuels.model.network import Parts
-from fuels.training import Batch, Group
+from fuels.training.groups import Batch, Group
 
 
 @dataclass(frozen=True)

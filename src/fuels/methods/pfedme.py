@@ -13,7 +13,7 @@ The paper leaves open how theta is found. The K steps are the common optimiser's
 starts anew each round, or with `personal_rate` plain gradient steps of that size, as in the
 published code of T Dinh et al.
 
-Travels: w, up and down, and |D_n| up. Stays: theta_n. Judged by: theta_n at the end of the client's
+Travels: w, up and down, and |D_n| up. Stays: theta_n. Scored by: theta_n at the end of the client's
 last round.
 """
 
@@ -22,12 +22,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fuels.descent import Step, descend
-from fuels.messages import Arrays, Download, Upload
 from fuels.methods.base import MODEL, Options, at_least, positive, stacked
 from fuels.methods.fedavg import FedAvg
+from fuels.methods.messages import Arrays, Download, Upload
 from fuels.model.optimiser import pull
-from fuels.training import Group, Optimiser
+from fuels.training.groups import Group, Optimiser
+from fuels.training.step import Step, descend
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ The baseline "Solo" of the FUELS paper (Section 5.1). Loss: Eq. 14. Stays: every
 
 from __future__ import annotations
 
-from fuels.messages import Arrays, Download
 from fuels.methods.base import Method, Sent
-from fuels.training import Group
+from fuels.methods.messages import Arrays, Download
+from fuels.training.groups import Group
 
 
 class Solo(Method):

@@ -24,12 +24,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fuels.errors import FuelsError
-from fuels.model.backend import kernels
+from fuels.kernels.dispatch import kernels
 
 if TYPE_CHECKING:  # importing it compiles the kernels
-    from fuels.model.fused import Encoding
+    from fuels.kernels.encoding import Encoding
 
-_KERNELS = "fuels.model.fused"
+_KERNELS = "fuels.kernels.encoding"
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,14 @@ class GruShape:
         """Columns of the representation: the final states of all branches side by side."""
         return self.hidden * len(self.branches)
 
-
-def branch_size(hidden: int, inputs: int) -> int:
-    """Numbers in one branch of one client."""
-    return 3 * hidden * (inputs + hidden + 2)
+    def branch_size(self, inputs: int) -> int:
+        """Parameters in one branch of one client."""
+        return 3 * self.hidden * (inputs + self.hidden + 2)
 
 
 def encoder_size(shape: GruShape) -> int:
-    """Numbers in the encoder of one client."""
-    return sum(branch_size(shape.hidden, inputs) for _, inputs in shape.branches)
+    """Parameters in the encoder of one client."""
+    return sum(shape.branch_size(inputs) for _, inputs in shape.branches)
 
 
 def branch_weights(params: Tensor, shape: GruShape) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:

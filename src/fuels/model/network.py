@@ -24,7 +24,7 @@ from fuels.model.gru import GruShape, begin, branch_weights, encode, encoder_siz
 from fuels.randomness import WEIGHTS, generator
 
 if TYPE_CHECKING:  # importing it compiles the kernels
-    from fuels.model.fused import Encoding
+    from fuels.kernels.encoding import Encoding
 
 Parts = dict[str, Tensor]  # part: [client, size]
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from fuels.errors import FuelsError
-from fuels.model.backend import kernels
-from fuels.model.stages import Stage, run
+from fuels.kernels.dispatch import kernels
+from fuels.kernels.stages import Stage, run
 
-_KERNELS = "fuels.model.updates"
+_KERNELS = "fuels.kernels.optimiser"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.report.outcome import MixtureOutcome, Outcome
+from fuels.evaluation.outcome import MixtureOutcome, Outcome
 from fuels.report.plots import telling_clients
 from fuels.report.style import METHOD, figure, legend, origin, short, time_axis
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fuels.data.clock import format_step
 from fuels.errors import FuelsError
-from fuels.report.outcome import Outcome, best_reference, own_rows
+from fuels.evaluation.outcome import Outcome, best_reference, own_rows
 from fuels.report.style import (
     INK,
     METHOD,

@@ -15,7 +15,7 @@ import rich.table
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from fuels.report.outcome import Outcome, best_reference
+from fuels.evaluation.outcome import Outcome, best_reference
 from fuels.report.style import number, short
 from fuels.report.terminal import Fitted, Strip
 

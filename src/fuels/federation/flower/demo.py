@@ -14,16 +14,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from fuels.build import build, load_panel
 from fuels.config import Engine, Settings, merge
+from fuels.data.loading import load_panel
 from fuels.errors import FuelsError
 from fuels.federation.flower import commands, launch
 from fuels.federation.flower.follow import follow
 from fuels.federation.flower.found import found
 from fuels.federation.flower.parties import Rules, ServerFolder, SiteFolder
 from fuels.federation.loop import Watcher
-from fuels.methods import complete
-from fuels.report.folder import RunFolder
+from fuels.methods.registry import complete
+from fuels.runs.build import build
+from fuels.storage.run_folder import RunFolder
 
 PATIENCE = 90.0  # seconds until the server answers
 ENDING = 20.0  # seconds that a process has to end
@@ -195,7 +196,7 @@ def run_demo(root: Path, settings: Settings, sites: int, watcher: Watcher) -> di
 
 def local_errors(settings: Settings, ids: Sequence[str]) -> dict[str, float]:
     """The same training by the engine of one machine."""
-    from fuels.scores import score
+    from fuels.evaluation.scores import score
 
     with build(merge(settings, {"data": {"ids": sorted(ids)}}, "demo"), Engine()) as job:
         job.loop.run()

@@ -24,10 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.build import Job, build, fingerprint, train_periods
 from fuels.config import Settings, to_dict
 from fuels.errors import FuelsError
-from fuels.federation.checkpoint import load_state, prefixed, save_state, unprefixed
 from fuels.federation.codec import Envelope, decode, encode
 from fuels.federation.flower.declaration import ROUNDS, growing, of_a_period
 from fuels.federation.flower.letters import read_request, reply, without_figures
@@ -35,9 +33,11 @@ from fuels.federation.flower.parties import Consent, RefusalError, SiteConfig, S
 from fuels.federation.flower.secret import SECRET, own_secret
 from fuels.federation.guard import download_refusal, refusals
 from fuels.federation.refusals import general
-from fuels.messages import Download, Upload
 from fuels.methods.base import Method
+from fuels.methods.messages import Download, Upload
 from fuels.privacy.noise import NONE
+from fuels.runs.build import Job, build, fingerprint, train_periods
+from fuels.storage.checkpoint import load_state, prefixed, save_state, unprefixed
 
 RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 

@@ -10,7 +10,7 @@ from fuels.errors import FuelsError
 from fuels.federation.flower.parties import Current, ServerFolder
 from fuels.federation.loop import Round, Watcher
 from fuels.federation.transport import Failure
-from fuels.report.folder import read_lines
+from fuels.storage.run_folder import read_lines
 
 LOOK = 0.5  # seconds between two looks
 

@@ -25,7 +25,7 @@ from fuels.federation.flower.parties import (
     check_listen,
     check_name,
 )
-from fuels.methods import find_method
+from fuels.methods.registry import find_method
 
 LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"  # of a host name; those of IPv4 fit too
 HOST = re.compile(rf"(?=.{{1,253}}$){LABEL}(\.{LABEL})*")

@@ -18,8 +18,8 @@ from fuels.federation.guard import Gate, refusals
 from fuels.federation.refusals import Refusals
 from fuels.federation.site import Report
 from fuels.federation.transport import Failure, Reply
-from fuels.messages import Upload
 from fuels.methods.base import Method
+from fuels.methods.messages import Upload
 
 
 @dataclass(frozen=True)

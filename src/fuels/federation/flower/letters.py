@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.federation.checkpoint import prefixed, unprefixed
 from fuels.federation.codec import Envelope, text_list
 from fuels.federation.guard import LARGEST
 from fuels.federation.site import Report
-from fuels.messages import Download, Upload
+from fuels.methods.messages import Download, Upload
+from fuels.storage.checkpoint import prefixed, unprefixed
 
 FIGURES = ("val_mse", "val_mae")
 

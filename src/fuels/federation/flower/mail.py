@@ -13,7 +13,7 @@ from fuels.federation.flower.parties import Rules, log
 from fuels.federation.flower.post import Answer, Post
 from fuels.federation.refusals import Refusals
 from fuels.federation.transport import Failure
-from fuels.messages import Download
+from fuels.methods.messages import Download
 
 T = TypeVar("T")
 

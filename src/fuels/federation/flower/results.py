@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuels.build import Job
 from fuels.config import Engine, write_toml
-from fuels.judge import judge_models
-from fuels.messages import Download
-from fuels.report.folder import RunFolder
-from fuels.run import essentials, write_judged, write_models
+from fuels.methods.messages import Download
+from fuels.runs.build import Job
+from fuels.runs.run import essentials, evaluate_job, write_evaluation, write_models
+from fuels.storage.run_folder import RunFolder
 
 
 def write_results(job: Job, path: Path, download: Download, rounds: int, engine: Engine) -> None:
@@ -20,8 +19,8 @@ def write_results(job: Job, path: Path, download: Download, rounds: int, engine:
     folder, dataset = RunFolder(path), job.dataset
     write_toml(folder.config, job.settings, engine)
     models = write_models(job, folder, download)
-    judged = judge_models(job, models)
-    write_judged(dataset, folder, judged)
+    judged = evaluate_job(job, models)
+    write_evaluation(dataset, folder, judged)
     first, last = dataset.split.part("val")
     best = job.settings.training.keep == "best" and last > first
     folder.finish(essentials(job, judged, rounds=rounds, best=best))

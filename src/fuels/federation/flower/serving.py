@@ -14,20 +14,20 @@ from dataclasses import replace
 from time import sleep
 from typing import IO, Any
 
-from fuels.build import method_for
 from fuels.config import Engine, Settings, check, merge, with_preset
 from fuels.data.sample import sample_of
 from fuels.errors import FuelsError
-from fuels.federation.checkpoint import save_state, unprefixed
 from fuels.federation.flower.commands import write_run_config
 from fuels.federation.flower.parties import Current, ServerFolder, log
 from fuels.federation.flower.post import Post, Time
 from fuels.federation.flower.transport import FlowerTransport
 from fuels.federation.loop import Loop, Round
 from fuels.federation.refusals import Refusals
-from fuels.messages import Download
-from fuels.methods import complete
-from fuels.report.folder import RunFolder, writing
+from fuels.methods.messages import Download
+from fuels.methods.registry import complete
+from fuels.runs.build import method_for
+from fuels.storage.checkpoint import save_state, unprefixed
+from fuels.storage.run_folder import RunFolder, writing
 from fuels.version import __version__
 
 

@@ -11,7 +11,7 @@ from fuels.federation.flower.control import unfinished
 from fuels.federation.flower.parties import ServerFolder
 from fuels.federation.flower.registry import states
 from fuels.federation.flower.steward import ACTIVE, is_busy, is_listening, standing
-from fuels.report.folder import read_lines
+from fuels.storage.run_folder import read_lines
 
 RECENT = 5  # failures shown
 

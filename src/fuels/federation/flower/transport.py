@@ -30,8 +30,8 @@ from fuels.federation.guard import OVERHEAD, Gate, size_limit
 from fuels.federation.refusals import Refusals
 from fuels.federation.site import Report
 from fuels.federation.transport import Chosen, Failure, Reply, TooFewError
-from fuels.messages import Download
 from fuels.methods.base import Method
+from fuels.methods.messages import Download
 
 POLL = 0.5  # seconds between two looks for answers
 JUDGING = 5.0  # seconds that sites have at least to judge a new model

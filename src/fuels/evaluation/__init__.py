@@ -1,0 +1,1 @@
+"""What a result is compared with, and how it is scored."""

@@ -1,0 +1,104 @@
+"""What a finished run hands to the report: its settings, data, history, forecasts and errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from fuels.config import Settings
+    from fuels.data.windows import Dataset
+    from fuels.evaluation.scores import Scores
+    from fuels.experts.intervals import Bands
+
+
+@dataclass(frozen=True)
+class MixtureOutcome:
+    """The experts beside the personal model, on the test part."""
+
+    model: str  # the personal model's name among the experts
+    names: tuple[str, ...]
+    weights: NDArray[np.float64]  # [step, client, expert]: who was trusted when
+    bands: Bands  # intervals, normalised
+    coverage: NDArray[np.float64]  # [level]: share of the targets inside, mean over clients
+    scores: dict[str, Scores]  # of each expert alone
+
+    @property
+    def best(self) -> str:
+        """The expert with the least mean MSE."""
+        return min(self.scores, key=lambda name: self.scores[name].means()["mse"])
+
+    @property
+    def led(self) -> float:
+        """Share of steps and clients in which the personal model had the largest weight."""
+        return float((self.weights.argmax(axis=2) == self.names.index(self.model)).mean())
+
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says of it."""
+        widths = self.bands.width()
+        return {
+            "experts": {name: scores.means() for name, scores in self.scores.items()},
+            "best_expert": self.best,
+            "model_led": self.led,
+            "intervals": {
+                f"{level:g}": {"coverage": float(covered), "width": float(width)}
+                for level, covered, width in zip(
+                    self.bands.levels, self.coverage, widths, strict=True
+                )
+            },
+        }
+
+
+@dataclass(frozen=True)
+class StepsAhead:
+    """Mean errors on the test part 1, ..., H steps ahead; NaN for a step without a target."""
+
+    mse: dict[str, list[float]]  # by who says it
+    coverage: list[tuple[float, ...]]  # of the mixture's intervals, by step and level
+    width: list[tuple[float, ...]]  # their mean width
+
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says of it."""
+        return {
+            "mse": {name: _known(values) for name, values in self.mse.items()},
+            "coverage": [_known(values) for values in self.coverage],
+            "width": [_known(values) for values in self.width],
+        }
+
+
+def _known(values: Iterable[float]) -> list[float | None]:
+    """Numbers as JSON has them: nothing in the place of NaN."""
+    return [None if math.isnan(value) else value for value in values]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run, as tables and plots need it."""
+
+    title: str  # of the method, "FUELS"
+    settings: Settings
+    dataset: Dataset
+    history: list[dict[str, Any]]  # the lines of metrics.jsonl; None where a figure is absent
+    forecasts: dict[str, NDArray[Any]]  # normalised, [client, step] of the test part; method first
+    scores: dict[str, Scores]  # of the same names
+    summary: dict[str, Any]  # what summary.json holds
+    mixture: MixtureOutcome | None = None
+    steps_ahead: StepsAhead | None = None
+
+
+def own_rows(title: str) -> tuple[str, str]:
+    """The forecasts of a method itself: what it says, and its model without the experts."""
+    return title, f"{title} model alone"
+
+
+def best_reference(outcome: Outcome) -> str | None:
+    """The reference with the least mean MSE: what the method has to beat."""
+    means = {name: scores.means()["mse"] for name, scores in outcome.scores.items()}
+    for own in own_rows(outcome.title):
+        means.pop(own, None)
+    return min(means, key=lambda name: means[name]) if means else None

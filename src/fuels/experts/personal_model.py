@@ -1,0 +1,197 @@
+"""Forecasts from trained models and the newest data; works at a site alone."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from numbers import Integral
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fuels.data.panel import Panel
+from fuels.errors import FuelsError
+from fuels.experts.history import Floats, History, make_history
+from fuels.storage.models import PersonalModels
+
+CHUNK = 4096  # rows encoded at once
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The next values of every client, in the data's unit."""
+
+    ids: tuple[str, ...]
+    times: NDArray[np.datetime64]  # [step]; UTC where the zone is known
+    values: NDArray[np.float64]  # [client, step]; NaN where the newest values are missing
+    timezone: str | None
+    unknown: tuple[str, ...]  # clients in the data that have no model
+    levels: tuple[float, ...] = ()  # of the intervals, in percent
+    lower: NDArray[np.float64] | None = None  # [level, client, step]
+    upper: NDArray[np.float64] | None = None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Clients that got no forecast because a value their window needs is not known."""
+        lacking = np.flatnonzero(np.isnan(self.values).any(axis=1))
+        return tuple(self.ids[i] for i in lacking)
+
+
+def forecast(models: PersonalModels, panel: Panel, horizon: int = 1) -> Forecast:
+    """The `horizon` values after the end of the panel.
+
+    Steps that have a head of their own are forecast directly; beyond, a forecast value stands in
+    for the one not seen yet. Gaps of up to one period are filled from earlier periods, at the very
+    end too.
+    """
+    check_horizon(horizon)
+    panel = fitting(models, panel)
+    known = matching(models, panel)
+    models = models.take(known)
+    # Windows need the last `reach` steps; gap filling may look further back for the same phase.
+    steps = min(panel.length, models.sample.reach + 8 * models.period)
+    tail = replace(panel, values=panel.values[-steps:], start=panel.times[-steps])
+    history = make_history(tail.select(known), models.period, models.mean, models.std)
+    if panel.length < models.sample.reach:
+        raise FuelsError(
+            f"{panel.name}: {panel.length} steps are too few, the windows reach back"
+            f" {models.sample.reach}"
+        )
+    values = ahead(models, history, history.length, history.length + 1, horizon)[:, 0]
+    return in_unit(models, panel, values)
+
+
+def in_unit(
+    models: PersonalModels,
+    panel: Panel,
+    values: Floats,
+    levels: tuple[float, ...] = (),
+    bands: tuple[Floats, Floats] | None = None,
+) -> Forecast:
+    """Normalised values [client, step] after the end of a panel as a forecast, in its unit."""
+    mean, std = models.mean[:, None], models.std[:, None]
+    lower, upper = (None, None) if bands is None else (band * std + mean for band in bands)
+    result = Forecast(
+        ids=models.ids,
+        times=panel.times[-1] + np.arange(1, values.shape[1] + 1) * panel.step,
+        values=values * std + mean,
+        timezone=panel.timezone,
+        unknown=tuple(client for client in panel.ids if client not in set(models.ids)),
+        levels=levels,
+        lower=lower,
+        upper=upper,
+    )
+    if result.missing:
+        warnings.warn(
+            f"no forecast for {len(result.missing)} clients whose newest values are missing:"
+            f" {', '.join(result.missing[:5])}",
+            stacklevel=3,
+        )
+    return result
+
+
+def check_horizon(horizon: int) -> None:
+    if isinstance(horizon, bool) or not isinstance(horizon, Integral) or horizon < 1:
+        raise FuelsError(f"horizon must be a whole number of steps, at least 1; it is {horizon!r}")
+
+
+def fitting(models: PersonalModels, panel: Panel) -> Panel:
+    """The panel in the time zone of the models; refuses one that is not on their clock."""
+    if panel.step_seconds != models.step_seconds:
+        raise FuelsError(
+            f"{panel.name}: the step is {panel.step_seconds} s, the models were trained on"
+            f" {models.step_seconds} s; resample the data"
+        )
+    if (panel.timezone is None) != (models.timezone is None):
+        theirs, ours = (
+            f"in {zone}" if zone else "without a time zone"
+            for zone in (models.timezone, panel.timezone)
+        )
+        raise FuelsError(
+            f"{panel.name}: its times are {ours}, those of the training were {theirs}; write them"
+            " the same way, or name the zone with --timezone"
+        )
+    panel = replace(panel, timezone=models.timezone)  # the same moments, in UTC
+    if panel.clock_seconds != models.clock_seconds:
+        raise FuelsError(
+            f"{panel.name}: its times do not lie on the clock of the training: they are"
+            f" {panel.clock_seconds} s after whole steps of {panel.step_seconds} s, those were"
+            f" {models.clock_seconds} s"
+        )
+    return panel
+
+
+def matching(models: PersonalModels, panel: Panel) -> list[str]:
+    """The clients of a panel that have a model; one at least."""
+    there = set(panel.ids)
+    known = [client for client in models.ids if client in there]
+    if not known:
+        raise FuelsError(
+            f"{panel.name}: none of its clients ({', '.join(panel.ids[:3])} ...) has a model here"
+            f" ({', '.join(models.ids[:3])} ...)"
+        )
+    return known
+
+
+def ahead(
+    models: PersonalModels,
+    history: History,
+    first: int,
+    last: int,
+    horizon: int = 1,
+    *,
+    direct: bool = True,
+) -> Floats:
+    """Forecasts made before each of the steps first..last-1, [client, step, horizon].
+
+    Entry [.., k, h] is of step first + k + h and knows the values before step first + k alone.
+    """
+    steps = one_after_another(models, history, first, last, direct=direct)
+    return np.stack(list(islice(steps, horizon)), axis=2)
+
+
+def one_after_another(
+    models: PersonalModels, history: History, first: int, last: int, *, direct: bool = True
+) -> Iterator[Floats]:
+    """The same for one step ahead, then for two, and so on without end: [client, step] each.
+
+    Unknown values are NaN, and so is a forecast that would need one. Without `direct` the first
+    head alone speaks, and its forecasts feed on each other.
+    """
+    sample = models.sample
+    said: deque[Floats] = deque(maxlen=max(sample.lags))  # the newest forecasts, the last one last
+    heads = sample.horizon if direct else 1
+    done = 0
+    while True:
+        lags = [
+            said[-lag] if lag <= done else history.lagged(first + done, last + done, lag)
+            for lag in sample.lags
+        ]
+        x = torch.from_numpy(np.stack(lags, axis=2).astype(np.float32))
+        times = history.times(first + done, last + done + sample.horizon - 1)
+        clock = torch.from_numpy(sample.clock(models.calendar, times, first + done))
+        speaks = heads if done == 0 else 1  # every head speaks from what is known
+        for spoken in _speak(models, x, clock, speaks):
+            said.append(spoken)
+            done += 1
+            yield spoken
+
+
+@torch.no_grad()
+def _speak(models: PersonalModels, x: Tensor, clock: Tensor, heads: int) -> list[Floats]:
+    """What the first or all heads say, [client, row] each."""
+    network, parts = models.network, models.parts
+    pieces = []
+    for low in range(0, x.shape[1], CHUNK):
+        rows = slice(low, low + CHUNK)
+        if heads == 1:
+            pieces.append(network.predict(parts, x[:, rows], clock[rows]).unsqueeze(2))
+        else:
+            pieces.append(network.predict_all(parts, x[:, rows], clock[rows]))
+    said = torch.cat(pieces, dim=1).double().numpy()
+    return [said[:, :, h] for h in range(heads)]

@@ -1,0 +1,368 @@
+"""`Forecaster`: fit, predict, evaluate, save and load on a long table, as forecasters know it.
+
+A frame is a pandas or polars table with the columns unique_id, ds (time) and y (value). What comes
+back is of the kind that went in.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from fuels.config import (
+    DEFAULT_PRESET,
+    Engine,
+    Settings,
+    check,
+    check_engine,
+    merge,
+    merge_engine,
+    with_preset,
+)
+from fuels.data.joining import joined, unknown_between
+from fuels.data.panel import Panel
+from fuels.data.sample import sample_of
+from fuels.data.synthetic import synthesise
+from fuels.data.tables import panel_from_frame
+from fuels.data.windows import LEAST
+from fuels.errors import FuelsError
+from fuels.evaluation.scores import errors
+from fuels.experts.ensemble import Mixing, begin, forecast_mixed, history_for
+from fuels.experts.history import Floats, History
+from fuels.experts.intervals import checked_levels
+from fuels.experts.personal_model import ahead, fitting, forecast
+from fuels.forecasting.saved_run import CONFIG, LEARNED, MIXTURE, MODELS, RECENT, FinishedRun
+from fuels.forecasting.table import forecast_table
+from fuels.methods.base import MODEL
+from fuels.methods.registry import find_method
+from fuels.runs.build import build
+from fuels.storage.models import PersonalModels, personal_models, save_models
+from fuels.storage.tables import in_zone
+from fuels.training.runtime import set_up
+
+SAVED = {MODELS, MIXTURE, RECENT, CONFIG}  # the files of `save`
+
+
+def example_frame(activity: str = "net", clients: int = 8, days: int = 28) -> pl.DataFrame:
+    """Synthetic hourly traffic as a long table unique_id, ds, y, to try things on."""
+    panel = synthesise(activity, clients=clients, days=days)
+    return long_frame(panel)
+
+
+def long_frame(panel: Panel) -> pl.DataFrame:
+    """A panel as a long table unique_id, ds, y without the missing values."""
+    frame = pl.DataFrame(
+        {
+            "unique_id": np.repeat(np.array(panel.ids), panel.length),
+            "time": np.tile(panel.times.astype("datetime64[ms]"), len(panel.ids)),
+            "y": panel.values.T.ravel(),
+        }
+    )
+    return in_zone(frame, panel.timezone).rename({"time": "ds"}).filter(~pl.col("y").is_nan())
+
+
+class Forecaster:
+    """Personal forecasters for many series, trained together on this machine.
+
+    preset: best (the default: richer inputs, a mixture of the personal model with local experts,
+    and intervals) or paper (every setting of the paper).
+    method: any of `fuels run --method`. period: steps in a period. rounds, patience: training stops
+    after `rounds` (None: the preset's own), or earlier when the validation error has not improved
+    for `patience` rounds; the validation part is the last fifth of the periods, or `validation` of
+    them. `left_out` names the clients that could not take part, with the reason. Further settings
+    by their name in config.toml: `settings={"model": {"hidden": 64}, "options": {"tau": 0.05}}`.
+    """
+
+    def __init__(
+        self,
+        method: str = "fuels",
+        *,
+        period: int = 24,
+        rounds: int | None = None,
+        patience: int = 15,
+        validation: int | None = None,
+        preset: str = DEFAULT_PRESET,
+        seed: int = 0,
+        threads: int = 0,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        find_method(str(method))
+        start = with_preset(Settings(), str(preset), "Forecaster")
+        if not isinstance(settings, dict | None):
+            raise FuelsError(f"settings must be a dict of sections, not {settings!r}")
+        if "preset" in (settings or {}):
+            raise FuelsError("settings: a preset is many settings; give it as Forecaster(preset=)")
+        whole = isinstance(validation, int) and not isinstance(validation, bool)
+        if validation is not None and (not whole or validation < 0):
+            raise FuelsError(f"validation must be a whole number of periods, not {validation!r}")
+        changes = {
+            "method": method,
+            "seed": seed,
+            "windows": {"period": period},
+            "training": {
+                "rounds": start.training.rounds if rounds is None else rounds,
+                "patience": patience,
+            },
+        }
+        self.settings = merge(merge(start, changes, "Forecaster"), settings or {}, "settings")
+        check(self.settings)
+        self.validation = validation
+        self.engine = merge_engine(Engine(), {"threads": threads}, "Forecaster")
+        check_engine(self.engine)
+        self.models: PersonalModels | None = None
+        self.left_out: dict[str, str] = {}
+        self._panel: Panel | None = None
+        self._mixing: Mixing | None = None
+        self._pandas = False
+
+    def __repr__(self) -> str:
+        state = "not fitted" if self.models is None else f"{len(self.models.ids)} clients"
+        return (
+            f"Forecaster(method={self.settings.method!r}, preset={self.settings.preset!r}, {state})"
+        )
+
+    # -- the four verbs ------------------------------------------------------------------------
+
+    def fit(self, frame: Any) -> Forecaster:
+        """Train on a long table; the newest periods choose the model that is kept."""
+        panel, windows = panel_from_frame(frame), self.settings.windows
+        periods = -(-(panel.length + int(panel.phases(windows.period)[0])) // windows.period)
+        usual = min(max(1, periods // 5), periods - 1)
+        validation = usual if self.validation is None else self.validation
+        needed = sample_of(windows).reach_periods + LEAST
+        if periods - validation < needed:
+            raise FuelsError(
+                f"{panel.name}: the data span {panel.length / windows.period:.1f} periods of"
+                f" {windows.period} steps, of which {validation} choose the model (validation);"
+                f" training needs at least {needed}"
+            )
+        split = f"{periods - validation}/{validation}/0"
+        settings = replace(self.settings, windows=replace(windows, split=split))
+        with build(settings, self.engine, panel) as job:
+            job.loop.run()
+            own = {n: p.cpu().numpy() for n, p in job.site.parts.items() if n not in MODEL}
+            self.models = personal_models(
+                job.dataset,
+                job.site.models(job.loop.final_download()),
+                own,
+                encoder=settings.model.encoder,
+                hidden=settings.model.hidden,
+                method=settings.method,
+            )
+        self.left_out = job.dataset.left_out
+        if self.left_out:
+            named = [f"{client} ({why})" for client, why in self.left_out.items()]
+            warnings.warn(f"left out: {'; '.join(named[:5])}", stacklevel=2)
+        self._pandas = _is_pandas(frame)
+        self._panel = panel
+        self._mixing = None
+        if settings.mixture.on:
+            self._mixing = begin(
+                self.models,
+                history_for(self.models, panel),
+                job.dataset.split.train,
+                title=f"{job.method.title} model",
+                levels=settings.mixture.levels,
+            )
+        return self
+
+    def predict(self, h: int = 1, frame: Any = None, level: Sequence[float] | None = None) -> Any:
+        """The next `h` values of every client: unique_id, ds and a column named after the method.
+
+        They follow the end of the data given to `fit`, or of `frame`, a table that continues them.
+        `level`, such as [80, 95], adds the bounds of intervals: FUELS-lo-80, FUELS-hi-80 and so on.
+        """
+        models, name = self._fitted(), find_method(self.settings.method).title
+        panel = self._history() if frame is None else self._continued(self._newer(frame))
+        mixing = self._mixed(level)
+        made = forecast_mixed(mixing, panel, h) if mixing else forecast(models, panel, h)
+        wanted = () if level is None else checked_levels(level)
+        columns = {"client": "unique_id", "time": "ds", "forecast": name}
+        for each in wanted:
+            columns |= {f"lower-{each:g}": f"{name}-lo-{each:g}"}
+            columns |= {f"upper-{each:g}": f"{name}-hi-{each:g}"}
+        table = forecast_table(made)
+        chosen = table.select(pl.col(old).alias(new) for old, new in columns.items())
+        return self._give(chosen, frame)
+
+    def evaluate(self, frame: Any) -> Any:
+        """One-step errors on a table that continues the data of `fit`, one row per client.
+
+        mse and mae are in standard deviations of the client's training part, mse_unit and mae_unit
+        in the data's own unit; `values` says how many values were compared.
+        """
+        models = self._fitted()
+        new = self._newer(frame)
+        whole = self._continued(new)
+        if self._panel is not None and new.start <= self._panel.times[-1]:
+            warnings.warn(
+                "the frame holds times that fit has seen: their errors say little of what comes",
+                stacklevel=2,
+            )
+        there = set(new.ids)
+        known = [client for client in models.ids if client in there]
+        if not known:
+            raise FuelsError("none of the clients in this frame has a model")
+        mixing = self._mixing
+        history = history_for(models, whole) if mixing is None else mixing.history(whole)
+        before = history.length - whole.length  # where the panel begins in the history
+        start = before + int((new.start - whole.start) // whole.step)
+        reach = models.sample.reach
+        first, last = max(start, max(before, 0) + reach), start + new.length
+        if first >= last:
+            raise FuelsError(f"the windows reach back {reach} steps: give more values to evaluate")
+        predicted = self._said(history, first, last)
+        actual = history.observed[:, first:last]
+        target = ~np.isnan(actual) & ~np.isnan(predicted)
+        mse, mae = errors(np.nan_to_num(actual), np.nan_to_num(predicted), target)
+        table = pl.DataFrame(
+            {
+                "unique_id": models.ids,
+                "mse": mse,
+                "mae": mae,
+                "mse_unit": mse * models.std**2,
+                "mae_unit": mae * models.std,
+                "values": target.sum(axis=1),
+            }
+        )
+        return self._give(table.filter(pl.col("unique_id").is_in(known)), frame)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the models and how they were made to a folder.
+
+        A folder that holds anything is refused; with `overwrite` one that `save` wrote is replaced.
+        """
+        from fuels.config import write_toml
+        from fuels.data.writers import write_panel
+
+        folder, models, panel = Path(path), self._fitted(), self._history()
+        try:
+            _refuse_used(folder, overwrite)
+            folder.mkdir(parents=True, exist_ok=True)
+            for learned in folder.glob(f"{Path(LEARNED).stem}*"):
+                learned.unlink()
+            save_models(folder / MODELS, models)
+            (folder / MIXTURE).unlink(missing_ok=True)
+            if self._mixing is not None:
+                self._mixing.save(folder / MIXTURE)
+            recent = folder / RECENT
+            write_panel(panel, recent, overwrite=True)
+            # `fuels forecast FOLDER` then goes on from the data of `fit`.
+            data = replace(self.settings.data, source=str(recent.resolve()))
+            write_toml(folder / CONFIG, replace(self.settings, data=data), self.engine)
+        except OSError as error:
+            raise FuelsError(f"{folder}: cannot be written ({error.strerror})") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Forecaster:
+        """A forecaster as `save` wrote it, or one from a run folder's models.
+
+        It answers with polars frames, and with pandas frames where it is given one.
+        """
+        from fuels.config import read_config
+
+        finished = FinishedRun.load(Path(path))
+        loaded, config = cls(preset="paper"), finished.folder / CONFIG
+        loaded.settings = finished.settings
+        if config.is_file():
+            loaded.engine = read_config(config)[1]
+            set_up(loaded.engine)
+        else:
+            loaded.settings = replace(loaded.settings, method=finished.models.method)
+        loaded.models, loaded._mixing = finished.models, finished.mixing
+        try:
+            loaded._panel = finished.own_data()
+        except FuelsError as error:
+            warnings.warn(f"forecasts will rest on the frames given alone: {error}", stacklevel=2)
+        return loaded
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _newer(self, frame: Any) -> Panel:
+        """The panel of a frame that fits the models."""
+        return fitting(self._fitted(), panel_from_frame(frame))
+
+    def _continued(self, new: Panel) -> Panel:
+        """The data of `fit`, where they are at hand, with new ones after them."""
+        if self._panel is None:
+            return new
+        for sentence in unknown_between(self._panel, new):
+            warnings.warn(sentence, stacklevel=3)
+        return joined(self._panel, new)
+
+    def _mixed(self, level: Sequence[float] | None) -> Mixing | None:
+        """A mixture that has learned nothing since `fit`, with intervals of the levels asked for.
+
+        Every call starts from there and learns what the data hold, so calls do not depend on the
+        calls before them.
+        """
+        if self._mixing is None:
+            if level is not None:
+                raise FuelsError(
+                    "intervals come with the mixture of experts: Forecaster(preset='best')"
+                )
+            return None
+        levels = self._mixing.levels if level is None else checked_levels(level)
+        if self._panel is None:  # without the data of `fit` experts cannot be fitted anew
+            if set(levels) - set(self._mixing.levels):
+                known = ", ".join(f"{each:g}" for each in self._mixing.levels)
+                raise FuelsError(f"this forecaster was loaded with intervals of {known} % alone")
+            return deepcopy(self._mixing)
+        return replace(self._mixing.anew(), levels=levels)
+
+    def _said(self, history: History, first: int, last: int) -> Floats:
+        """One-step forecasts of steps first..last-1."""
+        mixing = self._mixed(None)
+        if mixing is None:
+            return ahead(self._fitted(), history, first, last)[:, :, 0]
+        past = None if mixing.untrained(history) else mixing.run(history, last)
+        if past is None:
+            raise FuelsError(
+                f"the experts were fitted on values up to {mixing.trained}: give later ones to"
+                " evaluate"
+            )
+        said = np.full((history.clients, history.length), np.nan)  # what was fitted is not judged
+        said[:, last - past.mixed.combined.shape[1] : last] = past.mixed.combined
+        return said[:, first:last]
+
+    def _fitted(self) -> PersonalModels:
+        if self.models is None:
+            raise FuelsError("this forecaster has no models yet: call fit or load first")
+        return self.models
+
+    def _history(self) -> Panel:
+        if self._panel is None:
+            raise FuelsError("this forecaster holds no data: give the newest values as frame")
+        return self._panel
+
+    def _give(self, table: pl.DataFrame, frame: Any) -> Any:
+        """A table of the kind of `frame` or, without one, of the frame of `fit`."""
+        if not (self._pandas if frame is None else _is_pandas(frame)):
+            return table
+        import pandas as pd
+
+        return pd.DataFrame({name: table[name].to_list() for name in table.columns})
+
+
+def _is_pandas(frame: Any) -> bool:
+    return type(frame).__module__.split(".")[0] == "pandas"
+
+
+def _refuse_used(folder: Path, overwrite: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise FuelsError(f"{folder} is a file; save writes a folder")
+    found = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
+    if found and not overwrite:
+        raise FuelsError(f"{folder} is not empty; choose another folder or give overwrite=True")
+    learned = {name for name in found if name.startswith(Path(LEARNED).stem)}
+    if strange := sorted(found - SAVED - learned):
+        raise FuelsError(
+            f"{folder} holds {strange[0]}, which save did not write; choose another folder"
+        )

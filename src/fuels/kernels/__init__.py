@@ -1,0 +1,1 @@
+"""Compiled twins of the reference code, and what they are built from."""

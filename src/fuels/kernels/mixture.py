@@ -1,0 +1,392 @@
+"""The arithmetic of the mixture, compiled; all in this file, so that a cache is never out of date.
+
+Three learners hold weights over the same experts (w >= 0, sum 1), a fourth mixes the learners:
+
+- steady: BOA, Bernstein online aggregation (Wintenberger 2017). Each expert has its own learning
+  rate from the squares of its regrets; nothing is forgotten.
+- switching: fixed share (Herbster and Warmuth 1998). Exponential weights, after which every expert
+  gets back a share of the whole, so that trust can return within a few steps.
+- tracking: the weights that would have been best lately: they minimise the discounted squared
+  error of the combination, with a penalty that draws towards equal weights.
+- top: ML-Poly (Gaillard, Stoltz and van Erven 2014) over the three, with slow forgetting and a
+  prior for the steady one: where nothing can be learned, the quick ones only chase noise.
+
+All is free of scale: multiplying every value by a constant changes no weight. The two quick
+learners see a truth moved to within `clip` usual errors of the median forecast, or one spike would
+turn them round; steady and top see the truth as it is, for that is what is judged. Forecasts are
+moved to within `limit` usual errors of their median, or each expert's echo of a spike (an hour, a
+day, a week after it) would cost more than the spike; an expert that was that far off and right, by
+twice more than it was wrong, is heard as it is.
+
+An expert that says nothing (NaN) sleeps: the others share its weight in proportion, and it is
+judged as if it had said what the learner said, which leaves its standing as it was.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.kernels.jit import compiled
+
+Floats = NDArray[np.float64]
+
+STEADY, SWITCHING, TRACKING, LEARNERS = 0, 1, 2, 3
+SLOW = 0.998  # memory of the usual error: a step's weight falls to a half in about 350 steps
+CLIP_FROM = 10  # steps before the usual error is trusted
+EARNED = -1.5  # an expert that far off twice and right is heard from then on; once may be chance
+SWEEPS = 30  # pairwise moves of the tracking weights at one step
+TINY = 1e-300  # keeps 0 / 0 away and changes no other number, whatever the data's scale
+NOISE = 1e-9  # relative: a smaller gain is rounding, and no reason to trust anyone
+
+
+class Constants(NamedTuple):
+    """The constants that were chosen by evidence; compiled code takes them as a plain tuple."""
+
+    rate: float = 0.2  # switching: learning rate, in units of one over its own mean squared error
+    share: float = 0.05  # switching: what is given back at every step
+    memory: float = 0.9  # tracking: a step's weight falls to a half in about 7 steps
+    pull: float = 0.3  # tracking: penalty, in least errors
+    pull_early: float = 10.0  # tracking: more of it, over the count
+    top: float = 0.995  # top: a step's weight falls to a half in about 140 steps
+    prior: float = 3.0  # top: weight of the steady learner at equal regrets, that of others is 1
+    clip: float = 3.0  # truth for the quick learners: usual errors from the median forecast
+    surprise: float = 0.9  # what is left of the usual error's memory after a clipped one
+    limit: float = 8.0  # forecasts: usual errors from their median
+
+
+# Several steps ahead, where truth comes late and errors of neighbouring steps are alike: the quick
+# learners look further back, and the top trusts nobody for long.
+AHEAD = Constants(
+    share=0.02, memory=0.97, top=0.99, prior=1.0, clip=2.5, surprise=1.0, limit=np.inf
+)
+
+
+def first_trust(prior: float) -> Floats:
+    """How the learners are mixed before any truth."""
+    trust = np.full(LEARNERS, 1.0 / (prior + LEARNERS - 1.0))
+    trust[STEADY] *= prior
+    return trust
+
+
+@compiled()
+def awake_weights(weights: Floats, forecasts: Floats, out: Floats) -> float:
+    """`weights` shared among the experts that speak, in out; returns what they say together."""
+    total, speaking = 0.0, 0
+    for i in range(len(weights)):
+        if not np.isnan(forecasts[i]):
+            total += weights[i]
+            speaking += 1
+    value = 0.0 if speaking else np.nan
+    for i in range(len(weights)):
+        out[i] = 0.0
+        if not np.isnan(forecasts[i]):
+            out[i] = weights[i] / total if total > NOISE else 1.0 / speaking
+            value += out[i] * forecasts[i]
+    return value
+
+
+@compiled()
+def boa(forecasts: Floats, said: float, truth: float, sums: Floats, weights: Floats) -> None:
+    """One step of BOA on the slope of the squared error; renews `weights`.
+
+    `sums` is [3, expert]: regret, sum of squared gains, largest gain.
+    """
+    experts = len(weights)
+    for i in range(experts):
+        if not np.isnan(forecasts[i]):
+            gain = 2 * (said - truth) * (said - forecasts[i])
+            sums[1, i] += gain * gain
+            sums[2, i] = max(sums[2, i], abs(gain))
+    highest = np.max(sums[2])
+    most = -np.inf
+    for i in range(experts):
+        # An expert that never spoke is as uncertain as the wildest: it must not win by silence.
+        peak = sums[2, i] if sums[2, i] > 0 else highest
+        rate = min(0.5 / (peak + TINY), np.sqrt(np.log(experts + 1.0) / (sums[1, i] + TINY)))
+        if not np.isnan(forecasts[i]):
+            gain = 2 * (said - truth) * (said - forecasts[i])
+            sums[0, i] += gain - rate * gain * gain
+        weights[i] = np.log(rate) + rate * sums[0, i]
+        most = max(most, weights[i])
+    total = 0.0
+    for i in range(experts):
+        weights[i] = np.exp(weights[i] - most)
+        total += weights[i]
+    for i in range(experts):
+        weights[i] /= total
+
+
+@compiled()
+def fixed_share(
+    forecasts: Floats,
+    said: float,
+    truth: float,
+    error: Floats,
+    weights: Floats,
+    relative: float,
+    share: float,
+) -> None:
+    """One step of fixed share; `error` is [sum of squared errors, count]."""
+    own = (said - truth) ** 2
+    error[0] += own
+    error[1] += 1.0
+    rate = relative / (error[0] / error[1] + TINY)
+    experts, total = len(weights), 0.0
+    for i in range(experts):
+        lost = own if np.isnan(forecasts[i]) else (forecasts[i] - truth) ** 2
+        # An expert far behind keeps e^-50, one far ahead gains e^50: enough either way.
+        weights[i] *= np.exp(min(max(rate * (own - lost), -50.0), 50.0))
+        total += weights[i]
+    for i in range(experts):
+        weights[i] = (1.0 - share) * weights[i] / total + share / experts
+
+
+@compiled()
+def best_lately(
+    forecasts: Floats,
+    said: float,
+    truth: float,
+    moments: Floats,
+    count: Floats,
+    weights: Floats,
+    memory: float,
+    pulls: tuple[float, float],
+) -> None:
+    """Discount and add the products of errors, then move weight between pairs of experts.
+
+    Each move takes from the expert with the steepest slope and gives to the one with the least, as
+    far as pays; the weights of the step before are the start.
+    """
+    experts = len(weights)
+    count[0] = memory * count[0] + 1.0
+    least = np.inf
+    for i in range(experts):
+        error = (said if np.isnan(forecasts[i]) else forecasts[i]) - truth
+        for j in range(i + 1):
+            other = (said if np.isnan(forecasts[j]) else forecasts[j]) - truth
+            moments[i, j] = memory * moments[i, j] + error * other
+            moments[j, i] = moments[i, j]
+        least = min(least, moments[i, i])
+    pull = least * (pulls[0] + pulls[1] / count[0]) + TINY
+    slope = np.empty(experts)
+    for i in range(experts):
+        slope[i] = pull * weights[i]
+        for j in range(experts):
+            slope[i] += moments[i, j] * weights[j]
+    for _ in range(SWEEPS):
+        low, high = 0, -1
+        for i in range(experts):
+            if slope[i] < slope[low]:
+                low = i
+            if weights[i] > 0 and (high < 0 or slope[i] > slope[high]):
+                high = i
+        gap = slope[high] - slope[low]
+        if gap <= 1e-9 * pull:
+            break
+        bend = moments[low, low] + moments[high, high] - 2 * moments[low, high] + 2 * pull
+        move = min(gap / max(bend, TINY), weights[high])
+        weights[low] += move
+        weights[high] -= move
+        for i in range(experts):
+            slope[i] += move * (moments[i, low] - moments[i, high])
+        slope[low] += move * pull
+        slope[high] -= move * pull
+
+
+@compiled()
+def ml_poly(
+    forecasts: Floats,
+    said: float,
+    truth: float,
+    sums: Floats,
+    weights: Floats,
+    memory: float,
+    prior: float,
+) -> None:
+    """One step of ML-Poly with forgetting and a prior for the first; renews `weights`.
+
+    `sums` is [3, learner]: regret, sum of squared gains, largest squared gain of all.
+    """
+    total = 0.0
+    for i in range(len(weights)):
+        gain = 2 * (said - truth) * (said - forecasts[i])
+        if abs(gain) <= NOISE * (said - truth) ** 2:  # before the first truth all say the same
+            gain = 0.0
+        sums[0, i] = memory * sums[0, i] + gain
+        sums[1, i] = memory * sums[1, i] + gain * gain
+        sums[2, :] = max(sums[2, 0], gain * gain)
+    for i in range(len(weights)):
+        weights[i] = max(sums[0, i], 0.0) / (sums[2, i] + sums[1, i] + TINY)
+        if i == STEADY:
+            weights[i] *= prior
+        total += weights[i]
+    for i in range(len(weights)):
+        before = (prior if i == STEADY else 1.0) / (prior + len(weights) - 1.0)
+        weights[i] = weights[i] / total if total > 0 else before
+
+
+@compiled()
+def usual_error(scale: Floats) -> float:
+    """The root of the mean squared error lately, spikes clipped; infinite before it is known."""
+    if scale[1] < CLIP_FROM or scale[0] == 0:
+        return np.inf
+    return float(np.sqrt(scale[0] / scale[1]))
+
+
+@compiled()
+def limited(forecasts: Floats, reach: float, echo: Floats, out: Floats) -> None:
+    """Forecasts moved to within `reach` of their median, but for experts that have earned more.
+
+    After a spike many experts repeat it, each in its own hour.
+    """
+    middle = np.nanmedian(forecasts)
+    for i in range(len(forecasts)):
+        out[i] = forecasts[i]
+        if echo[i] > EARNED and abs(forecasts[i] - middle) > reach:  # not where an expert sleeps
+            out[i] = middle + np.sign(forecasts[i] - middle) * reach
+
+
+@compiled()
+def earned(forecasts: Floats, reach: float, truth: float, echo: Floats) -> None:
+    """Renew `echo`: how often limiting an expert was right (+1) or would have been wrong (-1).
+
+    It is negative for one that alone knows of an event, such as what happens once a week.
+    """
+    middle = np.nanmedian(forecasts)
+    for i in range(len(forecasts)):
+        if abs(forecasts[i] - middle) > reach:
+            tame = middle + np.sign(forecasts[i] - middle) * reach
+            echo[i] = SLOW * echo[i] + np.sign(abs(forecasts[i] - truth) - abs(tame - truth))
+
+
+@compiled()
+def clipped(forecasts: Floats, truth: float, scale: Floats, clip: float, surprise: float) -> float:
+    """The truth, moved to within `clip` usual errors of the median forecast; renews `scale`.
+
+    Several clipped errors in a row are a change: what was usual before soon counts no more.
+    """
+    middle = np.nanmedian(forecasts)
+    error = truth - middle
+    reach = clip * usual_error(scale)
+    if abs(error) > reach:
+        error = np.sign(error) * reach
+        scale *= surprise
+    scale[0] = SLOW * scale[0] + error * error
+    scale[1] = SLOW * scale[1] + 1.0
+    return float(middle + error)
+
+
+# The state in the order of Mixture.state: compiled code takes it as a tuple.
+Parts = tuple[Floats, ...]
+
+# The same for the compiler, and what `run` takes.
+_PARTS = (
+    "Tuple((f8[:, :, ::1], f8[:, ::1], f8[:, :, ::1], f8[:, ::1], f8[:, :, ::1], f8[:, ::1],"
+    " f8[:, :, ::1], f8[:, ::1], f8[:, ::1], f8[:, :, ::1], f8[::1]))"
+)
+_CONSTANTS = f"UniTuple(f8, {len(Constants())})"
+_RUN = f"(f8[:, ::1], f8[:, :, ::1], i8, {_CONSTANTS}, {_PARTS}, f8[:, ::1]{', f8[:, :, ::1]' * 3})"
+
+
+@compiled()
+def _learn(entry: Floats, c: int, constants: tuple[float, ...], parts: Parts) -> None:
+    """Renew the state of client c by one past step, if its truth is known.
+
+    The entry holds what the experts said, limited, what the learners said, what the experts said
+    as it was, how far they were heard, what the mixture said, and the truth.
+    """
+    weights, trust, steady, switching, moments, count, top, scale, echo, _, _ = parts
+    rate, share, memory, pull, pull_early, top_memory, prior, clip, surprise, _ = constants
+    experts = weights.shape[2]
+    forecasts = entry[:experts]
+    said = entry[experts : experts + LEARNERS]
+    mixed, truth = entry[-2], entry[-1]
+    if np.isnan(truth) or np.isnan(mixed):
+        return
+    earned(entry[experts + LEARNERS : -3], entry[-3], truth, echo[c])
+    tame = clipped(forecasts, truth, scale[c], clip, surprise)
+    boa(forecasts, said[STEADY], truth, steady[c], weights[c, STEADY])
+    quick, lately = weights[c, SWITCHING], weights[c, TRACKING]
+    fixed_share(forecasts, said[SWITCHING], tame, switching[c], quick, rate, share)
+    pulls = (pull, pull_early)
+    best_lately(forecasts, said[TRACKING], tame, moments[c], count[c], lately, memory, pulls)
+    ml_poly(said, mixed, truth, top[c], trust[c], top_memory, prior)
+
+
+@compiled()
+def _combine(
+    forecasts: Floats,
+    weights: Floats,
+    trust: Floats,
+    reach: float,
+    echo: Floats,
+    entry: Floats,
+    mixed_weights: Floats,
+) -> None:
+    """What one client's learners and mixture say, in `entry`; the weights of the mixture."""
+    experts = weights.shape[1]
+    own = np.empty(experts)
+    mixed_weights[:] = 0.0
+    tame = entry[:experts]
+    limited(forecasts, reach, echo, tame)
+    entry[experts + LEARNERS : -3] = forecasts
+    entry[-3] = reach
+    mixed = 0.0
+    for learner in range(LEARNERS):
+        said = awake_weights(weights[learner], tame, own)  # NaN if every expert sleeps
+        entry[experts + learner] = said
+        mixed += trust[learner] * said
+        for i in range(experts):
+            mixed_weights[i] += trust[learner] * own[i]
+    entry[-2] = mixed
+
+
+@compiled(ahead=_RUN)
+def run(
+    truth: Floats,
+    forecasts: Floats,
+    delay: int,
+    constants: tuple[float, ...],
+    parts: Parts,
+    out: Floats,
+    out_weights: Floats,
+    out_learners: Floats,
+    out_trust: Floats,
+) -> None:
+    """All clients over all steps; a step is learned just before the forecast `delay` later."""
+    weights, trust, _, _, _, _, _, scale, echo, queue, steps = parts
+    experts = weights.shape[2]
+    for c in range(len(truth)):
+        for k in range(truth.shape[1]):
+            entry = queue[c, (int(steps[0]) + k) % delay]  # holds step k - delay
+            _learn(entry, c, constants, parts)
+            reach = constants[-1] * usual_error(scale[c])
+            said = out_weights[c, k]
+            _combine(forecasts[c, k], weights[c], trust[c], reach, echo[c], entry, said)
+            entry[-1] = truth[c, k]
+            out[c, k] = entry[-2]
+            out_learners[c, k] = entry[experts : experts + LEARNERS]
+            out_trust[c, k] = trust[c]
+
+
+@compiled(ahead=f"(f8[:, ::1], i8, {_CONSTANTS}, {_PARTS}, f8[::1], f8[:, ::1])")
+def step_ahead(
+    forecasts: Floats,
+    delay: int,
+    constants: tuple[float, ...],
+    parts: Parts,
+    out: Floats,
+    out_weights: Floats,
+) -> None:
+    """Learn all that waits, oldest first, then combine one more step; the state is a copy."""
+    weights, trust, _, _, _, _, _, scale, echo, queue, steps = parts
+    for c in range(len(forecasts)):
+        for k in range(delay):
+            _learn(queue[c, (int(steps[0]) + k) % delay], c, constants, parts)
+        entry = queue[c, int(steps[0]) % delay]
+        reach = constants[-1] * usual_error(scale[c])
+        _combine(forecasts[c], weights[c], trust[c], reach, echo[c], entry, out_weights[c])
+        out[c] = entry[-2]

@@ -1,0 +1,144 @@
+"""The server side of FUELS: who is alike (Section 3.3.2), and the mean of each side (Eq. 9-10).
+
+The paper does not say of which distributions the Jensen-Shannon divergence is taken, and GRU states
+are signed. Here a softmax over the columns makes each row of a prototype a distribution; the
+divergence is taken row by row, in nats, and averaged over the rows. It is 0 for equal prototypes
+and at most ln 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.kernels.dispatch import threads
+from fuels.paper.divergence import pairwise_jsd
+
+Floats32 = NDArray[np.float32]
+BLOCK = 512  # clients whose distributions or means are taken at once
+SAME = 1e-5  # clients with equal data differ by less than this, through the draw of W_n alone
+
+
+def softmax_rows(prototypes: Floats32) -> Floats32:
+    """Rows [member, .., width] as distributions, in double precision for some members at a time."""
+    rows = np.empty_like(prototypes)
+    for start in range(0, len(prototypes), BLOCK):
+        part = prototypes[start : start + BLOCK]
+        weights = np.exp((part - part.max(axis=-1, keepdims=True)).astype(np.float64))
+        rows[start : start + BLOCK] = weights / weights.sum(axis=-1, keepdims=True)
+    return rows
+
+
+def _blocks(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Some hundreds of clients at a time: shares of all would be 8 N^2 bytes. At least one part."""
+    return np.array_split(rows, max(1, -(-len(rows) // BLOCK)))
+
+
+class SimilarityTable:
+    """All prototypes the server knows and their divergences.
+
+    Divergences are kept: a round computes only the pairs with a member that sent a new prototype,
+    so selecting a share alpha of the clients saves the work and not only the result.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[str],
+        shape: tuple[int, ...],
+        distributions: Callable[[Floats32], Floats32] = softmax_rows,
+    ) -> None:
+        self.position = {client: i for i, client in enumerate(clients)}
+        self.clients = tuple(clients)
+        count = len(self.clients)
+        self.prototypes = np.zeros((count, *shape), dtype=np.float32)
+        self.known = np.zeros(count, dtype=np.bool_)
+        self.jsd = np.zeros((count, count), dtype=np.float32)
+        self.pairs_computed = 0
+        self.distributions = distributions
+
+    def update(self, clients: Sequence[str], prototypes: Floats32) -> None:
+        """Take in fresh prototypes [client, row, width] and renew their divergences."""
+        fresh = np.array([self.position[client] for client in clients], dtype=np.int64)
+        self.prototypes[fresh] = prototypes
+        self.known[fresh] = True
+        members = np.flatnonzero(self.known)
+        place = np.full(len(self.clients), -1, dtype=np.int64)
+        place[members] = np.arange(len(members))
+        whole = len(members) == len(self.clients)  # the table itself then, and no copy of it
+        block = self.jsd if whole else np.ascontiguousarray(self.jsd[np.ix_(members, members)])
+        known = self.prototypes if whole else self.prototypes[members]
+        pairwise_jsd(self.distributions(known), place[fresh], block, threads())
+        if not whole:
+            self.jsd[np.ix_(members, members)] = block
+        old = len(members) - len(fresh)
+        self.pairs_computed += len(fresh) * old + len(fresh) * (len(fresh) - 1) // 2
+
+    def threshold(self, percentile: float) -> float:
+        """beta: a percentile of the divergences of all pairs of different known clients."""
+        members = np.flatnonzero(self.known)
+        values = np.empty(len(members) * (len(members) - 1) // 2, dtype=np.float32)
+        end = 0
+        for i, member in enumerate(members):  # row by row: indices of all pairs would be 16 N^2 B
+            later = members[i + 1 :]
+            values[end : end + len(later)] = self.jsd[member, later]
+            end += len(later)
+        return max(SAME, float(np.percentile(values, percentile))) if values.size else SAME
+
+    def known_among(self, clients: Sequence[str]) -> int:
+        """How many of these clients have sent a prototype."""
+        return int(self.known[[self.position[client] for client in clients]].sum())
+
+    def alike(self, percentile: float) -> NDArray[np.bool_]:
+        """Whether client m is in PC_n, [n, m]; a client is always alike to itself."""
+        return (self.jsd <= self.threshold(percentile)) & self.known[None, :]
+
+    def prototypes_for(
+        self, clients: Sequence[str], percentile: float
+    ) -> tuple[tuple[str, ...], Floats32, Floats32]:
+        """PR_n and NR_n (Eq. 9-10) of those clients that have both, with their names.
+
+        A client whose prototype is not known yet has neither; one to whom nobody is unlike has no
+        NR_n, and L_inter is left out for it.
+        """
+        rows = np.array([self.position[client] for client in clients], dtype=np.int64)
+        beta = self.threshold(percentile)
+        flat = self.prototypes.reshape(len(self.clients), -1)
+        with ThreadPoolExecutor(threads()) as pool:  # the products work beside each other
+            pieces = list(pool.map(lambda part: self._means(part, beta, flat), _blocks(rows)))
+        has, positive, negative = (np.concatenate(each) for each in zip(*pieces, strict=True))
+        having = tuple(client for client, yes in zip(clients, has, strict=True) if yes)
+        shape = (-1, *self.prototypes.shape[1:])
+        return having, positive.reshape(shape), negative.reshape(shape)
+
+    def _means(
+        self, rows: NDArray[np.int64], beta: float, flat: Floats32
+    ) -> tuple[NDArray[np.bool_], Floats32, Floats32]:
+        """Which of these clients have both sides, and the means of those that do."""
+        alike = (self.jsd[rows] <= beta) & self.known[None, :]
+        unlike = ~alike & self.known[None, :]
+        has = self.known[rows] & unlike.any(axis=1)
+        positive, negative = (
+            (side[has] / side[has].sum(axis=1, keepdims=True)).astype(np.float32) @ flat
+            for side in (alike, unlike)
+        )
+        return has, positive, negative
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return {
+            "prototypes": self.prototypes,
+            "known": self.known,
+            "jsd": self.jsd,
+            "pairs_computed": np.array([self.pairs_computed]),
+        }
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what a table knew; clients that joined since stand after those it had."""
+        old = len(state["known"])
+        self.prototypes[:old] = state["prototypes"]
+        self.known[:old] = state["known"]
+        self.jsd[:old, :old] = state["jsd"]
+        self.pairs_computed = int(state["pairs_computed"][0])

@@ -1,0 +1,242 @@
+"""What an experiment is: one small file that turns runs into tables and figures.
+
+Each file ends with its `EXPERIMENT`: a name, a title, a function from a `Context` to a `Result`,
+and how large it is at each scale. The context hands out settings and finished runs; it decides
+nothing about the experiment. Writing files and printing are done once, for all, in `write`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fuels.config import Engine, Settings, check, merge, nearest
+from fuels.data.windows import Dataset
+from fuels.errors import FuelsError
+from fuels.report.style import save
+from fuels.report.tables import Table
+from fuels.research.study.assemble import options_for
+from fuels.research.study.files import make_folder, write_text
+from fuels.research.study.progress import Quiet, Teller
+from fuels.research.study.store import RunResult, Store, check_runs, ensure_runs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TRIO = ("synthetic:sms", "synthetic:call", "synthetic:net")
+NET = ("synthetic:net",)
+PAPER = "Liu et al., Personalized Federated Learning for Spatio-Temporal Forecasting"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How large an experiment is."""
+
+    clients: int
+    rounds: int
+    seeds: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an experiment found; names are those of the files it becomes."""
+
+    tables: Mapping[str, Table]
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    text: Sequence[str] = ()  # sentences that stand below
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an experiment may use."""
+
+    sources: tuple[str, ...]  # data: paths or synthetic:{sms,call,net}
+    budget: Budget
+    out: Path
+    changes: Mapping[str, Any] = field(default_factory=dict)  # settings changed for all runs
+    method_options: Mapping[str, str] = field(default_factory=dict)  # for methods that have them
+    engine: Engine = field(default_factory=Engine)
+    store: Store = field(default_factory=Store)
+    teller: Teller = field(default_factory=Quiet)  # progress over all runs
+    options: Mapping[str, str] = field(default_factory=dict)  # the experiment's own
+
+    @property
+    def clients(self) -> int:
+        return self.budget.clients
+
+    @property
+    def rounds(self) -> int:
+        return self.budget.rounds
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.budget.seeds
+
+    def settings(
+        self,
+        method: str = "fuels",
+        *,
+        source: str | None = None,
+        seed: int | None = None,
+        **changes: Any,
+    ) -> Settings:
+        """Settings of one run at the experiment's size; `changes` by section, as in config.toml.
+
+        Without `source` and `seed`: the first of each.
+        """
+        sized = {"data": {"clients": self.clients}, "training": {"rounds": self.rounds}}
+        chosen = {
+            "method": method,
+            "seed": self.seeds[0] if seed is None else seed,
+            "data": {"source": source or self.sources[0]},
+            "options": options_for(method, self.method_options),
+        }
+        settings = merge(merge(Settings(), sized, "experiment"), self.changes, "--set")
+        return merge(merge(settings, chosen, "experiment"), changes, "experiment")
+
+    def numbers(self, option: str) -> list[float]:
+        """Numbers between commas, of one of the experiment's own options."""
+        text = self.options[option]
+        try:
+            return list(dict.fromkeys(float(word) for word in text.split(",")))
+        except ValueError:
+            raise FuelsError(
+                f"--option {option} takes numbers between commas, not {text!r}"
+            ) from None
+
+    def dataset(self, settings: Settings) -> Dataset:
+        """The data of a run, without training; a file is read once for all runs."""
+        check(settings)
+        return self.store.dataset(settings)
+
+    def check_runs(self, wanted: Sequence[Settings]) -> None:
+        """Refuse runs that cannot work, without training."""
+        check_runs(wanted, self.store)
+
+    def runs(self, wanted: Sequence[Settings], *, with_folder: bool = False) -> list[RunResult]:
+        """Finished runs in the order asked for; those already done are not done again.
+
+        `with_folder`: also models and forecasts, in `result.folder`.
+        """
+        return ensure_runs(
+            wanted, self.engine, self.store, with_folder=with_folder, teller=self.teller
+        )
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure of the paper as a command."""
+
+    name: str
+    title: str
+    run: Callable[[Context], Result]
+    quick: Budget  # within 5 minutes on 2 cores
+    paper: Budget
+    sources: tuple[str, ...] = NET  # data where none are named
+    find_data: Callable[[], str] | None = None  # or where they lie, if they are not embedded
+    methods: tuple[str, ...] = ("fuels",)  # that it trains
+    # Of what `run` looks at one only; of several it is asked for each in turn. `check` refuses what
+    # cannot work: it is asked for all of them before the first is trained.
+    one_source: bool = False
+    one_seed: bool = False
+    check: Callable[[Context], None] | None = None
+    options: Mapping[str, str] = field(default_factory=dict)  # its own, with their defaults
+    setting: str = "all else as in the paper unless the command says otherwise"
+
+    def budget(self, scale: str) -> Budget:
+        return self.quick if scale == "quick" else self.paper
+
+    def usual_sources(self) -> tuple[str, ...]:
+        """The data that it takes where none are named."""
+        return self.sources if self.find_data is None else (self.find_data(),)
+
+    def result(self, context: Context) -> Result:
+        """What it finds on all data and with all seeds of the context."""
+        sources = [(each,) for each in context.sources] if self.one_source else [context.sources]
+        seeds = [(each,) for each in context.seeds] if self.one_seed else [context.seeds]
+        parts = {
+            _label(source * (len(sources) > 1), seed * (len(seeds) > 1)): replace(
+                context, sources=source, budget=replace(context.budget, seeds=seed)
+            )
+            for source in sources
+            for seed in seeds
+        }
+        if self.check is not None:
+            for part in parts.values():
+                self.check(part)
+        found = {label: self.run(part) for label, part in parts.items()}
+        return next(iter(found.values())) if len(found) == 1 else _side_by_side(found)
+
+    def own_options(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Its options with their defaults; unknown ones are refused."""
+        for name in given:
+            if name not in self.options:
+                hint = nearest(name, self.options) if self.options else ", nor any other"
+                raise FuelsError(f"experiment {self.name} has no option {name}{hint}")
+        return {**self.options, **given}
+
+
+def _label(sources: Sequence[str], seeds: Sequence[int]) -> str:
+    """What tells one of several results from the others."""
+    names = [Path(source_name(source)).stem for source in sources]
+    return ", ".join([*names, *(f"seed {seed}" for seed in seeds)])
+
+
+def file_name(label: str) -> str:
+    """A label as a part of a file's name."""
+    return re.sub(r"[^\w.-]+", "-", label)
+
+
+def _side_by_side(found: Mapping[str, Result]) -> Result:
+    """Several results as one; the labels stand in file names, over tables and before sentences."""
+    tables, figures = {}, {}
+    text: dict[str, list[str]] = {}  # sentence: whose it is
+    for label, result in found.items():
+        after = file_name(label)
+        for name, table in result.tables.items():
+            tables[f"{name}-{after}"] = replace(table, title=f"{table.title} ({label})")
+        for name, picture in result.figures.items():
+            figures[f"{name}-{after}"] = picture
+        for sentence in result.text:
+            text.setdefault(sentence, []).append(label)
+    told = [
+        sentence if len(labels) == len(found) else f"{'; '.join(labels)}: {sentence}"
+        for sentence, labels in text.items()
+    ]
+    return Result(tables, figures, told)
+
+
+def write(experiment: Experiment, context: Context, result: Result, command: str) -> list[Path]:
+    """Tables as Markdown and CSV, figures as PNG, and one page with everything: NAME.md."""
+    out = context.out
+    make_folder(out)
+    page = [f"# {experiment.title}", "", *heading(experiment, context, command), ""]
+    files = [out / f"{experiment.name}.md"]
+    for name, table in result.tables.items():
+        files.append(write_text(out / f"{name}.csv", table.to_csv()))
+        page += [table.to_markdown()]
+    page += [f"- {sentence}" for sentence in result.text] + [""]
+    for name, picture in result.figures.items():
+        files.append(save(picture, out / f"{name}.png"))
+        page += [f"![{experiment.title}]({name}.png)", ""]
+    write_text(files[0], "\n".join(page).rstrip() + "\n")
+    return files
+
+
+def heading(experiment: Experiment, context: Context, command: str) -> list[str]:
+    """What was run: the command, the data, the size and the seeds."""
+    names = ", ".join(source_name(source) for source in context.sources)
+    seeds = ", ".join(str(seed) for seed in context.seeds)
+    parts = [f"{context.clients or 'all'} clients"]
+    if experiment.methods:  # else nothing is trained
+        parts.append(f"{context.rounds} round{'s' * (context.rounds != 1)}")
+    parts.append(f"seed{'s' * (len(context.seeds) > 1)} {seeds}")
+    return [f"`{command}`", "", f"Data {names}; {', '.join(parts)}; {experiment.setting}."]
+
+
+def source_name(source: str) -> str:
+    """A source as a page may show it: the name of a file, not its place."""
+    return source if source.startswith("synthetic:") else Path(source).name

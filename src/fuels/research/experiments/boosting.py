@@ -1,0 +1,167 @@
+"""What pooled data would give: one gradient boosting model for all clients (LightGBM).
+
+This is what nobody in a federation may do, and so the measure of what privacy costs. The model sees
+the lags of the personal models and of the widest ridge of the experts, the time of the period, the
+weekday, whether the day is free, and the client as a category; values are on each client's own
+scale, as everywhere else. Nothing is chosen on test days: the size of the trees is fixed, and both
+the target (the value, or its change against the last one) and the number of trees are those with
+the least error on the last part of training, from a model that has not seen it. Then the model is
+fitted anew on all of training. LightGBM is optional: `fuels[boosting]`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fuels.data.calendar import Calendar, weekday
+from fuels.data.windows import Dataset
+from fuels.evaluation.evaluate import mixture_outcome, test_part
+from fuels.evaluation.outcome import MixtureOutcome
+from fuels.evaluation.scores import Scores, score
+from fuels.experts.history import Floats, History, history_of
+from fuels.experts.linear import week_lags
+from fuels.experts.online import WARM_SHARE, start
+from fuels.experts.pool import Pool
+
+TITLE = "LightGBM, pooled data"
+MOST_TREES, PATIENCE = 1000, 50
+# Fixed before anything was measured: middling trees, slow steps, some of the rows and columns.
+PARAMETERS: dict[str, Any] = {
+    "objective": "regression",
+    "learning_rate": 0.05,
+    "num_leaves": 31,
+    "min_data_in_leaf": 50,
+    "feature_fraction": 0.8,
+    "bagging_fraction": 0.8,
+    "bagging_freq": 1,
+    "deterministic": True,
+    "force_row_wise": True,
+    "verbosity": -1,
+}
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """The pooled model on the test part: alone, and as a guest among every client's experts."""
+
+    alone: Scores
+    mixed: Scores
+    mixture: MixtureOutcome
+    trees: int
+    change: bool  # it forecasts the change against the last value
+
+
+def installed() -> bool:
+    return importlib.util.find_spec("lightgbm") is not None
+
+
+def judge_pooled(
+    dataset: Dataset, levels: Sequence[float], *, seed: int = 0, threads: int = 0
+) -> Pooled:
+    """Fit on the training part of all clients together, and judge as the personal models are."""
+    history = history_of(dataset)
+    table = Samples(history, dataset.calendar, lags_of(dataset, history))
+    train, last = dataset.split.train, dataset.split.test
+    model = fit(table, train, {**PARAMETERS, "seed": seed, "num_threads": threads})
+    said = model.forecasts(table, train, last)
+    online = start(Pool(calendar=dataset.calendar), history, train, levels=levels, guests=[TITLE])
+    part = test_part(dataset, online.run(history, train, last, {TITLE: said}))
+    return Pooled(
+        alone=score(dataset, "test", part.experts[TITLE]),
+        mixed=score(dataset, "test", part.mixed.combined),
+        mixture=mixture_outcome(dataset, TITLE, part),
+        trees=model.trees,
+        change=model.change,
+    )
+
+
+def lags_of(dataset: Dataset, history: History) -> tuple[int, ...]:
+    """Lags of the personal models and of the widest ridge, besides the last value."""
+    return tuple(sorted({*dataset.sample.lags, *week_lags(history, 1)} - {1}))
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of all clients, one below the other, client by client."""
+
+    history: History
+    calendar: Calendar
+    lags: tuple[int, ...]
+
+    def inputs(self, first: int, last: int, change: bool) -> Floats:
+        """The last value, older ones (with `change`: against it), the clock, the client.
+
+        [row, column].
+        """
+        history, steps = self.history, last - first
+        newest = history.lagged(first, last, 1)
+        lagged = [history.lagged(first, last, lag) for lag in self.lags]
+        columns = [newest, *(values - change * newest for values in lagged)]
+        times = history.times(first, last)
+        clock = (
+            np.arange(first, last) % history.period,
+            weekday(times),
+            self.calendar.free(times),
+        )
+        client = np.repeat(np.arange(history.clients), steps)
+        told = [np.tile(np.asarray(c, dtype=np.float64), history.clients) for c in clock]
+        return np.stack([*(c.ravel() for c in columns), *told, client], axis=1)
+
+    def targets(self, first: int, last: int, change: bool) -> Floats:
+        """Values, or changes; NaN where they are not known: [row]."""
+        observed = self.history.observed[:, first:last]
+        result: Floats = (observed - change * self.history.lagged(first, last, 1)).ravel()
+        return result
+
+
+@dataclass(frozen=True)
+class Boosted:
+    """A fitted model for all clients."""
+
+    booster: Any
+    trees: int
+    change: bool
+
+    def forecasts(self, table: Samples, first: int, last: int) -> Floats:
+        """Forecasts [client, step] of steps first..last-1, one step ahead."""
+        said = self.booster.predict(table.inputs(first, last, self.change))
+        forecast: Floats = said.reshape(table.history.clients, last - first)
+        newest = table.history.lagged(first, last, 1)
+        return forecast + newest if self.change else forecast
+
+
+def fit(table: Samples, end: int, parameters: dict[str, Any]) -> Boosted:
+    """Fit on the steps before `end`; target and number of trees by the last part of them."""
+    lightgbm = importlib.import_module("lightgbm")
+    period = table.history.period
+    kept = end - max(1, round(WARM_SHARE * end / period)) * period
+
+    def data(first: int, last: int, change: bool) -> Any:
+        known = ~np.isnan(table.targets(first, last, change=True))  # the same for both targets
+        x, y = table.inputs(first, last, change), table.targets(first, last, change)
+        return lightgbm.Dataset(x[known], y[known], categorical_feature=[x.shape[1] - 1])
+
+    tried: list[tuple[float, int, bool]] = []
+    for change in (True, False):
+        judged: dict[str, Any] = {}
+        booster = lightgbm.train(
+            {**parameters, "metric": "l2"},
+            data(0, kept, change),
+            MOST_TREES,
+            valid_sets=[data(kept, end, change)],
+            callbacks=[
+                lightgbm.early_stopping(PATIENCE, verbose=False),
+                lightgbm.record_evaluation(judged),
+            ],
+        )
+        [errors] = (figures["l2"] for figures in judged.values())
+        tried.append((errors[booster.best_iteration - 1], booster.best_iteration, change))
+    _, trees, change = min(tried)
+    booster = lightgbm.train(parameters, data(0, end, change), trees)
+    return Boosted(booster, trees, change)

@@ -1,0 +1,137 @@
+"""Training error against the amount sent, for the methods of the paper's figure and FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.federation.loop import BYTES
+from fuels.methods.registry import find_method
+from fuels.report.style import METHOD, QUIET, RIVAL, Look, figure, legend, log_scale, number
+from fuels.report.tables import Cell, Column, Table
+from fuels.research.experiments.base import Budget, Context, Experiment, Result
+from fuels.research.experiments.grid import (
+    WIDE_RANGE,
+    Variant,
+    common_footer,
+    panel_title,
+    study,
+    title_of,
+)
+from fuels.research.study.compare import Comparison, Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHOWN = ("fuels", "fedrep", "pfedme", "fedavg")
+LOOKS: tuple[Look, ...] = (
+    {"color": METHOD, "linewidth": 2.2},
+    {"color": RIVAL, "linewidth": 1.7},
+    {"color": QUIET, "linewidth": 1.5, "linestyle": (0, (5, 2))},
+    {"color": QUIET, "linewidth": 1.5, "linestyle": (0, (1, 1.4))},
+)
+Floats = NDArray[np.float64]
+
+
+def run(context: Context) -> Result:
+    found = study(context, [Variant(find_method(name).title, name) for name in SHOWN])
+    tables, text = {}, []
+    for source, comparison in found.items():
+        name = "communication" if len(found) == 1 else f"communication-{title_of(source).lower()}"
+        tables[name], sentence = reached(comparison, title_of(source))
+        text.append(sentence)
+    text += [
+        "Training MSE is the prediction loss of a round, mean over its batches and clients: of"
+        " FedRep over the head phase and the body phase, of pFedMe before its steps on each batch."
+        " The amount is what a client sends and receives, up and down, 4 bytes a number.",
+        "The paper's figure (SMS and Net of Trentino) has no numbers beside its curves; it finds"
+        " that pFedMe and FedRep need far more than FUELS for the same training MSE.",
+    ]
+    return Result(tables, {"communication": draw(found)}, text)
+
+
+def curve(row: Row) -> tuple[Floats, Floats]:
+    """Megabytes per client so far and training MSE of every round, mean over seeds, [round]."""
+    rounds = min(record.rounds for record in row.records)
+    sent = np.mean([record.sent_per_client()[:rounds] for record in row.records], axis=0)
+    loss = np.mean([record.history["loss_prediction"][:rounds] for record in row.records], axis=0)
+    return BYTES * sent / 1e6, loss
+
+
+def reached(comparison: Comparison, title: str) -> tuple[Table, str]:
+    """What each method sends until it reaches the training MSE that all of them reach."""
+    curves = {row.name: curve(row) for row in comparison.methods}
+    level = max(float(np.nanmin(loss)) for _, loss in curves.values())
+    rows: list[list[Cell]] = []
+    for row in comparison.methods:
+        sent, loss = curves[row.name]
+        first = int(np.argmax(loss <= level))
+        each = round(row.sent("numbers_up")), round(row.sent("numbers_down"))
+        rows.append([row.name, *each, first + 1, float(sent[first]), float(sent[-1]), loss[-1]])
+    table = Table(
+        [
+            Column("method"),
+            Column("up", "numbers"),
+            Column("down", "numbers"),
+            Column("round", f"to MSE {number(level, 3)}", "lowest"),
+            Column("sent", f"MB to MSE {number(level, 3)}", "lowest"),
+            Column("sent in all", "MB per client", "lowest"),
+            Column("last training MSE", "z-scored", "lowest"),
+        ],
+        rows,
+        f"{title}: what training costs, per client",
+    )
+    needed = {str(row[0]): row[4] for row in rows if isinstance(row[4], float)}
+    others = [
+        f"{name} {number(100 * needed['FUELS'] / amount, 2)} %"
+        for name, amount in needed.items()
+        if name != "FUELS"
+    ]
+    return table, (
+        f"{title}: until the training MSE is {number(level, 3)}, which all of them reach, FUELS"
+        f" sends this share of what others send: {', '.join(others)}."
+    )
+
+
+def draw(found: Mapping[str, Comparison]) -> Figure:
+    labels = [find_method(name).title for name in SHOWN]
+    picture, [axes] = figure(
+        1,
+        len(found),
+        labels,
+        title="Training error against the amount sent",
+        subtitle="One point a round; further left and lower is better. Amounts are per client, up"
+        " and down together.",
+        footer=common_footer(found),
+        height=3.6,
+        gap=0.3,
+    )
+    for (source, comparison), axis in zip(found.items(), axes, strict=True):
+        amounts: list[float] = []
+        losses: list[float] = []
+        for row, look in zip(comparison.methods, LOOKS, strict=True):
+            sent, loss = curve(row)
+            axis.plot(sent, loss, label=row.name, marker="o", markersize=2.5, **look)
+            amounts += sent.tolist()
+            losses += loss.tolist()
+        log = log_scale(axis, "x", amounts, WIDE_RANGE)
+        log_scale(axis, "y", losses, WIDE_RANGE)
+        axis.set_xlabel(f"MB per client so far{' (log scale)' if log else ''}")
+        axis.set_title(panel_title(source, len(found)), loc="left", size=10, pad=6)
+    axes[0].set_ylabel("training MSE (z-scored)")
+    legend(picture, axes[0])
+    return picture
+
+
+EXPERIMENT = Experiment(
+    name="communication",
+    title="Training error against the amount sent",
+    run=run,
+    quick=Budget(clients=16, rounds=25),
+    paper=Budget(clients=100, rounds=200),
+    methods=SHOWN,
+    sources=("synthetic:sms", "synthetic:net"),
+)

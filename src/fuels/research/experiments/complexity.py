@@ -1,0 +1,234 @@
+"""What a round costs: the formulas of the paper's table (Appendix C.3) against a real run.
+
+Each method trains a few rounds, and what it cost is counted (see counting.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fuels.report.style import METHOD, RIVAL, TRUTH, figure, legend, origin
+from fuels.report.tables import Cell, Column, Table
+from fuels.research.costs import COSTS, Cost, Sizes, costs, known
+from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
+from fuels.research.experiments.counting import Counted, check_formulas, count, sizes_of
+from fuels.runs.build import build
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MILLION = 1e6
+
+
+def check(context: Context) -> None:
+    for name in known(context.options["methods"]):
+        settings = context.settings(name)
+        context.check_runs([settings])
+        check_formulas(settings, context.dataset(settings))
+
+
+def run(context: Context) -> Result:
+    names = known(context.options["methods"])
+    found: list[tuple[Cost, Counted]] = []
+    for name in names:
+        settings = context.settings(name)
+        job = build(settings, context.engine, context.store.panel(settings))
+        sizes = sizes_of(job)
+        [cost] = costs(sizes, [name])
+        found.append((cost, count(job, context.engine)))
+    data = source_name(context.sources[0])
+    return Result(
+        {
+            "complexity-symbols": symbols(sizes),
+            "complexity-sent": sent_table(found, sizes, data),
+            "complexity-work": work_table(found, data),
+            "complexity-server": server_table(found, data),
+        },
+        {"complexity": draw(found, origin(job.dataset))},
+        sentences({cost.method: (cost, counted) for cost, counted in found}, sizes),
+    )
+
+
+def symbols(sizes: Sizes) -> Table:
+    """The letters of the appendix as numbers."""
+    rows: list[list[Cell]] = [
+        ["|w|", "parameters of a model", sizes.model],
+        ["|δ|", "parameters of an encoder", sizes.encoder],
+        ["B d_r", "numbers in a prototype", sizes.prototype],
+        ["I", "batches of a client in a round", sizes.iterations],
+        ["I'", "batches of the test part", sizes.test_periods],
+        ["FE", "encoder, one batch: (c + q) B 3H (1 + H)", sizes.encode],
+        ["FF", "filtering, one batch: B² (d_r + 1)", sizes.filter],
+        ["FD", "decoder, one batch: B d_r", sizes.decode],
+    ]
+    return Table(
+        columns=[Column("symbol"), Column("what it is"), Column("here")],
+        rows=rows,
+        title="The letters of the paper's complexity table",
+    )
+
+
+def sent_table(found: Sequence[tuple[Cost, Counted]], sizes: Sizes, data: str) -> Table:
+    return Table(
+        columns=[
+            Column("method"),
+            Column("a client sends", "formula"),
+            Column("a client sends", "counted"),
+            Column("a client gets", "formula"),
+            Column("a client gets", "counted"),
+            Column("the server sends", "formula"),
+            Column("the server sends", "counted"),
+            Column("all clients, all rounds", "formula"),
+            Column("all clients, all rounds", "counted"),
+        ],
+        rows=[
+            [
+                cost.title,
+                cost.up,
+                round(real.up),
+                cost.down,
+                round(real.down),
+                cost.server_down,
+                round(real.server_down),
+                cost.total_up + cost.total_down,
+                round(real.total_up + real.total_down),
+            ]
+            for cost, real in found
+        ],
+        title=f"Numbers sent in a round, {data}, {sizes.clients} clients, {sizes.rounds} rounds",
+    )
+
+
+def work_table(found: Sequence[tuple[Cost, Counted]], data: str) -> Table:
+    rows: list[list[Cell]] = []
+    for cost, real in found:
+        appendix = cost.train_appendix
+        rows.append(
+            [
+                cost.title,
+                None if appendix is None else appendix / MILLION,
+                cost.train / MILLION,
+                real.train / MILLION,
+                None if appendix is None else real.train / appendix,
+                None if cost.infer_appendix is None else cost.infer_appendix / MILLION,
+                cost.infer / MILLION,
+                real.infer / MILLION,
+            ]
+        )
+    return Table(
+        columns=[
+            Column("method"),
+            Column("training, client", "appendix"),
+            Column("training, client", "our formula"),
+            Column("training, client", "counted"),
+            Column("counted over appendix"),
+            Column("inference, client", "appendix"),
+            Column("inference, client", "our formula"),
+            Column("inference, client", "counted"),
+        ],
+        rows=rows,
+        title=f"Millions of multiply-adds of matrix products in a round, {data}",
+    )
+
+
+def server_table(found: Sequence[tuple[Cost, Counted]], data: str) -> Table:
+    return Table(
+        columns=[
+            Column("method"),
+            Column("server", "appendix"),
+            Column("divergences of pairs", "our formula"),
+            Column("divergences of pairs", "counted"),
+            Column("multiply-adds, millions", "our formula"),
+        ],
+        rows=[
+            [cost.title, cost.server_appendix, cost.pairs, real.pairs, cost.server / MILLION]
+            for cost, real in found
+        ],
+        title=f"What the server computes in a round, {data}",
+    )
+
+
+def sentences(found: Mapping[str, tuple[Cost, Counted]], sizes: Sizes) -> list[str]:
+    text = [
+        "The appendix takes a backward pass for as dear as a forward pass; it really is one product"
+        " for the weights and one for the states before the last lag, here"
+        f" {sizes.encode_back / sizes.encode:.2f} forward passes of the encoder. Element-wise work"
+        " (gates, Adam, L_inter) is counted nowhere.",
+        "The compiled kernels leave out the products with the first state, which is zero; the"
+        " counted run does not use them.",
+    ]
+    if "fuels" in found and "fedavg" in found:
+        (ours, real), (theirs, other) = found["fuels"], found["fedavg"]
+        up = 100 * (1 - real.up / other.up)
+        both = 100 * (1 - (real.up + real.down) / (other.up + other.down))
+        text.append(
+            f"FUELS sends up {up:.1f} % fewer numbers than FedAvg, and {both:.1f} % fewer counting"
+            f" both directions; a client multiplies {real.train / other.train:.2f} times as much to"
+            f" train. By the"
+            f" appendix it would be {_ratio(ours, theirs):.2f} times: 3 FE fits an augmented view"
+            " that gets no gradient, here it gets one."
+        )
+        text.append(
+            "The server's entry of the appendix counts divergences, each one through two whole"
+            " prototypes, and leaves out the means PR_n and NR_n; for FedAvg it says 1 where every"
+            " parameter of every client is added up. Our formula counts both in multiply-adds. Of"
+            " the server's work the run counts the divergences alone: the rest is done in numpy,"
+            " where torch's counter does not see it."
+        )
+    return text
+
+
+def _ratio(one: Cost, other: Cost) -> float:
+    assert one.train_appendix is not None and other.train_appendix is not None
+    return one.train_appendix / other.train_appendix
+
+
+def draw(found: Sequence[tuple[Cost, Counted]], footer: str) -> Figure:
+    """Sent and computed by every method, side by side."""
+    from matplotlib.ticker import EngFormatter
+
+    labels = ["sent up", "sent down", "training, appendix", "training, counted"]
+    picture, [axes] = figure(
+        1,
+        2,
+        labels,
+        title="What a round costs a client",
+        subtitle="Left: numbers sent. Right: multiply-adds of matrix products; the appendix has no"
+        " formula for some methods.",
+        footer=footer,
+        height=max(2.2, 0.42 * len(found)),
+    )
+    names = [cost.title for cost, _ in found]
+    place = np.arange(len(found))
+    left, right = axes
+    up, down = (np.array([getattr(real, key) for _, real in found]) for key in ("up", "down"))
+    left.barh(place, up, 0.6, color=METHOD, label=labels[0])
+    left.barh(place, down, 0.6, left=up, color="#8cb8d8", label=labels[1])
+    appendix = [cost.train_appendix or 0 for cost, _ in found]
+    right.barh(place - 0.2, appendix, 0.38, color=TRUTH, label=labels[2])
+    right.barh(place + 0.2, [real.train for _, real in found], 0.38, color=RIVAL, label=labels[3])
+    for axis, label in ((left, "numbers in a round"), (right, "multiply-adds in a round")):
+        axis.set_yticks(place, names)
+        axis.xaxis.set_major_formatter(EngFormatter(sep=" "))
+        axis.set_xlabel(label)
+        axis.grid(False, axis="y")
+    left.invert_yaxis()
+    legend(picture, left, right)
+    return picture
+
+
+EXPERIMENT = Experiment(
+    name="complexity",
+    title="Numbers sent and operations per round: formulas against a real run",
+    run=run,
+    quick=Budget(clients=8, rounds=2),
+    paper=Budget(clients=100, rounds=2),
+    methods=tuple(COSTS),
+    options={"methods": "all"},
+    one_source=True,
+    one_seed=True,
+    check=check,
+)

@@ -1,0 +1,374 @@
+"""What spatio-temporal heterogeneity looks like (the paper's Figure 1), and where the cells are.
+
+Two busy clients whose mean days differ most stand beside each other: their days (heterogeneity in
+space) and their mornings against their evenings (heterogeneity in time). A map shows every client
+that takes part, where coordinates are known. All looks at the training part only; nothing trains.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.data.windows import Dataset
+from fuels.report.style import INK, METHOD, QUIET, RIVAL, figure, legend, origin, short
+from fuels.report.tables import Cell, Column, Table
+from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+
+# Shares of a period: 6 to 10 and 18 to 22 hours where it is a day.
+MORNING, EVENING = (6 / 24, 10 / 24), (18 / 24, 22 / 24)
+
+
+# -- what is computed --------------------------------------------------------------------------
+
+
+def training_days(dataset: Dataset) -> Floats:
+    """Observed values of the training part in the data's unit, [client, period, phase]."""
+    end, offset = dataset.split.train, dataset.offset
+    values = np.full((len(dataset.ids), end), np.nan)
+    values[:, offset:] = dataset.panel.values[: end - offset].T
+    return values.reshape(len(dataset.ids), -1, dataset.period)
+
+
+def mean_days(dataset: Dataset) -> Floats:
+    """The mean training day of each client, [client, phase]; a phase never seen takes the mean."""
+    days = training_days(dataset)
+    seen = ~np.isnan(days)
+    count = seen.sum(axis=1)
+    total = np.where(seen, days, 0.0).sum(axis=1)
+    means = total / np.maximum(count, 1)
+    overall = total.sum(axis=1, keepdims=True) / count.sum(axis=1, keepdims=True)
+    found: Floats = np.where(count > 0, means, overall)
+    return found
+
+
+def day_shapes(dataset: Dataset) -> Floats:
+    """Mean days as distributions: shifted to start at zero, summing to one, [client, phase]."""
+    days = mean_days(dataset)
+    shifted = days - days.min(axis=1, keepdims=True)
+    total = shifted.sum(axis=1, keepdims=True)
+    flat = np.full_like(shifted, 1 / shifted.shape[1])  # a day without any shape
+    found: Floats = np.where(total > 0, shifted / np.where(total > 0, total, 1.0), flat)
+    return found
+
+
+def divergences(shapes: Floats) -> Floats:
+    """Jensen-Shannon divergence in nats of every two rows, [client, client]."""
+    own = entropy(shapes)
+    found = np.zeros((len(shapes), len(shapes)))
+    for i, row in enumerate(shapes):
+        found[i] = entropy((row + shapes) / 2) - (own[i] + own) / 2
+        found[i, i] = 0.0
+    return np.maximum(found, 0.0)
+
+
+def entropy(rows: Floats) -> Floats:
+    logarithm = np.log(np.where(rows > 0, rows, 1.0))
+    result: Floats = -(rows * logarithm).sum(axis=-1)
+    return result
+
+
+def part_of_day(dataset: Dataset, share: tuple[float, float]) -> Floats:
+    """Observed training values inside a part of the period, [client, value]."""
+    inside = training_days(dataset)[:, :, phases(dataset, share)]
+    return inside.reshape(len(dataset.ids), -1)
+
+
+def phases(dataset: Dataset, share: tuple[float, float]) -> slice:
+    """The phases of a part of the period, at least one."""
+    first, last = (int(end * dataset.period + 0.5) for end in share)
+    return slice(first, max(first + 1, last))
+
+
+def evening_lead(dataset: Dataset) -> Floats:
+    """Mean of evenings less that of mornings, in standard deviations of the client, [client]."""
+    days = mean_days(dataset)
+    morning, evening = (
+        days[:, phases(dataset, share)].mean(axis=1) for share in (MORNING, EVENING)
+    )
+    lead: Floats = (evening - morning) / dataset.std
+    return lead
+
+
+def telling_pair(dataset: Dataset) -> tuple[int, int]:
+    """The two of the busier half whose mean days are least alike; a single client stands twice.
+    Of three clients or fewer there is no busier half.
+
+    Days of nearly silent clients differ from all others by chance alone.
+    """
+    quiet = np.median(dataset.mean) if len(dataset.mean) > 3 else -np.inf
+    busy = np.flatnonzero(dataset.mean >= quiet)
+    apart = divergences(day_shapes(dataset)[busy])
+    first, second = busy[list(np.unravel_index(int(apart.argmax()), apart.shape))]
+    return int(min(first, second)), int(max(first, second))
+
+
+def peak_phases(dataset: Dataset) -> NDArray[np.int64]:
+    """The phase at which the mean day of a client is highest, [client]."""
+    return np.asarray(mean_days(dataset).argmax(axis=1), dtype=np.int64)
+
+
+def is_a_day(dataset: Dataset) -> bool:
+    return dataset.period * dataset.panel.step_seconds == 86400
+
+
+# -- the experiment ----------------------------------------------------------------------------
+
+
+def run(context: Context) -> Result:
+    rows: list[list[Cell]] = []
+    spreads: list[list[Cell]] = []
+    figures: dict[str, Figure] = {}
+    text: list[str] = []
+    daily = True
+    for source in context.sources:
+        dataset = context.dataset(context.settings(source=source))
+        name, daily = source_name(source), daily and is_a_day(dataset)
+        after = "" if len(context.sources) == 1 else f"-{dataset.panel.name}"
+        pair = telling_pair(dataset)
+        rows += [[name, *row] for row in _parts(dataset, pair)]
+        spreads += [[name, *row] for row in _spread(dataset)]
+        figures[f"data-heterogeneity{after}"] = draw_pair(dataset, pair)
+        places = dataset.panel.coordinates
+        if places is None or not np.isfinite(places).all(axis=1).any():
+            text.append(f"{name}: no coordinates are known, so there is no map.")
+        else:
+            panel = context.store.panel(context.settings(source=source))
+            assert panel.coordinates is not None
+            figures[f"data-map{after}"] = draw_map(dataset, panel.coordinates)
+    parts = Table(
+        columns=[
+            Column("data"),
+            Column("client"),
+            Column("part of the period"),
+            Column("values"),
+            Column("mean"),
+            Column("standard deviation"),
+            Column("10 %"),
+            Column("median"),
+            Column("90 %"),
+        ],
+        rows=rows,
+        title=f"{'Mornings and evenings' if daily else 'Two parts of the period'} of two busy"
+        " clients that differ most, in the data's unit",
+    )
+    spread = Table(
+        columns=[
+            Column("data"),
+            Column("figure"),
+            Column("lowest client"),
+            Column("median client"),
+            Column("highest client"),
+        ],
+        rows=spreads,
+        title="How clients differ, over the training part",
+    )
+    return Result({"data-pair": parts, "data-spread": spread}, figures, text)
+
+
+def _parts(dataset: Dataset, pair: tuple[int, int]) -> list[list[Cell]]:
+    rows: list[list[Cell]] = []
+    for client in dict.fromkeys(pair):
+        for word, share in zip(part_names(dataset), (MORNING, EVENING), strict=True):
+            values = part_of_day(dataset, share)[client]
+            values = values[~np.isnan(values)]
+            row: list[Cell] = [dataset.ids[client], word, len(values)]
+            if len(values):
+                spread = np.percentile(values, (10, 50, 90)).tolist()
+                row += [float(values.mean()), float(values.std()), *spread]
+            rows.append(row + [None] * (8 - len(row)))
+    return rows
+
+
+def _spread(dataset: Dataset) -> list[list[Cell]]:
+    apart = divergences(day_shapes(dataset))
+    others = apart.sum(axis=1) / max(1, len(apart) - 1)
+    figures = {
+        f"mean value ({dataset.panel.unit})": dataset.mean,
+        f"standard deviation ({dataset.panel.unit})": dataset.std,
+        f"mean of {part_names(dataset)[1]}, less that of {part_names(dataset)[0]} (standard"
+        " deviations)": evening_lead(dataset),
+        "phase of the highest mean": peak_phases(dataset).astype(np.float64),
+        f"mean divergence of the {whole(dataset)} from those of others (nats)": others,
+    }
+    return [
+        [name, *(float(f(values)) for f in (np.min, np.median, np.max))]
+        for name, values in figures.items()
+    ]
+
+
+def whole(dataset: Dataset) -> str:
+    """What the period is called."""
+    return "day" if is_a_day(dataset) else "period"
+
+
+def part_names(dataset: Dataset) -> tuple[str, str]:
+    """What the two parts of the period are called."""
+    if is_a_day(dataset):
+        return "morning, 6 to 10", "evening, 18 to 22"
+    return "second quarter", "last quarter"
+
+
+# -- pictures ----------------------------------------------------------------------------------
+
+
+def draw_pair(dataset: Dataset, pair: tuple[int, int]) -> Figure:
+    """Above, the days of two clients; below, how their mornings and evenings are distributed."""
+    words, day = part_names(dataset), is_a_day(dataset)
+    unit = whole(dataset)
+    labels = ["mean", f"middle 80 % of the {unit}s", *words]
+    picture, axes = figure(
+        2,
+        2,
+        labels,
+        title="Spatio-temporal heterogeneity: two clients,"
+        f" {'mornings and evenings' if day else 'two parts of the period'}",
+        subtitle=f"Of the busier half, the two clients whose mean training {unit}s differ most in"
+        f" shape. Above: their {unit}s. Below: how often each value occurs.",
+        footer=origin(dataset),
+        height=2.3,
+        gap=0.3,
+    )
+    days = training_days(dataset)
+    hours = np.arange(dataset.period) * (24 / dataset.period if day else 1)
+    for column, client in enumerate(pair):
+        upper, lower = axes[0][column], axes[1][column]
+        seen = ~np.isnan(days[client]).all(axis=0)
+        low, high = np.nanpercentile(days[client][:, seen], (10, 90), axis=0)
+        upper.fill_between(hours[seen], low, high, color="#d9d9d9", linewidth=0, label=labels[1])
+        upper.plot(hours, mean_days(dataset)[client], color=INK, linewidth=1.8, label="mean")
+        for share, colour in ((MORNING, METHOD), (EVENING, RIVAL)):
+            upper.axvspan(
+                share[0] * hours_in(hours),
+                share[1] * hours_in(hours),
+                color=colour,
+                alpha=0.12,
+                linewidth=0,
+            )
+        upper.set_title(
+            f"Client {short(dataset.ids[client])}", loc="left", size=9.5, color=INK, pad=6
+        )
+        upper.set_xlabel("hour of the day" if day else "step of the period")
+        upper.set_xlim(0, hours[-1])
+        _histograms(lower, dataset, client, words)
+    axes[0][0].set_ylabel(short(dataset.panel.unit, 20))
+    axes[1][0].set_ylabel("share of the values (%)")
+    picture.align_ylabels()
+    legend(picture, axes[0][0], axes[1][0])
+    return picture
+
+
+def hours_in(hours: NDArray[np.floating[Any]]) -> float:
+    """Length of the period on the axis of `hours`."""
+    return float(hours[-1] + (hours[1] - hours[0]))
+
+
+def _histograms(axis: Axes, dataset: Dataset, client: int, words: tuple[str, str]) -> None:
+    found = [part_of_day(dataset, share)[client] for share in (MORNING, EVENING)]
+    found = [values[~np.isnan(values)] for values in found]
+    together = np.concatenate(found)
+    if not len(together):
+        return
+    top = float(np.percentile(together, 99.5))  # a rare surge would leave the rest in one bin
+    edges = np.linspace(float(together.min()), max(top, float(together.min()) + 1e-9), 31)
+    for values, colour, word in zip(found, (METHOD, RIVAL), words, strict=True):
+        weights = np.full(len(values), 100 / max(1, len(values)))
+        axis.hist(values, edges.tolist(), weights=weights, color=colour, alpha=0.55, label=word)
+    axis.set_xlabel(f"{short(dataset.panel.unit, 20)} in one step")
+
+
+def draw_map(dataset: Dataset, everyone: Floats) -> Figure:
+    """Where the clients are, coloured by their level and by the kind of their day."""
+    from matplotlib.colors import Colormap, LinearSegmentedColormap
+
+    places = dataset.panel.coordinates
+    assert places is not None
+    known = everyone[np.isfinite(everyone).all(axis=1)]
+    absent = "a cell of the data that does not take part"
+    picture, [axes] = figure(
+        1,
+        2,
+        [absent],
+        title="The map of the cells",
+        subtitle="Clients of the federation, coloured by level (left) and by the kind of their mean"
+        f" training {whole(dataset)} (right).",
+        footer=origin(dataset),
+        height=4.6,
+    )
+    level, unit = dataset.mean, short(dataset.panel.unit, 16)
+    if (level > 0).all():
+        level, unit = np.log10(level), f"{unit} (log10)"
+    kind = LinearSegmentedColormap.from_list("kind", [METHOD, "#f0f0f0", RIVAL])
+    names = part_names(dataset)
+    panels: tuple[tuple[Floats, str | Colormap, str], ...] = (
+        (level, "viridis", f"mean {unit}"),
+        (
+            evening_lead(dataset),
+            kind,
+            f"{names[1].split(',')[0]} less {names[0].split(',')[0]} (standard deviations)",
+        ),
+    )
+    side = marker_size(known)
+    for axis, (values, colours, label) in zip(axes, panels, strict=True):
+        shown = np.isfinite(places).all(axis=1)
+        low, high = np.percentile(values[shown], (2, 98))  # a few extremes would take all colours
+        if colours is kind:
+            high = max(abs(low), abs(high))
+            low = -high
+        axis.scatter(
+            known[:, 0], known[:, 1], s=side, marker="s", color="#e4e4e4", linewidth=0, label=absent
+        )
+        image = axis.scatter(
+            places[shown, 0],
+            places[shown, 1],
+            c=values[shown],
+            s=side,
+            marker="s",
+            cmap=colours,
+            vmin=low,
+            vmax=high,
+            linewidth=0,
+        )
+        axis.set_aspect(1 / np.cos(np.radians(float(known[:, 1].mean()))))
+        axis.ticklabel_format(useOffset=False)
+        axis.locator_params(axis="x", nbins=4)
+        axis.set_xlabel("longitude (°)")
+        bar = picture.colorbar(image, ax=axis, location="bottom", fraction=0.04, pad=0.15)
+        bar.set_label(label, size=9.5, color=INK)
+        bar.ax.tick_params(labelsize=9, labelcolor=INK, color=QUIET)
+        bar.outline.set_visible(False)
+    axes[0].set_ylabel("latitude (°)")
+    if len(known) > len(dataset.ids):
+        legend(picture, axes[0])
+    return picture
+
+
+def marker_size(places: Floats) -> float:
+    """Area of a marker in square points, so that neighbours nearly touch in 3.2 inches."""
+    from scipy.spatial import cKDTree
+
+    stretched = places * np.array([np.cos(np.radians(places[:, 1].mean())), 1.0])
+    span = float(np.ptp(stretched, axis=0).max())
+    if len(places) < 2 or span == 0:
+        return 100.0
+    apart = float(np.median(cKDTree(stretched).query(stretched, k=2)[0][:, 1]))
+    return float(np.clip((0.85 * 3.2 * 72 * apart / span) ** 2, 4.0, 400.0))
+
+
+EXPERIMENT = Experiment(
+    name="data",
+    title="The data: spatio-temporal heterogeneity and the map of the cells",
+    run=run,
+    methods=(),
+    quick=Budget(clients=100, rounds=1),
+    paper=Budget(clients=100, rounds=1),
+    one_seed=True,
+)

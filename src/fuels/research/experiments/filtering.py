@@ -1,0 +1,266 @@
+"""Hard negative filtering seen from inside (Section 5.5, second case study).
+
+W_n decides which augmented rows count as negatives of a row: those with a positive entry (Eq. 4-5).
+The figure shows W_n of one client after training; the curve follows the share of positive entries
+on the diagonal (where an entry is a positive pair, and ideally filtered out) and off it over the
+rounds, as means over all clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.data.windows import Dataset
+from fuels.errors import FuelsError
+from fuels.federation.loop import Round
+from fuels.report.style import (
+    GRID,
+    INK,
+    METHOD,
+    RIVAL,
+    figure,
+    legend,
+    origin,
+    short,
+    whole_numbers,
+)
+from fuels.report.tables import Cell, Column, Table
+from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
+from fuels.research.experiments.inside import follow
+from fuels.runs.build import Job
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+Floats32 = NDArray[np.float32]
+
+PINK, PURPLE = "#ef6fae", "#5b2a86"  # positive and not, as in the paper's figure
+SHOWN = (0, 1, 2, 5, 10, 20, 30, 50, 80, 120, 200)  # rounds that stand in the table
+
+
+@dataclass
+class FilterWatcher:
+    """Shares of positive entries of every client's W_n, round after round."""
+
+    job: Job
+    rounds: list[int] = field(default_factory=list)
+    diagonal: list[Floats] = field(default_factory=list)  # [round][client]
+    others: list[Floats] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if "filter" not in self.job.site.parts or not (
+            self.job.method.options.intra and self.job.method.options.filter
+        ):
+            raise FuelsError(
+                "experiment filtering looks at W_n, which options.intra = false or options.filter ="
+                " false take out of training; leave them out"
+            )
+        self.start = self.weights()
+        self.look(0)
+
+    def weights(self) -> Floats32:
+        """W_n of every client now, [client, row, row]."""
+        period = self.job.dataset.period
+        values: Floats32 = self.job.site.parts["filter"].cpu().numpy()
+        return values.reshape(-1, period, period).copy()
+
+    def on_round(self, done: Round) -> None:
+        self.look(done.number)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {
+            "start": self.start,
+            "rounds": np.array(self.rounds),
+            "diagonal": np.stack(self.diagonal),
+            "others": np.stack(self.others),
+        }
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.start, self.rounds = arrays["start"], arrays["rounds"].tolist()
+        self.diagonal, self.others = list(arrays["diagonal"]), list(arrays["others"])
+
+    def look(self, number: int) -> None:
+        on, off = shares(self.weights())
+        self.rounds.append(number)
+        self.diagonal.append(on)
+        self.others.append(off)
+
+
+def shares(W: Floats32) -> tuple[Floats, Floats]:
+    """Share of positive entries on the diagonal and off it, [client] each, of W [client, B, B]."""
+    rows = W.shape[1]
+    positive = W > 0
+    on = np.diagonal(positive, axis1=1, axis2=2).sum(axis=1)
+    off = positive.sum(axis=(1, 2)) - on
+    return on / rows, off / (rows * (rows - 1))
+
+
+def check(context: Context) -> None:
+    _named(context.options["client"], context.dataset(context.settings("fuels")))
+
+
+def run(context: Context) -> Result:
+    settings = context.settings("fuels")
+    named = _named(context.options["client"], context.dataset(settings))
+    job, seen = follow(context, "filtering", settings, FilterWatcher)
+    W = seen.weights()
+    client = _middle(seen) if named is None else named
+    last = seen.rounds[-1]
+    rows: list[list[Cell]] = [
+        [number, *_share_cells(seen.diagonal[i]), *_share_cells(seen.others[i])]
+        for i, number in enumerate(seen.rounds)
+        if number in SHOWN or number == last
+    ]
+    table = Table(
+        columns=[
+            Column("round"),
+            Column("diagonal", "% positive, mean"),
+            Column("diagonal, 10th", "percentile of clients"),
+            Column("diagonal, 90th", "percentile of clients"),
+            Column("others", "% positive, mean"),
+            Column("others, 10th", "percentile of clients"),
+            Column("others, 90th", "percentile of clients"),
+        ],
+        rows=rows,
+        title=f"Positive entries of W over the rounds, {source_name(context.sources[0])}",
+    )
+    return Result(
+        {"filtering": table},
+        {
+            "filtering-weights": draw_weights(job.dataset, client, W[client], last),
+            "filtering-shares": draw_shares(job.dataset, seen),
+        },
+        sentences(seen.start, W, last),
+    )
+
+
+def sentences(start: Floats32, W: Floats32, rounds: int) -> list[str]:
+    """What the table does not say."""
+    asleep = start <= 0
+    still = 100 * float((W[asleep] == start[asleep]).mean())
+    on, off = shares(W)
+    turned = 100 * float((W[~asleep] <= 0).mean())
+    drawn = 100 * float(asleep[W <= 0].mean()) if (W <= 0).any() else 0.0
+    return [
+        f"After {rounds} rounds {100 * on.mean():.1f} % of the diagonal entries and"
+        f" {100 * off.mean():.1f} % of the others are positive. The paper's figure of one client"
+        " has almost no positive entry on the diagonal, and gives no numbers.",
+        f"Of the entries that started at or below zero, {still:.1f} % hold their first value to the"
+        " last bit: ReLU lets no gradient through there. Of those that started above zero,"
+        f" {turned:.1f} % were learnt away, so that {drawn:.1f} % of what is filtered out at the"
+        " end is the draw of the start.",
+        "Entries are only ever learnt away: L_intra grows with every positive entry of W, whatever"
+        " the pair, so its gradient pushes all of them down, those of similar pairs fastest.",
+    ]
+
+
+def _share_cells(values: Floats) -> list[float]:
+    low, high = np.percentile(100 * values, (10, 90))
+    return [float(100 * values.mean()), float(low), float(high)]
+
+
+def _middle(seen: FilterWatcher) -> int:
+    """The client in the middle by its share of positive entries."""
+    order = np.argsort(seen.others[-1], kind="stable")
+    return int(order[(len(order) - 1) // 2])
+
+
+def _named(wanted: str, dataset: Dataset) -> int | None:
+    """The client asked for, if one is; who does not take part is refused before training."""
+    if not wanted:
+        return None
+    if wanted not in dataset.ids:
+        raise FuelsError(
+            f"experiment filtering: client {wanted} does not take part (there are"
+            f" {len(dataset.ids)} clients, e.g. {', '.join(dataset.ids[:3])})"
+        )
+    return dataset.ids.index(wanted)
+
+
+# -- pictures ----------------------------------------------------------------------------------
+
+
+def draw_weights(dataset: Dataset, client: int, W: Floats32, rounds: int) -> Figure:
+    """A circle for every entry: its size is the entry's, its colour the sign."""
+    picture, [[axis]] = figure(
+        1,
+        1,
+        ["positive: a true negative", "not positive: filtered out"],
+        title=f"W of client {short(dataset.ids[client])} after {rounds} rounds",
+        subtitle="Row: a sample. Column: the augmented sample it is compared with. The area of a"
+        " circle is the size of the entry.",
+        footer=origin(dataset),
+        height=7.2,
+    )
+    period = len(W)
+    row, column = np.divmod(np.arange(period * period), period)
+    values = W.ravel()
+    space = 7.0 * 72 / period  # points between neighbours
+    area = (0.9 * space) ** 2 * np.abs(values) / max(float(np.abs(values).max()), 1e-12)
+    for sign, colour, label in (
+        (values > 0, PINK, "positive: a true negative"),
+        (values <= 0, PURPLE, "not positive: filtered out"),
+    ):
+        axis.scatter(
+            column[sign], row[sign], s=area[sign], color=colour, linewidth=0, label=label, zorder=3
+        )
+    axis.plot([-0.5, period - 0.5], [-0.5, period - 0.5], color=GRID, linewidth=9, zorder=1)
+    axis.grid(False)
+    axis.set_aspect("equal")
+    axis.set_xlim(-0.6, period - 0.4)
+    axis.set_ylim(period - 0.4, -0.6)
+    axis.set_xlabel("augmented sample, by phase of the period")
+    axis.set_ylabel("sample, by phase of the period")
+    legend(picture, axis)
+    for handle in picture.legends[0].legend_handles:
+        if handle is not None:
+            handle.set_sizes([60.0])  # type: ignore[attr-defined]
+    return picture
+
+
+def draw_shares(dataset: Dataset, seen: FilterWatcher) -> Figure:
+    labels = ("diagonal: positive pairs", "others: candidate negatives")
+    picture, [[axis]] = figure(
+        1,
+        1,
+        labels,
+        title="Positive entries of W over the rounds",
+        subtitle="Mean over the clients; the band holds the middle 80 % of them. W starts from"
+        " N(0, 1), so with half of its entries positive.",
+        footer=origin(dataset),
+        height=3.6,
+    )
+    for values, colour, label in zip(
+        (seen.diagonal, seen.others), (METHOD, RIVAL), labels, strict=True
+    ):
+        share = 100 * np.stack(values)  # [round, client]
+        low, high = np.percentile(share, (10, 90), axis=1)
+        axis.fill_between(seen.rounds, low, high, color=colour, alpha=0.15, linewidth=0)
+        axis.plot(seen.rounds, share.mean(axis=1), color=colour, linewidth=2, label=label)
+    axis.set_ylim(0, None)
+    axis.set_xlim(0, max(1, seen.rounds[-1]))
+    axis.set_xlabel("round")
+    whole_numbers(axis, "x")
+    axis.set_ylabel("share of positive entries (%)")
+    axis.tick_params(axis="x", labelcolor=INK)
+    legend(picture, axis)
+    return picture
+
+
+EXPERIMENT = Experiment(
+    name="filtering",
+    title="Hard negative filtering: W after training and on the way",
+    run=run,
+    quick=Budget(clients=24, rounds=30),
+    paper=Budget(clients=100, rounds=200),
+    options={"client": ""},
+    one_source=True,
+    one_seed=True,
+    check=check,
+)

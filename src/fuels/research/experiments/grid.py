@@ -1,0 +1,267 @@
+"""Variants over datasets: the shape that most experiments share, with its table and its figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fuels.report.style import (
+    METHOD,
+    QUIET,
+    RIVAL,
+    WIDTH,
+    attribution,
+    figure,
+    legend,
+    log_scale,
+    number,
+    short,
+)
+from fuels.report.tables import Cell, Column, Table
+from fuels.research.experiments.base import Context, source_name
+from fuels.research.study.compare import Comparison, compare, spread
+from fuels.research.study.record import Record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLES = {"synthetic:sms": "SMS", "synthetic:call": "Call", "synthetic:net": "Net"}
+WIDE_RANGE = 12  # largest over smallest error from which an axis is logarithmic
+FAR = 1.5  # references this many times the worst method's error stand at the edge, as a number
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of a table: a method and what is changed about its settings."""
+
+    name: str
+    method: str = "fuels"
+    changes: Mapping[str, Any] = field(default_factory=dict)  # by section, as in config.toml
+
+
+def study(context: Context, variants: Sequence[Variant]) -> dict[str, Comparison]:
+    """All variants on all sources with all seeds, as one series of runs; by source."""
+    wanted = [
+        context.settings(variant.method, source=source, seed=seed, **variant.changes)
+        for source in context.sources
+        for variant in variants
+        for seed in context.seeds
+    ]
+    done = iter(context.runs(wanted))
+    names = [variant.name for variant in variants]
+    return {
+        source: compare([[next(done).record for _ in context.seeds] for _ in variants], names)
+        for source in context.sources
+    }
+
+
+def title_of(source: str) -> str:
+    return TITLES.get(source, source_name(source).rsplit(".", 1)[0])
+
+
+def panel_title(source: str, panels: int) -> str:
+    """A source over its panel, not longer than there is room."""
+    return short(title_of(source), 80 // panels)
+
+
+def wide_table(
+    found: Mapping[str, Comparison],
+    title: str,
+    *,
+    first: str = "method",
+    references: bool = True,
+    sent: bool = True,
+) -> Table:
+    """MSE and MAE of every row on every source, their average, and the numbers sent up."""
+    comparisons = list(found.values())
+    names = [row.name for row in comparisons[0].rows if row.is_method or references]
+    columns = [Column(first)]
+    for source in found:
+        columns += [Column(f"{title_of(source)} {m}", "z-scored", "lowest") for m in ("MSE", "MAE")]
+    several = len(found) > 1
+    if several:
+        columns += [Column(f"average {m}", "z-scored", "lowest") for m in ("MSE", "MAE")]
+    seeds = len(comparisons[0].rows[0].records)
+    if seeds > 1:
+        columns.append(Column(f"{'average ' if several else ''}MSE ±", "sd over seeds"))
+    if sent:
+        columns.append(Column("sent", "numbers up per client and round"))
+    rows: list[list[Cell]] = []
+    for name in names:
+        own = [c.row(name) for c in comparisons]
+        there = [row for row in own if row is not None]
+        values: list[list[float]] = [
+            [float("nan")] * 2 if row is None else [row.mean("mse"), row.mean("mae")] for row in own
+        ]
+        cells: list[Cell] = [name, *(value for pair in values for value in pair)]
+        if several:
+            cells += [float(np.mean([pair[i] for pair in values])) for i in (0, 1)]
+        if seeds > 1:
+            # Of the average: what one seed does to all sources does not cancel out.
+            cells.append(spread(np.mean([row.means("mse") for row in there], axis=0)))
+        if sent:
+            cells.append(round(there[0].sent("numbers_up")) if there[0].is_method else None)
+        rows.append(cells)
+    return Table(columns, rows, title)
+
+
+# -- figures -----------------------------------------------------------------------------------
+
+
+def footer(record: Record, clients: int | None = None) -> str:
+    """Where the data come from: nobody should take synthetic figures for real ones."""
+    return _footer([record], len(record.clients) if clients is None else clients)
+
+
+def _footer(records: Sequence[Record], clients: int) -> str:
+    names = [str(record.data["name"]) for record in records]
+    synthetic = [record.data["name"] for record in records if record.data["synthetic"]]
+    parts = [f"Data: {', '.join(names)}"]
+    if synthetic:
+        which = "" if len(synthetic) == len(names) else f"{', '.join(synthetic)}: "
+        parts.append(f"{which}synthetic data, not a real network")
+    parts += dict.fromkeys(owed for name in names if (owed := attribution(name)))
+    rounds = records[0].rounds
+    parts.append(f"{clients} client{'s' * (clients != 1)}, {rounds} round{'s' * (rounds != 1)}")
+    return " · ".join(parts)
+
+
+def common_footer(found: Mapping[str, Comparison]) -> str:
+    records = [comparison.record for comparison in found.values()]
+    return _footer(records, len(records[0].clients))
+
+
+def dots(
+    found: Mapping[str, Comparison],
+    title: str,
+    subtitle: str,
+    highlight: Sequence[str] = ("FUELS",),
+) -> Figure:
+    """MSE of every row as a dot with its spread over seeds, one panel per source.
+
+    A reference far behind all methods would press them together: it is a number at the edge.
+    """
+    comparisons = list(found.values())
+    names = [row.name for row in comparisons[0].rows]
+    several = len(comparisons[0].rows[0].records) > 1
+    picture, [axes] = figure(
+        1,
+        len(found),
+        [],
+        title=title,
+        subtitle=subtitle,
+        footer=common_footer(found) + several * " · whiskers: sd over seeds",
+        height=0.3 * len(names) + 0.4,
+        gap=0.3,
+    )
+    ends = [FAR * max(row.mean() for row in comparison.methods) for comparison in comparisons]
+    spans = [
+        [row.mean() for row in comparison.rows if row.is_method or row.mean() <= end]
+        for comparison, end in zip(comparisons, ends, strict=True)
+    ]
+    wide = any(max(means) > WIDE_RANGE * min(means) for means in spans)
+    place = {name: -i for i, name in enumerate(names)}
+    for (source, comparison), axis, end, means in zip(
+        found.items(), axes, ends, spans, strict=True
+    ):
+        best = comparison.ranking[0].name
+        for row in comparison.rows:
+            colour = METHOD if row.name in highlight else RIVAL if row.name == best else QUIET
+            if not row.is_method and row.mean() > end:
+                axis.text(
+                    1.0,
+                    place[row.name],
+                    f"{number(row.mean(), 3)} →",
+                    transform=axis.get_yaxis_transform(),
+                    ha="right",
+                    va="center",
+                    size=8,
+                    color=colour,
+                )
+                continue
+            axis.errorbar(
+                row.mean(),
+                place[row.name],
+                xerr=row.spread(),
+                fmt="o" if row.is_method else "D",
+                color=colour,
+                markerfacecolor=colour if row.is_method else "white",
+                markersize=6.5 if row.is_method else 5,
+                capsize=2.5,
+            )
+            text = f" {number(row.mean(), 3)}"
+            axis.annotate(
+                text,
+                (row.mean() + (row.spread() or 0.0), place[row.name]),  # right of its whisker
+                (7, -3),
+                textcoords="offset points",
+                size=8,
+                color=colour,
+            )
+        log_scale(axis, "x", means, 0 if wide else math.inf, narrow=len(found) > 1)
+        axis.set_xlabel(f"MSE (z-scored{', log scale' if wide else ''})")
+        axis.set_title(panel_title(source, len(found)), loc="left", size=10, pad=6)
+        axis.margins(x=0.22)
+        if len(found) > 1:  # a narrow panel needs more of its width for the numbers at the right
+            low, high = axis.get_xlim()
+            axis.set_xlim(low, high * (high / low) ** 0.2 if wide else high + 0.2 * (high - low))
+    axes[0].set_yticks(list(place.values()), list(place))
+    for axis in axes:
+        axis.set_ylim(-len(names) + 0.4, 0.6)
+    room = (0.3 + 0.075 * max(len(name) for name in names)) / WIDTH  # names stand left of the axis
+    for axis in axes:
+        spec: Any = axis.get_subplotspec()
+        spec.get_gridspec().left = room
+        axis.set_position(spec.get_position(picture))
+    return picture
+
+
+def sweep(
+    found: Mapping[str, Comparison],
+    panels: Mapping[str, Mapping[str, float]],
+    title: str,
+    subtitle: str,
+) -> Figure:
+    """MSE against the value of a setting; a panel per setting, from its row names to its values."""
+    looks = (
+        {"color": METHOD},
+        {"color": RIVAL, "linestyle": (0, (5, 2))},
+        {"color": QUIET, "linestyle": (0, (1, 1.4))},
+    )
+    labels = [title_of(source) for source in found]
+    picture, [axes] = figure(
+        1,
+        len(panels),
+        labels,
+        title=title,
+        subtitle=subtitle,
+        footer=common_footer(found),
+        height=3.2,
+    )
+    for (setting, values), axis in zip(panels.items(), axes, strict=True):
+        for i, (source, comparison) in enumerate(found.items()):
+            rows = {name: comparison.row(name) for name in values}
+            there = {name: row for name, row in rows.items() if row is not None}
+            whiskers = [s for s in (row.spread() for row in there.values()) if s is not None]
+            axis.errorbar(
+                [values[name] for name in there],
+                [row.mean() for row in there.values()],
+                yerr=whiskers or None,
+                marker="o",
+                markersize=4.5,
+                label=title_of(source),
+                capsize=2.5,
+                **looks[i % len(looks)],
+            )
+        axis.set_xlabel(setting)
+        if min(values.values()) > 0:
+            log_scale(axis, "x", list(values.values()), WIDE_RANGE)
+    means = [row.mean() for comparison in found.values() for row in comparison.methods]
+    wide = log_scale(axes[0], "y", means, WIDE_RANGE)
+    axes[0].set_ylabel(f"MSE (z-scored{', log scale' if wide else ''})")
+    legend(picture, axes[0])
+    return picture

@@ -1,0 +1,253 @@
+"""How far the two bounds of the analysis hold (Section 4), with constants estimated in a run.
+
+The constants come from `constants.py`, the bounds from `research/bounds.py`. Every estimate is the
+largest value seen, so the true bounds are no better than those shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fuels.errors import FuelsError
+from fuels.report.style import METHOD, RIVAL, figure, legend, number, origin, whole_numbers
+from fuels.report.tables import Cell, Column, Table
+from fuels.research.bounds import (
+    Constants,
+    best_rate,
+    generalisation,
+    generalisation_by_client,
+    largest_rate,
+    rounds,
+)
+from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
+from fuels.research.experiments.constants import Probe, estimate
+from fuels.research.experiments.inside import follow
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def check(context: Context) -> None:
+    context.dataset(context.settings("fuels"))
+
+
+def run(context: Context) -> Result:
+    kappa = _numbers(context.options["kappa"], "kappa", 1.0)[0]
+    dimensions = _numbers(context.options["vc"], "vc", math.inf)
+    job, probe = follow(context, "theory", context.settings("fuels"), Probe)
+    constants, largest_loss = estimate(probe)
+    seen = float(np.mean([found.squared.mean() for found in probe.looks.values()]))
+    samples = [int(n) for n in job.dataset.target[:, : job.dataset.split.train].sum(axis=1)]
+    data = source_name(context.sources[0])
+    return Result(
+        {
+            "theory-constants": constants_table(constants, largest_loss, samples, data),
+            "theory-convergence": convergence_table(
+                constants, seen, job.settings.training.learning_rate
+            ),
+            "theory-generalisation": generalisation_table(dimensions, samples, largest_loss, kappa),
+        },
+        {"theory": draw(probe, constants)},
+        sentences(probe, constants, seen, sum(samples), largest_loss, kappa),
+    )
+
+
+def _numbers(text: str, name: str, below: float) -> list[float]:
+    """Positive numbers between commas, refused before anything is trained."""
+    try:
+        found = [float(word) for word in text.split(",")]
+    except ValueError:
+        raise FuelsError(f"experiment theory: {name} takes numbers, not {text!r}") from None
+    least = 0.0 if below == 1.0 else 1.0
+    if not all(least <= value < below and value > 0 for value in found):
+        raise FuelsError(
+            f"experiment theory: {name} is a probability between 0 and 1, not {text}"
+            if below == 1.0
+            else f"experiment theory: {name} takes dimensions of at least 1, not {text}"
+        )
+    return found
+
+
+def constants_table(
+    constants: Constants, largest_loss: float, samples: Sequence[int], data: str
+) -> Table:
+    rows: list[list[Cell]] = [
+        ["Λ", "loss after round 1 less the lowest seen, of the worst client", constants.gap],
+        ["G", "length of a gradient, mean over the batches", constants.gradient],
+        ["L_1", "half of ||∇L(w) - ∇L(v)|| / ||w - v||", constants.smoothness],
+        [
+            "L_h",
+            "||∂L_inter(n) / ∂δ_m|| for one batch of any client m",
+            constants.coupling,
+        ],
+        ["C", "loss of one batch", largest_loss],
+        ["ρ", "weight of L_inter, given", constants.rho],
+        ["N", "clients, given", constants.clients],
+        ["α", "share of clients in a round, given", constants.selection],
+        ["I", "local steps in a round, given", constants.iterations],
+        ["D", "training samples of all clients, given", sum(samples)],
+        ["ρ L_h N α I G", "what ξ has to exceed", constants.floor],
+    ]
+    return Table(
+        columns=[Column("constant"), Column("what it is"), Column("largest seen")],
+        rows=rows,
+        title=f"Constants of the bounds, estimated in a run on {data}",
+    )
+
+
+def convergence_table(constants: Constants, seen: float, eta: float) -> Table:
+    """Eq. 17 and 19 for several xi, from what the run really reaches to far above the floor."""
+    wanted = {
+        "mean squared gradient of this run": seen,
+        "1.1 times the least admissible": 1.1 * constants.floor,
+        "2 times": 2 * constants.floor,
+        "10 times": 10 * constants.floor,
+    }
+    rows: list[list[Cell]] = []
+    for name, xi in wanted.items():
+        if xi <= constants.floor:
+            rows.append([name, xi, None, None, None])
+            continue
+        limit = largest_rate(constants, xi)
+        at_eta = rounds(constants, xi, eta) if eta < limit else None
+        fewest = rounds(constants, xi, best_rate(constants, xi))
+        rows.append([name, xi, limit, fewest, at_eta])
+    return Table(
+        columns=[
+            Column("ξ"),
+            Column("value"),
+            Column("η has to stay below", "Eq. 19"),
+            Column("T at half of it", "Eq. 17"),
+            Column(f"T at η = {eta:g}", "Eq. 17"),
+        ],
+        rows=rows,
+        title="Convergence bound: learning rate and rounds for a wanted ξ; – where nothing is"
+        " promised",
+    )
+
+
+def generalisation_table(
+    dimensions: Sequence[float], samples: Sequence[int], largest_loss: float, kappa: float
+) -> Table:
+    rows: list[list[Cell]] = []
+    total = sum(samples)
+    for d in dimensions:
+        printed = generalisation(d, total, largest_loss, kappa) if d <= total else None
+        fits = d <= min(samples)
+        client = generalisation_by_client(d, samples, largest_loss, kappa) if fits else None
+        rows.append(
+            [
+                d,
+                None if printed is None else printed.complexity,
+                None if printed is None else printed.chance,
+                None if printed is None else printed.total,
+                None if client is None else client.complexity,
+                None if client is None else client.chance,
+                None if client is None else client.total,
+                largest_loss,
+            ]
+        )
+    return Table(
+        columns=[
+            Column("VC dimension d"),
+            Column("class term", "Theorem 4.2"),
+            Column("chance term", "Theorem 4.2"),
+            Column("bound", "Theorem 4.2"),
+            Column("class term", "by client"),
+            Column("chance term", "by client"),
+            Column("bound", "by client"),
+            Column("C, above which it says nothing"),
+        ],
+        rows=rows,
+        title=f"Generalisation bound with probability {1 - kappa:g}; – where d exceeds the samples",
+    )
+
+
+def sentences(
+    probe: Probe,
+    constants: Constants,
+    seen: float,
+    total: int,
+    largest_loss: float,
+    kappa: float,
+) -> list[str]:
+    """How far the bounds hold, in words and with the numbers of the run."""
+    job, floor = probe.job, constants.floor
+    chance = largest_loss * total * math.sqrt(math.log(1 / kappa) / 2)
+    return [
+        f"Looked at: {len(probe.index)} clients after {len(probe.looks)} rounds. Every estimate is"
+        " the largest value seen, so the true constant is at least as large.",
+        f"The convergence bound promises a mean squared gradient below ξ only for ξ above"
+        f" ρ L_h N α I G = {number(floor)}. The run itself has {number(seen)}:"
+        + (
+            f" {number(floor / seen, 2)} times less than the least that can be promised, so the"
+            " bound says nothing about it."
+            if floor >= seen
+            else " that is above the floor, so the bound does say something about it."
+        ),
+        "The floor takes every client of a round, in every local step, to push at its largest and"
+        " all in one direction. L_h is largest where a set of alike or unlike clients is small,"
+        " since a prototype enters as one of several in a mean.",
+        f"The proof takes steps of plain gradient descent on the whole loss; training uses"
+        f" {job.settings.training.optimiser} on one batch after another, and the theorem does not"
+        " cover that.",
+        "Two assumptions fail in the letter: ReLU(W) has a kink at 0, so L is not smooth there, and"
+        " h jumps where a client changes from alike to unlike."
+        + (
+            f" From one round to the next {100 * float(np.mean(probe.changed)):.1f} % of the pairs"
+            " changed sides."
+            if probe.changed
+            else ""
+        ),
+        f"The generalisation bound as printed has a chance term C D sqrt(log(1/κ)/2) ="
+        f" {number(chance)} that grows with the data, while no loss exceeds C ="
+        f" {number(largest_loss)}: it says nothing for any D above"
+        f" {number(math.sqrt(2 / math.log(1 / kappa)), 2)} samples. The columns by client"
+        " keep the proof but take c_n = C |D_n| / D and leave out step (c), which does not"
+        " follow from Jensen's inequality and is too small by about sqrt(N).",
+    ]
+
+
+def draw(probe: Probe, constants: Constants) -> Figure:
+    """The gradient over the rounds, and the floor below which nothing is promised."""
+    labels = ["mean squared gradient, mean of the clients", "largest client", "ρ L_h N α I G"]
+    picture, [[axis]] = figure(
+        1,
+        1,
+        labels,
+        title="How far training is from what the convergence bound can promise",
+        subtitle="Squared length of a client's whole gradient. The theorem promises only values"
+        " above the dashed line.",
+        footer=origin(probe.job.dataset),
+        height=3.4,
+    )
+    x = list(probe.looks)
+    squared = np.stack([found.squared for found in probe.looks.values()])
+    axis.plot(x, squared.mean(axis=1), "o-", color=METHOD, linewidth=2, label=labels[0])
+    axis.plot(x, squared.max(axis=1), color="#8cb8d8", linewidth=1.4, label=labels[1])
+    axis.axhline(
+        constants.floor, color=RIVAL, linewidth=1.8, linestyle=(0, (5, 2)), label=labels[2]
+    )
+    axis.set_yscale("log")
+    whole_numbers(axis, "x")
+    axis.set_xlabel("round")
+    axis.set_ylabel("squared gradient (log scale)")
+    legend(picture, axis)
+    return picture
+
+
+EXPERIMENT = Experiment(
+    name="theory",
+    title="How far the two bounds of the analysis hold",
+    run=run,
+    quick=Budget(clients=24, rounds=30),
+    paper=Budget(clients=100, rounds=200),
+    options={"vc": "1,10,100,1000,100865", "kappa": "0.05"},
+    one_source=True,
+    one_seed=True,
+    check=check,
+)

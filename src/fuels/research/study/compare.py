@@ -1,0 +1,362 @@
+"""A comparison: methods on one dataset, over seeds, beside the references.
+
+Everything is computed from records. A seed decides the start, every draw of the training, and
+which clients are drawn, exactly as `fuels run --seed` does it; so methods are paired by (seed,
+client), and a client that several seeds drew counts once, with the mean of its errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata, wilcoxon
+
+from fuels.federation.loop import BYTES
+from fuels.methods.base import Method
+from fuels.methods.registry import find_method
+from fuels.report.style import number
+from fuels.report.tables import Cell, Column, Table
+from fuels.research.study.record import Record
+
+Floats = NDArray[np.float64]
+Errors = dict[tuple[int, str], float]  # (seed, client): MSE
+
+
+@dataclass(frozen=True)
+class Row:
+    """One forecast over all seeds."""
+
+    name: str
+    records: tuple[Record, ...]  # one per seed
+    forecast: str  # its name in the records: the method's title, or a reference
+    is_method: bool
+
+    def means(self, measure: str) -> Floats:
+        """mse, mae, mse_unit or mae_unit of each seed, [seed]."""
+        return np.array([record.scores(self.forecast).means()[measure] for record in self.records])
+
+    def mean(self, measure: str = "mse") -> float:
+        return float(self.means(measure).mean())
+
+    def spread(self, measure: str = "mse") -> float | None:
+        """Standard deviation over seeds; none for a single seed."""
+        return spread(self.means(measure))
+
+    def sent(self, what: str) -> float:
+        return float(np.mean([record.sent[what] for record in self.records]))
+
+    def megabytes(self) -> float:
+        """Sent and received by a client in the whole training, on average."""
+        total = [
+            (record.sent["total_up"] + record.sent["total_down"]) / len(record.clients)
+            for record in self.records
+        ]
+        return BYTES * float(np.mean(total)) / 1e6
+
+    def errors(self) -> Errors:
+        return {
+            (record.settings["seed"], client): float(mse)
+            for record in self.records
+            for client, mse in zip(record.clients, record.mse[self.forecast], strict=True)
+            if np.isfinite(mse)
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods in the order asked for, then references."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def methods(self) -> list[Row]:
+        return [row for row in self.rows if row.is_method]
+
+    @property
+    def ranking(self) -> list[Row]:
+        """Methods, the lowest mean MSE first."""
+        return sorted(self.methods, key=lambda row: row.mean())
+
+    @property
+    def record(self) -> Record:
+        return self.rows[0].records[0]
+
+    def row(self, name: str) -> Row | None:
+        return next((row for row in self.rows if row.name == name), None)
+
+
+def spread(values: Floats) -> float | None:
+    """Standard deviation over seeds; none for a single one, 0 where rounding is all."""
+    if len(values) < 2:
+        return None
+    found = float(values.std(ddof=1))
+    return found if found > 1e-9 * abs(values.mean()) else 0.0
+
+
+def compare(runs: Sequence[Sequence[Record]], names: Sequence[str] = ()) -> Comparison:
+    """Rows of methods from their records, one inner sequence per method, and the references.
+
+    `names` where the titles of the methods would not tell rows apart.
+    """
+    rows = [
+        Row(name, tuple(records), records[0].title, True)
+        for name, records in zip(names or [records[0].title for records in runs], runs, strict=True)
+    ]
+    first = tuple(runs[0])
+    rows += [Row(name, first, name, False) for name in first[0].references]
+    return Comparison(tuple(rows))
+
+
+def improved(row: Row, other: Row) -> float:
+    """Share in percent of the (seed, client) pairs with a lower MSE than under the other."""
+    own, theirs = row.errors(), other.errors()
+    better = [own[pair] < theirs[pair] for pair in own.keys() & theirs.keys()]
+    return 100 * float(np.mean(better)) if better else float("nan")
+
+
+def paired(row: Row, other: Row) -> Floats:
+    """MSE of `other` minus that of `row`, [client], mean over the seeds that drew the client."""
+    own, theirs = row.errors(), other.errors()
+    differences: dict[str, list[float]] = {}
+    for seed, client in sorted(own.keys() & theirs.keys()):
+        differences.setdefault(client, []).append(theirs[seed, client] - own[seed, client])
+    return np.array([np.mean(values) for values in differences.values()])
+
+
+# -- as a table --------------------------------------------------------------------------------
+
+
+def table(comparison: Comparison, title: str = "") -> Table:
+    """Errors, their spread over seeds, what travels, and the share of clients better than alone."""
+    solo = comparison.row("Solo")
+    rows: list[list[Cell]] = []
+    for row in comparison.rows:
+        share = None if solo is None or row is solo else improved(row, solo)
+        sent: list[Cell] = (
+            [round(row.sent("numbers_up")), round(row.sent("numbers_down")), row.megabytes()]
+            if row.is_method
+            else [None, None, None]
+        )
+        rows.append(
+            [
+                row.name,
+                row.mean("mse"),
+                row.spread("mse"),
+                row.mean("mae"),
+                row.spread("mae"),
+                *sent,
+                share,
+            ]
+        )
+    return Table(
+        columns=[
+            Column("method"),
+            Column("MSE", "z-scored", "lowest"),
+            Column("MSE ±", "sd over seeds"),
+            Column("MAE", "z-scored", "lowest"),
+            Column("MAE ±", "sd over seeds"),
+            Column("up", "numbers"),
+            Column("down", "numbers"),
+            Column("in all", "MB/client"),
+            Column("beats Solo", "% of clients"),
+        ],
+        rows=rows,
+        title=title or default_title(comparison),
+    )
+
+
+def default_title(comparison: Comparison) -> str:
+    record = comparison.record
+    data = f"{record.data['name']}{' (synthetic data)' if record.data['synthetic'] else ''}"
+    train, val, test = record.data["periods"]
+    # Patience ends runs at different rounds.
+    rounds = sorted({r.rounds for row in comparison.rows for r in row.records})
+    spelt = str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
+    return (
+        f"Test errors on {data}, {len(record.clients)} clients,"
+        f" {spelt} round{'s' * (rounds != [1])}, split {train}/{val}/{test}"
+    )
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What a reader of the table should know, in sentences."""
+    return [
+        *significance(comparison),
+        *against_references(comparison),
+        *general_notes(comparison),
+    ]
+
+
+def general_notes(comparison: Comparison) -> list[str]:
+    """How the figures were made."""
+    record = comparison.record
+    records = comparison.rows[0].records
+    seeds = [r.settings["seed"] for r in records]
+    others = len({tuple(sorted(r.clients)) for r in records}) > 1  # under other seeds
+    named = ", ".join(str(seed) for seed in seeds)
+    no_validation = "" if record.data["periods"][1] else ", because there is no validation part"
+    drawn = "; a seed also decides which clients are drawn, as in fuels run --seed"
+    found = [
+        f"Means over the clients, then over seed{'s' if len(seeds) > 1 else ''} {named}"
+        f"{drawn if others else ''}.",
+        f"Model kept: {record.kept_model}{no_validation}.",
+        "Up and down: numbers sent per client that takes part, in the last round. In all: both"
+        " directions over the whole training, mean over all clients; what is sent only to be judged"
+        " does not count.",
+    ]
+    if (ahead := record.settings.get("windows", {}).get("horizon", 1)) > 1:
+        found.append(f"One-step errors, of models that forecast {ahead} steps ahead.")
+    if record.mixture:
+        found.append(
+            "mixture.on: a method's row is the mixture of its model with local experts, not the"
+            " model alone."
+        )
+    found += own_ways(comparison) + remarks(comparison)
+    if len(comparison.methods) > 1:
+        found.append(
+            "A p-value takes the clients for independent and speaks of these trainings alone;"
+            " neighbours live through the same days, so it is a guide and no proof."
+        )
+    found += taken_part(records)
+    if record.data["synthetic"]:
+        found.append("Synthetic data: the errors say nothing about a real network.")
+    return found
+
+
+def taken_part(records: Sequence[Record]) -> list[str]:
+    """How many clients could not take part, and how many values were filled in."""
+    out, filled = (
+        max(int(record.data.get(name, 0)) for record in records)
+        for name in ("left_out", "values_filled")
+    )
+    found = []
+    if out:
+        found.append(
+            f"{out} client{'s' * (out != 1)} of the data could not take part; fuels run says why."
+        )
+    if filled:
+        found.append(f"{filled} missing values were filled in; none of them is a target.")
+    return found
+
+
+def own_ways(comparison: Comparison) -> list[str]:
+    """Methods that train in another way than the most, as FedDA does in the paper."""
+    ways = [_way(row) for row in comparison.methods]
+    # The most of those that have no way of their own by design; of FedDA alone, its own.
+    common = [way for row, way in zip(comparison.methods, ways, strict=True) if not _own_way(row)]
+    usual = max(common or ways, key=(common or ways).count)
+    return [
+        f"{row.name} uses its own optimiser and share of clients per round ({way}), the others"
+        f" {usual}."
+        for row, way in zip(comparison.methods, ways, strict=True)
+        if way != usual
+    ]
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """What the methods have to say of themselves, once each."""
+    told = [
+        find_method(record.method).remark.format(**record.settings["options"])
+        for record in (row.records[0] for row in comparison.methods)
+    ]
+    return [remark for remark in dict.fromkeys(told) if remark]
+
+
+def _own_way(row: Row) -> bool:
+    kind = find_method(row.records[0].method)
+    own = (kind.own_optimiser, kind.own_selection)
+    return own != (Method.own_optimiser, Method.own_selection)
+
+
+def _way(row: Row) -> str:
+    training = row.records[0].settings["training"]
+    momentum = f" with momentum {training['momentum']:g}" if training["momentum"] else ""
+    name = "Adam" if training["optimiser"] == "adam" else "SGD"
+    share = f"{100 * training['selection']:g} % of the clients"
+    return f"{name} {training['learning_rate']:g}{momentum}, {share}"
+
+
+def significance(comparison: Comparison) -> list[str]:
+    """First against second method by paired Wilcoxon, and where FUELS stands if it is neither."""
+    ranking = comparison.ranking
+    if len(ranking) < 2:
+        return []
+    found = [_tested(ranking[0], ranking[1])]
+    place = next((i for i, row in enumerate(ranking) if row.name == "FUELS"), 0)
+    if place > 1:
+        found.append(
+            f"FUELS is number {place + 1} of {len(ranking)}. {_tested(ranking[0], ranking[place])}"
+        )
+    return found
+
+
+def _tested(first: Row, second: Row) -> str:
+    difference = paired(first, second)
+    better = f"{(difference > 0).mean():.0%} of {len(difference)} clients"
+    opening = (
+        f"{first.name} (MSE {number(first.mean())}) against {second.name}"
+        f" ({number(second.mean())}): lower for {better}"
+    )
+    if len(difference) < 6 or not difference.any():
+        return f"{opening}; too few differences for a test."
+    p = float(wilcoxon(difference).pvalue)
+    test = f"at 5 % (paired Wilcoxon, p = {number(p, 2)})"
+    if p >= 0.05:
+        return f"{opening}; the difference is not significant {test}."
+    # The test looks at ranks: a few clients can carry a mean, and the test speak for the others.
+    if float(np.sign(difference) @ rankdata(abs(difference))) < 0:
+        return (
+            f"{opening}; most clients are better off with {second.name}, which is significant"
+            f" {test}, though the mean says {first.name}."
+        )
+    return f"{opening}; the difference is significant {test}."
+
+
+def against_references(comparison: Comparison) -> list[str]:
+    """Whether anything simple does better than the best method."""
+    best = comparison.ranking[0]
+    ahead = [r.name for r in comparison.rows if not r.is_method and r.mean() < best.mean()]
+    if not ahead:
+        return [
+            "No reference (last value, one period or week ago, ridge, ridge with the time of the"
+            " period) does better than the best method."
+        ]
+    names = ahead[0] if len(ahead) == 1 else f"{', '.join(ahead[:-1])} and {ahead[-1]}"
+    return [f"{names} {'has' if len(ahead) == 1 else 'have'} a lower MSE than {best.name}."]
+
+
+def as_json(comparison: Comparison) -> dict[str, object]:
+    """The table with every digit, the seeds apart, and the sentences."""
+    solo = comparison.row("Solo")
+    return {
+        "title": default_title(comparison),
+        "seeds": [record.settings["seed"] for record in comparison.rows[0].records],
+        "rows": [
+            {
+                "name": row.name,
+                "kind": "method" if row.is_method else "reference",
+                "mse": row.mean(),
+                "mse_spread": row.spread(),
+                "mse_by_seed": row.means("mse").tolist(),
+                "mae": row.mean("mae"),
+                "mae_spread": row.spread("mae"),
+                "mae_by_seed": row.means("mae").tolist(),
+                "mse_unit": row.mean("mse_unit"),
+                "mae_unit": row.mean("mae_unit"),
+                "numbers_up": row.sent("numbers_up") if row.is_method else None,
+                "numbers_down": row.sent("numbers_down") if row.is_method else None,
+                "bytes_up": BYTES * row.sent("numbers_up") if row.is_method else None,
+                "bytes_down": BYTES * row.sent("numbers_down") if row.is_method else None,
+                "megabytes_per_client": row.megabytes() if row.is_method else None,
+                "percent_better_than_solo": None
+                if solo is None or row is solo
+                else improved(row, solo),
+                "runs": [record.key for record in row.records] if row.is_method else [],
+            }
+            for row in comparison.rows
+        ],
+        "notes": notes(comparison),
+    }

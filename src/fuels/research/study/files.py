@@ -1,0 +1,29 @@
+"""Text files of a study, written whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fuels.errors import FuelsError
+from fuels.storage.run_folder import writing
+
+
+def write_text(path: Path, text: str) -> Path:
+    make_folder(path.parent)
+    with writing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def need_writable(*folders: Path | None) -> None:
+    """Refuse folders that cannot be written to, before hours are spent on what goes there."""
+    for folder in folders:
+        if folder is not None:
+            write_text(folder / ".fuels-can-write", "").unlink()
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FuelsError(f"{path}: cannot be created ({error.strerror})") from None

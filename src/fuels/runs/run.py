@@ -1,0 +1,318 @@
+"""One run from settings to results: train, judge, and leave everything in a run folder."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from fuels.runs.build import Job, build, fingerprint
+from fuels.config import Engine, Settings, to_dict
+from fuels.data.panel import Panel
+from fuels.data.windows import Dataset
+from fuels.errors import FuelsError
+from fuels.experts.intervals import Bands
+from fuels.storage.checkpoint import save_state
+from fuels.federation.loop import BYTES, Watcher
+from fuels.storage.tables import in_zone, write_table
+from fuels.evaluation.evaluate import Evaluation, evaluate
+from fuels.methods.messages import Download
+from fuels.methods.base import MODEL
+from fuels.storage.models import PersonalModels, load_models, personal_models, save_models
+from fuels.storage.run_folder import RunFolder
+from fuels.evaluation.outcome import MixtureOutcome, Outcome, own_rows
+from fuels.training.runtime import peak_memory_mb
+from fuels.evaluation.scores import share_better
+from fuels.version import __version__
+
+Tell = Callable[[str], AbstractContextManager[Any]]
+NAMED = 5  # clients that a note names
+SAVING = 0.1  # of the time of a run may go into its checkpoints
+
+
+def run(
+    settings: Settings,
+    engine: Engine,
+    folder: RunFolder,
+    *,
+    panel: Panel | None = None,
+    resume: bool = False,
+    watch: Any = None,
+    plots: bool = True,
+    tell: Tell = nullcontext,
+) -> Outcome:
+    """Train and write the run folder; `resume` goes on from its checkpoint.
+
+    `watch(loop)` gives a context manager whose value is a watcher: the progress display.
+    `tell(words)` gives one around each piece of work after the rounds that takes a while.
+    """
+    # The data are read and everything is checked before the folder is touched: a run that cannot
+    # begin leaves nothing behind.
+    with build(settings, engine, panel) as job:
+        if settings.training.warm_start and not (resume and folder.checkpoint.exists()):
+            warm_start(job, Path(settings.training.warm_start))
+        note_still(job.dataset)
+        with folder.held():
+            if resume:
+                go_on(job, folder)
+            else:
+                folder.begin(job.settings, engine)
+            display: AbstractContextManager[Watcher | None] = (
+                watch(job.loop) if watch is not None else nullcontext()
+            )
+            with display as watcher:
+                watchers: Sequence[Watcher] = [folder] if watcher is None else [folder, watcher]
+                job.loop.run(watchers, saver=_Saver(folder, job))
+            return conclude(job, folder, plots=plots, tell=tell)
+
+
+def note_still(dataset: Dataset) -> None:
+    """Name the clients that nearly any forecast fits in the test part."""
+    if still := dataset.still("test"):
+        named = ", ".join(still[:NAMED]) + (" and others" if len(still) > NAMED else "")
+        verb, their = ("takes", "its") if len(still) == 1 else ("take", "their")
+        warnings.warn(
+            f"{named} {verb} part, but {their} errors say little: {their} values hardly change in"
+            " the test part",
+            stacklevel=2,
+        )
+
+
+class _Saver:
+    """Adds to each checkpoint which data and settings it belongs to.
+
+    Rounds may be left out, unlike by the server of a federation: nobody else goes by them.
+    """
+
+    def __init__(self, folder: RunFolder, job: Job) -> None:
+        self.folder, self.origin = folder, origin(job)
+        folder.journal.share = SAVING
+
+    def save(self, done: Any, arrays: Any, facts: Any) -> None:
+        self.folder.save(done, arrays, {**facts, **self.origin})
+
+
+def origin(job: Job) -> dict[str, Any]:
+    """What a checkpoint must agree with to be continued."""
+    return {"data": fingerprint(job.dataset), "settings": to_dict(job.settings)}
+
+
+def go_on(job: Job, folder: RunFolder) -> None:
+    """Bring a job to where its folder left off."""
+    folder.refuse_finished()  # again: another process may just have ended it
+    restored = folder.restore()
+    if restored is None:
+        return
+    now = origin(job)
+    for what in ("data", "settings"):
+        if restored[1].get(what) != json.loads(json.dumps(now[what])):
+            raise FuelsError(
+                f"{folder.path}: the {what} have changed since this run was interrupted, so it"
+                " cannot be continued; delete the folder or give another"
+            )
+    job.loop.load(*restored)
+
+
+def warm_start(job: Job, source: Path) -> None:
+    """Start from an earlier run's models: each client from its own, newcomers from the mean."""
+    path = source / "models.safetensors" if source.is_dir() else source
+    models = load_models(path)
+    sizes = job.method.facts.network.sizes
+    if {name: part.shape[1] for name, part in models.parts.items()} != sizes:
+        raise FuelsError(f"{path}: its models are of another size than this run's")
+    row = {client: i for i, client in enumerate(models.ids)}
+    site = job.site
+    for name in MODEL:
+        mean = models.parts[name].mean(0)
+        if name in site.parts:
+            for i, client in enumerate(site.ids):
+                own = models.parts[name][row[client]] if client in row else mean
+                site.parts[name][i] = own
+        shared = getattr(job.loop.server, "parts", {})
+        if name in shared:
+            shared[name] = mean.numpy()
+    job.sites.load(site.state())
+
+
+def conclude(
+    job: Job, folder: RunFolder, *, plots: bool = True, tell: Tell = nullcontext
+) -> Outcome:
+    """Judge the kept models, compare with the references, write the results."""
+    models = write_models(job, folder, job.loop.final_download())
+    save_state(folder.server, job.loop.server.state(), {"clients": list(job.loop.clients)})
+    experts = "weighing the experts, " if job.settings.mixture.on else ""
+    rounds = job.loop.round
+    with tell(f"{experts}comparing with the references"), folder.timed("judge at the end", rounds):
+        judged = evaluate_job(job, models)
+    outcome = outcome_of(job, folder, judged)
+    write_evaluation(job.dataset, folder, judged)
+    if plots:
+        from fuels.report.plots import write_plots  # matplotlib is slow to import
+
+        with tell("drawing the pictures"), folder.timed("pictures", rounds):
+            write_plots(outcome, folder.plots)
+    folder.finish(outcome.summary)
+    return outcome
+
+
+def evaluate_job(job: Job, models: PersonalModels) -> Evaluation:
+    """Forecast the test part with a job's models, and score them beside the references."""
+    return evaluate(
+        job.dataset,
+        models,
+        partial(job.site.forecast, models.parts, "test"),
+        title=job.method.title,
+        chosen=job.settings.mixture,
+    )
+
+
+def write_models(job: Job, folder: RunFolder, download: Download) -> PersonalModels:
+    """Write the kept models of the job's clients, given what the server sends at the end."""
+    model = job.settings.model
+    extra = {n: p.cpu().numpy() for n, p in job.site.parts.items() if n not in MODEL}
+    models = personal_models(
+        job.dataset,
+        job.site.models(download),
+        extra,
+        encoder=model.encoder,
+        hidden=model.hidden,
+        method=job.settings.method,
+    )
+    save_models(folder.models, models)
+    return models
+
+
+def write_evaluation(dataset: Dataset, folder: RunFolder, judged: Evaluation) -> None:
+    """Write the method's own forecasts, who was trusted, and the mixture so that it can go on."""
+    for forecast in list(judged.forecasts.values())[:1]:
+        bands = None if judged.mixture is None else judged.mixture.bands
+        write_table(forecast_frame(dataset, forecast, bands), folder.forecasts)
+    if judged.mixture is not None:
+        write_table(weights_frame(dataset, judged.mixture), folder.weights)
+    if judged.mixing is not None:
+        judged.mixing.save(folder.mixture)
+
+
+def outcome_of(job: Job, folder: RunFolder, judged: Evaluation) -> Outcome:
+    """All that the report needs."""
+    return Outcome(
+        title=job.method.title,
+        settings=job.settings,
+        dataset=job.dataset,
+        history=folder.history(),
+        forecasts=judged.forecasts,
+        scores=judged.scores,
+        summary=summarise(job, folder, judged),
+        mixture=judged.mixture,
+        steps_ahead=judged.steps_ahead,
+    )
+
+
+def essentials(job: Job, judged: Evaluation, *, rounds: int, best: bool) -> dict[str, Any]:
+    """What every summary says first, of a run on one machine or at a site."""
+    dataset = job.dataset
+    summary: dict[str, Any] = {
+        "method": job.settings.method,
+        "version": __version__,
+        "settings": to_dict(job.settings),
+        "data": {
+            "name": dataset.panel.name,
+            "synthetic": dataset.panel.synthetic,
+            "unit": dataset.panel.unit,
+            "clients": len(dataset.ids),
+            "left_out": dataset.left_out,
+            "values_filled": dataset.filled,
+            "notes": list(dataset.panel.notes),
+        },
+        "rounds": rounds,
+        "kept_model": "best on the validation part" if best else "last",
+        "scores": {name: value.means() for name, value in judged.scores.items()},
+    }
+    if judged.mixture is not None:
+        summary["mixture"] = judged.mixture.summary()
+    if judged.steps_ahead is not None:
+        summary["steps_ahead"] = judged.steps_ahead.summary()
+    return summary
+
+
+def summarise(job: Job, folder: RunFolder, judged: Evaluation) -> dict[str, Any]:
+    loop, title, scores = job.loop, job.method.title, judged.scores
+    totals, history = loop.totals, folder.history()
+    best = job.settings.training.keep == "best" and not np.isnan(loop.val_mse).all()
+    others = {name: v for name, v in scores.items() if name not in own_rows(title)}
+    summary = essentials(job, judged, rounds=loop.round, best=best) | {
+        "per_client_and_round": {
+            "numbers_up": history[-1]["numbers_up"] if history else 0,
+            "numbers_down": history[-1]["numbers_down"] if history else 0,
+            "bytes_up": BYTES * history[-1]["numbers_up"] if history else 0,
+            "bytes_down": BYTES * history[-1]["numbers_down"] if history else 0,
+        },
+        "totals": {
+            "numbers_up": totals["numbers_up"],
+            "numbers_down": totals["numbers_down"],
+            "bytes_up": BYTES * totals["numbers_up"],
+            "bytes_down": BYTES * totals["numbers_down"],
+        },
+        "parameters_per_client": sum(job.method.facts.network.sizes.values()),
+        "seconds": folder.seconds(),
+        "peak_memory_mb": round(peak_memory_mb(), 1),
+    }
+    if others:
+        reference = min(others, key=lambda name: others[name].means()["mse"])
+        summary["best_reference"] = reference
+        summary["share_better_than_best_reference"] = share_better(scores[title], others[reference])
+    return summary
+
+
+def forecast_frame(
+    dataset: Dataset, forecast: NDArray[Any], bands: Bands | None = None, part: str = "test"
+) -> pl.DataFrame:
+    """client, time, actual, forecast of a part, in the data's unit; times in the data's zone.
+
+    With intervals: lower-80, upper-80 and so on beside them.
+    """
+    actual = dataset.values(part)
+    first, last = dataset.split.part(part)
+
+    def in_unit(values: NDArray[Any]) -> NDArray[Any]:
+        scaled = values * dataset.std[:, None] + dataset.mean[:, None]
+        return np.where(dataset.window[:, first:last], scaled, np.nan).ravel()
+
+    columns = {"forecast": in_unit(forecast)}
+    for i, level in enumerate(() if bands is None else bands.levels):
+        assert bands is not None
+        columns[f"lower-{level:g}"] = in_unit(bands.lower[i])
+        columns[f"upper-{level:g}"] = in_unit(bands.upper[i])
+    times = dataset.times(part)
+    clients, steps = actual.shape
+    frame = pl.DataFrame(
+        {
+            "client": np.repeat(np.array(dataset.ids), steps),
+            "time": np.tile(times.astype("datetime64[ms]"), clients),
+            "actual": actual.ravel(),
+            **columns,
+        }
+    ).with_columns(pl.col("actual", *columns).fill_nan(None))
+    return in_zone(frame, dataset.panel.timezone)
+
+
+def weights_frame(dataset: Dataset, mixture: MixtureOutcome) -> pl.DataFrame:
+    """client, time and a column for each expert: its weight in the forecasts of the test part."""
+    times, clients = dataset.times("test"), len(dataset.ids)
+    by_expert = mixture.weights.transpose(2, 1, 0).astype(np.float32)  # [expert, client, step]
+    frame = pl.DataFrame(
+        {
+            "client": np.repeat(np.array(dataset.ids), len(times)),
+            "time": np.tile(times.astype("datetime64[ms]"), clients),
+            **{name: w.ravel() for name, w in zip(mixture.names, by_expert, strict=True)},
+        }
+    )
+    return in_zone(frame, dataset.panel.timezone)

@@ -1,0 +1,154 @@
+"""Personal models on disk: one safetensors file that is all a site needs to forecast.
+
+It holds every client's parameters stacked, the scale of its series, and, in the header, what the
+windows look like. No pickle, and nothing of the training data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fuels.data.calendar import Calendar, listed_holidays
+from fuels.data.sample import Sample
+from fuels.data.windows import Dataset
+from fuels.errors import FuelsError
+from fuels.model.network import Network, Parts, build_network
+from fuels.storage.checkpoint import load_state, prefixed, save_state, unprefixed
+
+FORMAT = 3
+
+
+@dataclass(frozen=True)
+class PersonalModels:
+    """Trained models of some clients, ready to forecast."""
+
+    ids: tuple[str, ...]
+    parts: Parts  # [client, size]
+    own: dict[str, NDArray[np.float32]]  # what else a method keeps per client, e.g. W_n
+    mean: NDArray[np.float64]  # [client]
+    std: NDArray[np.float64]
+    sample: Sample
+    calendar: Calendar
+    encoder: str
+    hidden: int
+    method: str
+    step_seconds: int
+    clock_seconds: int  # where the steps lie on the clock: Panel.clock_seconds
+    timezone: str | None
+    unit: str
+
+    @property
+    def period(self) -> int:
+        return self.sample.period
+
+    @property
+    def network(self) -> Network:
+        return build_network(self.encoder, self.hidden, self.sample)
+
+    def take(self, ids: Sequence[str]) -> PersonalModels:
+        """The models of some clients."""
+        if tuple(ids) == self.ids:
+            return self
+        position = {client: i for i, client in enumerate(self.ids)}
+        rows = np.array([position[client] for client in ids], dtype=np.int64)
+        return replace(
+            self,
+            ids=tuple(ids),
+            parts={name: part[torch.from_numpy(rows)] for name, part in self.parts.items()},
+            own={name: array[rows] for name, array in self.own.items()},
+            mean=self.mean[rows],
+            std=self.std[rows],
+        )
+
+    def tensors(self, client: str) -> dict[str, torch.Tensor]:
+        """One client's model under the names torch.nn.GRU and Linear use."""
+        if client not in self.ids:
+            raise FuelsError(f"there is no model of client {client}")
+        return self.network.tensors(self.parts, self.ids.index(client))
+
+
+def personal_models(
+    dataset: Dataset,
+    parts: Parts,
+    own: Mapping[str, NDArray[np.float32]],
+    *,
+    encoder: str,
+    hidden: int,
+    method: str,
+) -> PersonalModels:
+    """Whatever trained them: forecasts are made on the CPU, so the parts are brought there."""
+    panel = dataset.panel
+    return PersonalModels(
+        ids=dataset.ids,
+        parts={name: part.detach().cpu() for name, part in parts.items()},
+        own=dict(own),
+        mean=dataset.mean,
+        std=dataset.std,
+        sample=dataset.sample,
+        calendar=dataset.calendar,
+        encoder=encoder,
+        hidden=hidden,
+        method=method,
+        step_seconds=panel.step_seconds,
+        clock_seconds=panel.clock_seconds,
+        timezone=panel.timezone,
+        unit=panel.unit,
+    )
+
+
+def save_models(path: Path, models: PersonalModels) -> None:
+    arrays: dict[str, NDArray[Any]] = {"mean": models.mean, "std": models.std}
+    arrays |= prefixed("model", {n: p.numpy() for n, p in models.parts.items()})
+    arrays |= prefixed("own", models.own)
+    facts = {
+        "format": FORMAT,
+        "ids": list(models.ids),
+        "sample": asdict(models.sample),
+        "holidays": sorted(str(day) for day in models.calendar.holidays),
+        "encoder": models.encoder,
+        "hidden": models.hidden,
+        "method": models.method,
+        "step_seconds": models.step_seconds,
+        "clock_seconds": models.clock_seconds,
+        "timezone": models.timezone,
+        "unit": models.unit,
+    }
+    save_state(path, arrays, facts)
+
+
+def load_models(path: Path) -> PersonalModels:
+    arrays, facts = load_state(path)
+    if "encoder" not in facts:
+        raise FuelsError(f"{path}: holds no models")
+    if facts.get("format") != FORMAT:
+        raise FuelsError(f"{path}: models of format {facts.get('format')}, this is for {FORMAT}")
+    parts = {n: torch.from_numpy(np.array(a)) for n, a in unprefixed("model", arrays).items()}
+    return PersonalModels(
+        ids=tuple(facts["ids"]),
+        parts=parts,
+        own=unprefixed("own", arrays),
+        mean=np.array(arrays["mean"]),
+        std=np.array(arrays["std"]),
+        sample=_sample(facts["sample"]),
+        calendar=listed_holidays(facts["holidays"]),
+        encoder=facts["encoder"],
+        hidden=facts["hidden"],
+        method=facts["method"],
+        step_seconds=facts["step_seconds"],
+        clock_seconds=facts["clock_seconds"],
+        timezone=facts["timezone"],
+        unit=facts["unit"],
+    )
+
+
+def _sample(facts: Mapping[str, Any]) -> Sample:
+    """A sample from the plain values of its fields."""
+    branches = tuple(tuple(branch) for branch in facts["branches"])
+    return Sample(**{**facts, "branches": branches, "calendar": tuple(facts["calendar"])})

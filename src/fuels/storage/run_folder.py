@@ -1,0 +1,258 @@
+"""The run folder: everything a run leaves behind, and what it needs to go on.
+
+config.toml       reproduces the run
+metrics.jsonl     one line a round, nothing in it depends on the clock
+timings.jsonl     seconds of each round by stage
+checkpoint.safetensors   while the run is unfinished; checkpoint-N: what changed since (journal.py)
+models.safetensors, server.safetensors, forecasts.parquet, plots/, summary.json   when it is done
+mixture.safetensors      the experts and their weights, where the run has them
+weights.parquet          who was trusted when: client, time, a column for each expert
+learned.safetensors      what they learned from the data of later forecasts (saved_run.py)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.config import Engine, Settings, read_config, write_toml
+from fuels.errors import FuelsError
+from fuels.storage.journal import Journal
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """A temporary path that takes the place of `path` when the block ends without an error."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise FuelsError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+class FinishedRound(Protocol):
+    """What the folder records of a round; the round loop provides it."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def last(self) -> bool: ...
+    @property
+    def stages(self) -> Mapping[str, float]: ...
+    def line(self) -> Mapping[str, Any]: ...
+    def changed_rows(self, names: Iterable[str]) -> dict[str, NDArray[np.int64]]: ...
+
+
+class RunFolder:
+    """One run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.toml"
+        self.metrics = path / "metrics.jsonl"
+        self.timings = path / "timings.jsonl"
+        self.checkpoint = path / "checkpoint.safetensors"
+        self.journal = Journal(self.checkpoint)
+        self.models = path / "models.safetensors"
+        self.server = path / "server.safetensors"
+        self.mixture = path / "mixture.safetensors"
+        self.forecasts = path / "forecasts.parquet"
+        self.weights = path / "weights.parquet"
+        self.summary = path / "summary.json"
+        self.plots = path / "plots"
+
+    @classmethod
+    def create(cls, path: Path, settings: Settings, engine: Engine) -> RunFolder:
+        """A new run; a folder that holds anything is refused."""
+        folder = cls(path)
+        folder.begin(settings, engine)
+        return folder
+
+    def refuse_used(self) -> None:
+        path = self.path
+        try:
+            # What a killed start may leave behind is nobody's work.
+            ours = {".lock", "config.toml.tmp"}
+            used = path.exists() and (
+                not path.is_dir() or any(item.name not in ours for item in path.iterdir())
+            )
+        except OSError as error:
+            raise FuelsError(f"{path}: cannot be read ({error.strerror})") from None
+        if path.exists() and not path.is_dir():
+            raise FuelsError(f"{path} is a file; --out names a folder")
+        if used:
+            again = f", or continue the run in it with --resume {path}"
+            unfinished = self.config.is_file() and not self.finished
+            raise FuelsError(
+                f"{path} is not empty; choose another folder with --out"
+                f"{again if unfinished else ''}"
+            )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes out of the folder; a killed process lets go of it by itself."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise FuelsError(f"{self.path}: cannot be created ({error.strerror})") from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise FuelsError(f"{self.path}: another process is running in it") from None
+            yield
+
+    def begin(self, settings: Settings, engine: Engine) -> None:
+        """Write down what the run is to do; a folder that holds anything else is refused."""
+        self.refuse_used()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with writing(self.config) as temporary:
+                write_toml(temporary, settings, engine)
+        except OSError as error:
+            raise FuelsError(f"{self.path}: cannot be created ({error.strerror})") from None
+
+    def refuse_finished(self) -> None:
+        if self.finished:
+            raise FuelsError(f"{self.path}: this run is finished, there is nothing to continue")
+
+    @classmethod
+    def reopen(cls, path: Path) -> tuple[RunFolder, Settings, Engine]:
+        """An interrupted run and what it was to do."""
+        folder = cls(path)
+        if not folder.config.is_file():
+            raise FuelsError(f"{path}: no run to continue here, config.toml is missing")
+        settings, engine = read_config(folder.config)
+        return folder, settings, engine
+
+    def read_summary(self) -> dict[str, Any]:
+        """What a finished run left as its summary."""
+        try:
+            found: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
+            int(found["rounds"])
+        except OSError as error:
+            raise FuelsError(f"{self.summary}: cannot be read ({error.strerror})") from None
+        except (ValueError, TypeError, KeyError):
+            raise FuelsError(
+                f"{self.summary}: not the summary of a run; delete {self.path} to run again"
+            ) from None
+        return found
+
+    @property
+    def finished(self) -> bool:
+        return self.summary.is_file()
+
+    # -- during a run --------------------------------------------------------------------------
+
+    def restore(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
+        """The last checkpoint, if a round was finished; logs are cut back to it."""
+        restored = self.journal.load() if self.checkpoint.exists() else None
+        rounds = int(restored[1].get("round", 0)) if restored else 0
+        if restored is None and len(read_lines(self.metrics)) > 1:  # a kill leaves one line at most
+            raise FuelsError(
+                f"{self.checkpoint}: is missing, though {self.metrics.name} has rounds that were"
+                " trained; bring it back, or begin anew in another folder"
+            )
+        for log in (self.metrics, self.timings):
+            lines = [line for line in read_lines(log) if line["round"] <= rounds]
+            if log is self.metrics and len(lines) != rounds:
+                raise FuelsError(
+                    f"{log}: holds {len(lines)} of the {rounds} rounds that the checkpoint has;"
+                    " lines are missing, the run cannot be continued"
+                )
+            with writing(log) as temporary:
+                temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return restored
+
+    def save(
+        self, done: FinishedRound, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
+    ) -> None:
+        """Log a round, then make its state durable, if that is due (journal.py).
+
+        In this order a kill in between leaves a line too many, which `restore` cuts off; the other
+        way round a line would be lost.
+        """
+        self._append(self.metrics, done.line())
+        changed = done.changed_rows(arrays)
+        self.journal.save(done.number, dict(arrays), facts, changed, last=done.last)
+
+    def on_round(self, done: FinishedRound) -> None:
+        """Log how long a finished round took."""
+        self._note(done.number, done.stages)
+
+    @contextmanager
+    def timed(self, stage: str, rounds: int) -> Iterator[None]:
+        """Log how long some work after the last round takes."""
+        begun = time.perf_counter()
+        yield
+        self._note(rounds, {stage: time.perf_counter() - begun})
+
+    def _note(self, number: int, stages: Mapping[str, float]) -> None:
+        rounded = {name: round(seconds, 6) for name, seconds in stages.items()}
+        self._append(self.timings, {"round": number, **rounded})
+
+    def _append(self, log: Path, line: Mapping[str, Any]) -> None:
+        try:
+            with log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                os.fsync(file.fileno())  # a checkpoint must not outlive its line in a power cut
+        except OSError as error:
+            raise FuelsError(f"{log}: cannot be written ({error.strerror})") from None
+
+    # -- afterwards ----------------------------------------------------------------------------
+
+    def history(self) -> list[dict[str, Any]]:
+        return read_lines(self.metrics)
+
+    def seconds(self) -> dict[str, float]:
+        """Time spent in each stage, over all rounds and after them."""
+        total: dict[str, float] = {}
+        for line in read_lines(self.timings):
+            for stage, seconds in line.items():
+                if stage != "round":
+                    total[stage] = total.get(stage, 0.0) + seconds
+        return total
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """The last act of a run: with the summary written it counts as finished."""
+        with writing(self.summary) as temporary:
+            temporary.write_text(json.dumps(summary, indent=2) + "\n")
+        self.journal.delete()
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a log; one cut off by a kill is dropped."""
+    if not path.exists():
+        return []
+    lines = []
+    for text in path.read_bytes().splitlines(keepends=True):
+        if text.endswith(b"\n"):
+            try:
+                line = json.loads(text)
+                lines.append({**line, "round": int(line["round"])})
+            except (ValueError, TypeError, KeyError):
+                raise FuelsError(f"{path}: not the line of a round: {text[:60]!r}") from None
+    return lines
+
+
+def free_folder(parent: Path, name: str) -> Path:
+    """`parent/name-001`, or the next number that is free."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+    number = 1
+    while (parent / f"{stem}-{number:03d}").exists():
+        number += 1
+    return parent / f"{stem}-{number:03d}"

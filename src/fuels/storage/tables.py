@@ -1,0 +1,33 @@
+"""Result tables as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from fuels.errors import FuelsError
+
+
+def in_zone(frame: pl.DataFrame, timezone: str | None) -> pl.DataFrame:
+    """Times as a reader expects them: in the zone of the data where it is known."""
+    if timezone is None:
+        return frame
+    return frame.with_columns(
+        pl.col("time").dt.replace_time_zone("UTC").dt.convert_time_zone(timezone)
+    )
+
+
+def write_table(frame: pl.DataFrame, path: Path) -> None:
+    """Parquet or CSV by the file's ending, complete or not at all."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        if path.suffix == ".csv":
+            frame.write_csv(temporary)
+        else:
+            frame.write_parquet(temporary)
+        temporary.replace(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        temporary.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise FuelsError(f"{path}: cannot be written ({reason})") from None

@@ -1,0 +1,1 @@
+"""Groups of clients and their gradient steps."""
