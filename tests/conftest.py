@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -17,13 +16,13 @@ from fuels.data.panel import Panel
 from fuels.data.writers import write_panel
 from fuels.forecasting.forecaster import long_frame
 from fuels.kernels.dispatch import use_kernels
+from helpers.commands import Fuels
+from helpers.panels import make_panel
 
 # The same generated cases each time: a change is judged by what it changes, not by the draw.
 # Others are tried with `pytest --hypothesis-seed=random`.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
-
-Fuels = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
@@ -48,28 +47,6 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("FUELS_DATA is not set: it names the folder with the real datasets")
     return Path(folder)
-
-
-def make_panel(
-    clients: int = 5, days: int = 12, seed: int = 0, period: int = 24, start: str = "2024-01-01"
-) -> Panel:
-    """Hourly series with a daily cycle of their own each, and noise."""
-    rng = np.random.default_rng(seed)
-    hours = np.arange(days * period)
-    columns = [
-        10
-        + i
-        + (3 + i) * np.sin(2 * np.pi * (hours + 4 * i) / period)
-        + rng.normal(0, 0.5, len(hours))
-        for i in range(clients)
-    ]
-    return Panel(
-        values=np.stack(columns, axis=1),
-        ids=tuple(f"c{i}" for i in range(clients)),
-        start=np.datetime64(start, "s"),
-        step=np.timedelta64(86400 // period, "s"),
-        name="test",
-    )
 
 
 @pytest.fixture
@@ -106,7 +83,7 @@ def csv(tmp_path: Path) -> str:
 @pytest.fixture
 def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The kernels are demanded: `auto` would take the plain path where they do not load."""
-    monkeypatch.setattr("small_federation.Engine", partial(Engine, kernels="fused"))
+    monkeypatch.setattr("helpers.small_federation.Engine", partial(Engine, kernels="fused"))
     use_kernels("fused")
     yield
     use_kernels("auto")

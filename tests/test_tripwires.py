@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.tripwires import nothing_executed
+
+from helpers.tripwires import nothing_executed
 
 PICKLED = pickle.dumps(pytest.approx)
 OBJECTS = io.BytesIO()

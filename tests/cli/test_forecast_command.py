@@ -1,0 +1,67 @@
+"""`fuels forecast` on the command line: what is missing, where it may write, compiled code."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import polars as pl
+
+from helpers.commands import FUELS, SMALL, Fuels
+
+
+def test_forecasts_say_what_is_missing(fuels: Fuels, csv: str, tmp_path: Path) -> None:
+    assert fuels("run", "--data", csv, "--out", "r", *SMALL)[0] == 0
+    assert fuels("run", "--data", csv, "--preset", "paper", "--out", "p", *SMALL)[0] == 0
+    (tmp_path / "empty").mkdir()
+    code, _, err = fuels("forecast", "empty")
+    assert code == 1 and "empty: no finished run is here, models.safetensors is missing" in err
+    code, _, err = fuels("forecast", "r", "--out", "nowhere/x.csv")
+    assert code == 1 and "there is no folder nowhere" in err
+    code, _, err = fuels("run", "--set", "data.source=")
+    assert code == 1 and "data.source is empty" in err
+    later = pl.col("ds").str.to_datetime().dt.offset_by("60d")  # the run's own data do not help
+    silent = pl.read_csv(csv).with_columns(later, y=pl.lit(None, pl.Float64))
+    silent.write_csv("silent.csv")
+    code, out, err = fuels("forecast", "p", "--data", "silent.csv")
+    assert code == 1 and not out and "no client has the newest values" in err
+    code, out, err = fuels("forecast", "r", "--data", "silent.csv")  # some experts need no window
+    assert code == 0 and out and "nothing is known of the last 24 steps of 4 clients" in err
+
+
+def test_forecast_without_a_place_for_compiled_code(
+    fuels: Fuels,
+    csv: str,
+    tmp_path: Path,
+) -> None:
+    assert fuels("run", "--data", csv, "--out", "r", *SMALL)[0] == 0
+    expected = fuels("forecast", "r")[1]
+    nowhere = "from numba.core.caching import CacheImpl; CacheImpl._locator_classes = []; "
+    done = subprocess.run(
+        [*FUELS[:2], nowhere + FUELS[2], "forecast", "r"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == expected and len(expected.splitlines()) == 5
+    assert done.stderr.count("cannot be kept") == 1
+
+
+def test_forecast_looks_at_its_target_before_anything_else(fuels: Fuels, tmp_path: Path) -> None:
+    """A wrong --out is told at once, not after minutes of forecasting."""
+    (tmp_path / "folder.csv").mkdir()
+    for out, words in (
+        ("missing/next.csv", "there is no folder missing"),
+        ("next.txt", "written as .parquet or .csv"),
+        ("folder.csv", "is a folder"),
+    ):
+        code, _, err = fuels("forecast", "nowhere", "--out", out)
+        assert code == 1 and words in err and "nowhere" not in err
+
+
+def test_forecast_refuses_a_file_that_holds_no_models(fuels: Fuels, tmp_path: Path) -> None:
+    (tmp_path / "models.safetensors").write_text("hi")
+    code, _, err = fuels("forecast", "models.safetensors", "--data", "x.csv")
+    assert code == 1 and "models.safetensors: not a readable" in err and len(err.splitlines()) == 1

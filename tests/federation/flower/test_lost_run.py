@@ -1,0 +1,211 @@
+"""A server that came back without runs/, and runs that plain `flwr run` submitted."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuels.config import Settings
+from fuels.errors import FuelsError
+from fuels.federation.flower import commands, launch, state, steward
+from fuels.federation.flower.found import found
+from fuels.federation.flower.parties import Current, ServerFolder
+from fuels.federation.flower.serving import refuse, serve
+from helpers.flower_world import World, fuels, settings
+
+pytest.importorskip("flwr")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> ServerFolder:
+    found(tmp_path / "metro", "metro", ["north"], "127.0.0.1", commands.free_port(),
+          control_port=commands.free_port())  # fmt: skip
+    return ServerFolder(tmp_path / "metro")
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
+    """A steward whose every look is 100 seconds after the one before, at a server that listens."""
+    now = iter(range(0, 10**6, 100))
+    monkeypatch.setattr(steward.time, "sleep", sleep)
+    monkeypatch.setattr(steward.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(steward, "is_listening", lambda _: True)
+    monkeypatch.setattr(steward, "register_keys", lambda _: True)
+
+
+@pytest.mark.parametrize("was", ["running", "submitted"])
+def test_a_run_whose_folder_is_gone_is_over(server: ServerFolder, was: str) -> None:
+    run = launch.new_run(server, Settings())
+    Current(server).write(state=was)
+    shutil.rmtree(server.runs)
+    told = json.loads(fuels("federation", "status", server.path, "--json").stdout)
+    assert (told["run"], told["state"], told["round"], told["rounds"]) == (run, "failed", 0, 0)
+    assert "cannot go on: start a new one" in told["reason"]
+    with pytest.raises(FuelsError, match="is not there, so this run cannot go on"):
+        fuels("federation", "run", server.path, "--resume")
+    with pytest.raises(FuelsError, match="no run is in progress"):
+        fuels("federation", "stop", server.path)
+
+
+def test_without_its_folder_a_run_does_not_stand_in_the_way_of_a_new_one(
+    server: ServerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch.new_run(server, Settings())
+    shutil.rmtree(server.runs)
+    monkeypatch.setattr(launch, "is_listening", lambda _: True)
+    monkeypatch.setattr(commands, "call", lambda *_: {"success": True, "run-id": "1"})
+    fuels("federation", "run", server.path, "--detach")
+    assert Current(server).read()["state"] == "submitted"
+
+
+def test_without_a_server_no_run_is_left_behind(server: ServerFolder) -> None:
+    with pytest.raises(FuelsError, match="the server does not answer: fuels server start "):
+        fuels("federation", "run", server.path, "--detach")
+    assert not server.runs.exists() and Current(server).read() == {}
+    launch.new_run(server, Settings())
+    Current(server).write(state="stopped")
+    with pytest.raises(FuelsError, match="the server does not answer"):
+        fuels("federation", "run", server.path, "--resume")
+    assert Current(server).read()["state"] == "stopped"  # it can still go on later
+
+
+@pytest.mark.parametrize("over", ["finished", "stopped", "failed"])
+def test_the_status_of_a_run_that_was_over_needs_no_folder(server: ServerFolder, over: str) -> None:
+    launch.new_run(server, Settings())
+    Current(server).write(state=over)
+    shutil.rmtree(server.runs)
+    assert json.loads(fuels("federation", "status", server.path, "--json").stdout)["state"] == over
+
+
+def test_the_steward_does_not_take_up_what_is_not_there(
+    server: ServerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OverError(Exception):
+        pass
+
+    looks = []
+
+    def sleep(_: float) -> None:
+        looks.append(1)
+        if len(looks) > 5:
+            raise OverError
+
+    hurry(monkeypatch, sleep)
+    submitted: list[str] = []
+    monkeypatch.setattr(steward, "submit", lambda _: submitted.append("run") or "")
+    launch.new_run(server, Settings())
+    Current(server).write(state="running")
+    with pytest.raises(OverError):
+        steward.stand_by(server)
+    assert submitted  # it is taken up as long as it is there
+    submitted.clear()
+    looks.clear()
+    shutil.rmtree(server.runs)
+    with pytest.raises(OverError):
+        steward.stand_by(server)
+    assert submitted == [] and Current(server).read()["state"] == "failed"
+
+
+def test_a_run_that_always_ends_at_once_has_failed_after_some_tries(
+    server: ServerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round that ends in between begins the count anew."""
+
+    class OverError(Exception):
+        pass
+
+    run = launch.new_run(server, Settings())
+    submitted: list[str] = []
+
+    def submit(_: ServerFolder) -> str:
+        submitted.append(run)
+        if len(submitted) == 4:
+            (server.runs / run / "metrics.jsonl").write_text('{"round": 1}\n')
+        return ""
+
+    def sleep(_: float) -> None:
+        if Current(server).read()["state"] == "failed" or len(submitted) > 20:
+            raise OverError
+
+    hurry(monkeypatch, sleep)
+    monkeypatch.setattr(steward, "submit", submit)
+    Current(server).write(state="running")
+    with pytest.raises(OverError):
+        steward.stand_by(server)
+    assert len(submitted) == 4 + steward.TRIES
+    current = Current(server).read()
+    assert current["state"] == "failed"
+    assert "taken up 5 times and ended without a round each time" in current["reason"]
+
+
+def test_a_damaged_note_of_the_current_run_is_one_sentence(server: ServerFolder) -> None:
+    server.current.write_text("{half a")
+    with pytest.raises(FuelsError, match="damaged; without this file a new run can be started"):
+        fuels("federation", "status", server.path)
+
+
+# -- submitted by Flower's own command -------------------------------------------------------------
+
+
+def test_the_run_at_work_is_the_one_that_is_stopped(tmp_path: Path) -> None:
+    """A second one that is refused since this one is at work leaves Flower's number alone."""
+    world = World(tmp_path / "fed", settings(rounds=1))
+    seen: list[dict[str, Any]] = []
+    original = world.post.send
+
+    def send(*arguments: Any) -> list[str]:
+        seen.append(Current(world.server).read())
+        return original(*arguments)
+
+    world.post.send = send  # type: ignore[method-assign]
+    serve(world.post, world.server, "flower-5", settings(rounds=1), world.time, flower_run="5")
+    assert {(note["run"], note["state"], note["flower_run"]) for note in seen} == {
+        ("flower-5", "running", "5")
+    }
+    before = Current(world.server).read()
+    with pytest.MonkeyPatch.context() as patch, world.server.busy.open("w") as lock:
+        patch.setattr("fuels.federation.flower.serving.sleep", lambda _: None)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(FuelsError, match="another run is in progress"):
+            serve(world.post, world.server, "flower-6", settings(), world.time, flower_run="6")
+    assert Current(world.server).read() == before
+
+
+def test_a_run_with_settings_that_cannot_be_is_not_taken_up_again(server: ServerFolder) -> None:
+    run = launch.new_run(server, Settings())
+    refuse(server, "flower-7", "somebody else's")
+    assert Current(server).read()["state"] == "submitted"
+    refuse(server, run, "run config: unknown setting training.roundz")
+    current = Current(server).read()
+    assert current["state"] == "failed" and "roundz" in current["reason"]
+
+
+def test_what_flower_has_not_begun_is_shown_and_stopped(
+    server: ServerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = {"5": "running", "77": "pending"}
+    stopped: list[str] = []
+
+    def call(command: list[str], _: Any) -> dict[str, Any]:
+        stopped.append(command[2])
+        runs.pop(command[2])
+        return {"success": True}
+
+    monkeypatch.setattr(state, "unfinished", lambda _: dict(runs))
+    monkeypatch.setattr(state, "is_listening", lambda _: True)
+    monkeypatch.setattr(state, "states", lambda _: {})
+    monkeypatch.setattr(commands, "call", call)
+    launch.new_run(server, Settings())
+    Current(server).write(state="running", flower_run="5")
+    told = fuels("federation", "status", server.path).output
+    assert "Flower's run 77: pending" in told and "run 5" not in told
+    assert "further runs (77)" in fuels("federation", "stop", server.path).output
+    assert stopped == ["5"]
+    assert "Flower's run 77 is stopped" in fuels("federation", "stop", server.path).output
+    with pytest.raises(FuelsError, match="no run is in progress"):
+        fuels("federation", "stop", server.path)

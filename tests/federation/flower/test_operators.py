@@ -1,0 +1,149 @@
+"""Operators at a federation of real processes on loopback, and strangers who are not let in."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import polars as pl
+import pytest
+
+from fuels.federation.flower import commands
+from fuels.federation.flower.found import found
+from fuels.federation.flower.keys import make_site_key
+from fuels.federation.flower.parties import Rules, SiteFolder
+from helpers.cluster import Cluster, all_online, cluster, fuels
+from helpers.flower_world import SITES, settings
+
+pytest.importorskip("flwr")
+pytestmark = pytest.mark.operations
+
+RULES = Rules(deadline=120.0, join=120.0, quorum=0.3, evaluate_every=5)
+LONG = 900.0  # seconds any run may take on a busy machine
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    root = tmp_path_factory.mktemp("operators") / "fed"
+    with cluster(root, SITES, RULES) as started:
+        all_online(started)
+        yield started
+
+
+def test_what_operators_do(running: Cluster) -> None:
+    """Status, stop and resume against a running server, then a forecast at a site alone."""
+    server = running.server.path
+    fuels("federation", "run", server, "--rounds", 4, "--detach", "--set", "model.hidden=8",
+          "--set", "windows.split=8/2/2")  # fmt: skip
+    found = json.loads(fuels("federation", "status", server, "--json"))
+    run = found["run"]
+    assert found["listening"] and found["rounds"] == 4
+    assert {found["sites"][site] for site in SITES} == {"online"}
+    running.wait(lambda: len(running.history(run)) >= 1, LONG, "round 1 did not end")
+    assert "is stopped" in fuels("federation", "stop", server)
+    assert running.state() == "stopped" and len(running.history(run)) < 4
+    assert "is finished" in fuels("federation", "run", server, "--resume")
+    assert [line["round"] for line in running.history(run)] == [1, 2, 3, 4]
+    assert all(line["clients"] == 6 for line in running.history(run))
+    table = running.root / "forecast.csv"
+    data = running.root.parent / f"{running.root.name}.csv"
+    fuels("forecast", running.site_run("north", run), "--data", data, "--horizon", 3,
+          "--out", table)  # fmt: skip
+    assert set(pl.read_csv(table)["client"]) == {"a", "d"}
+
+
+def test_strangers_are_not_let_in(running: Cluster, tmp_path: Path) -> None:
+    """An unregistered key, a false name, a wrong authority, plaintext: each for just that reason.
+
+    And the others train on.
+    """
+    running.plan({"train 2 north": "claim south"})
+    run = running.submit(settings(rounds=3))
+    other = tmp_path / "other"
+    found(other, "other", ["north"], "127.0.0.1", running.server.config.port)
+    true = SiteFolder(running.root / "sites" / "north")
+
+    def superlink(words: str) -> list[str]:
+        """Lines of the SuperLink's own log."""
+        lines = (running.root / "server.log").read_text(errors="replace").splitlines()
+        return [line for line in lines if words in line]
+
+    def attempt(name: str, *reasons: str, **changes: str) -> None:
+        folder = tmp_path / name
+        folder.mkdir()
+        make_site_key(folder)
+        command = commands.supernode(true, "", commands.free_port())
+        at = command.index("--auth-supernode-private-key")
+        command[at + 1] = changes.get("key", str(folder / "site.key"))
+        if "ca" in changes:
+            command[command.index("--root-certificates") + 1] = changes["ca"]
+        if "insecure" in changes:
+            del command[at : at + 2]
+            at = command.index("--root-certificates")
+            command[at : at + 2] = ["--insecure"]
+        extra = {**commands.site_environment(true), "FLWR_HOME": str(folder / "home")}
+        output = folder / "output"  # a file: its own child would keep a pipe open
+        with output.open("w") as file:
+            process = subprocess.Popen(
+                [*command, "--max-retries", "1"],
+                env=commands.environment(extra),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            process.wait(120)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        text = output.read_text()
+        # It came as far as the server, and no further; Flower's exit codes name the stage.
+        assert process.returncode == 1 and "Exit Code: 305" in text, text
+        said = (f"Failed to initialize the connection to the SuperLink.\n{why}" for why in reasons)
+        assert any(words in text for words in said), text
+        assert "SuperNode ID" not in text
+
+    running.wait(lambda: len(running.history(run)) >= 1, LONG, "round 1 did not end")  # all are in
+    knocks = len(superlink("/v1/fleet/activate-node"))
+    attempt("unregistered", "[code: 2004] The request is not signed by a key in server.toml")
+    attempt(
+        "authority",
+        "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get local issuer",
+        key=str(true.key),
+        ca=str(other / "authority" / "ca.pem"),
+    )
+    attempt(
+        "plaintext",
+        "Server disconnected without sending a response.",
+        "[Errno 104] Connection reset by peer",  # the same, seen a moment earlier
+        insecure="yes",
+    )
+    assert len(superlink("/v1/fleet/activate-node")) == knocks  # none came through the door
+    port = running.server.config.port
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        plain.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\n\r\n")
+        plain.settimeout(30)
+        assert plain.recv(200)[:1] in (b"", b"\x15")  # closed, or TLS's own word for an error
+    context = ssl.create_default_context(cafile=str(other / "authority" / "ca.pem"))
+    with (
+        pytest.raises(ssl.SSLCertVerificationError, match="unable to get local issuer"),
+        socket.create_connection(("127.0.0.1", port)) as raw,
+        context.wrap_socket(raw, server_hostname="127.0.0.1"),
+    ):
+        pass
+
+    # A site reaches what sites need and not the interface that submits runs.
+    trusted = ssl.create_default_context(cafile=str(true.ca))
+    for path in ("/v1/control/start-run", "/v1/runtime/acquire-task", "/v1/fleet/../control/x"):
+        with httpx.Client(verify=trusted, timeout=30) as client:
+            assert client.post(f"https://127.0.0.1:{port}{path}").status_code == 403
+
+    history = running.finish(run, LONG)
+    assert [line["clients"] for line in history] == [6, 4, 6]
+    false = "it claims to come from site 'south', which is not its key's name"
+    assert history[1]["failures"] == [f"north: upload refused: {false}"]
+    assert history[2]["failures"] == []

@@ -1,0 +1,334 @@
+"""Sites as Ray actors: the result of the local engine, also when an actor is killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fuels.config import Engine, Settings, check_engine, merge
+from fuels.data.loading import load_dataset
+from fuels.errors import FuelsError
+from fuels.federation.loop import Loop
+from fuels.federation.ray import RayTransport, connect, look_for, split_clients
+from fuels.methods.fuels import Fuels
+from fuels.runs.build import Job, build, make_method
+from fuels.runs.run import run, warm_start
+from fuels.storage.run_folder import RunFolder
+from helpers.panels import make_panel
+
+LOCAL = Engine(threads=1)
+RAY = Engine(threads=2, transport="ray", sites=2)
+PANEL = make_panel(20)
+
+
+def settings_of(method: str = "fuels", **training: Any) -> Settings:
+    changes = {
+        "method": method,
+        "windows": {"split": "8/2/2"},
+        "model": {"hidden": 8},
+        "training": {"rounds": 3, **training},
+    }
+    return merge(Settings(), changes, "test")
+
+
+def trained_locally(settings: Settings) -> Job:
+    job = build(settings, LOCAL, PANEL)
+    job.loop.run()
+    return job
+
+
+def assert_close(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, array in theirs.items():
+        np.testing.assert_allclose(ours[name], array, rtol=0, atol=1e-5, err_msg=name)
+
+
+def assert_same(job: Job, local: Job) -> None:
+    """All that is saved, and the forecasts of the kept models."""
+    assert_close(job.loop.state()[0], local.loop.state()[0])
+    forecasts = [
+        j.site.forecast(j.site.models(j.loop.final_download()), "test") for j in (job, local)
+    ]
+    np.testing.assert_allclose(*forecasts, rtol=0, atol=1e-5)
+
+
+class Scripted(Fuels):
+    """FUELS that, where a file in `folder` says so, misbehaves once client c9 has been trained."""
+
+    folder: Path
+
+    def local(self, group: Any, download: Any) -> Any:
+        result = super().local(group, download)
+        if "c9" in group.ids and (self.folder / "wait").exists():
+            (self.folder / "wait").unlink()
+            draft = self.folder / "draft"
+            draft.write_text(str(os.getpid()))
+            draft.rename(self.folder / "waiting")
+            time.sleep(60)
+        if "c9" in group.ids and (self.folder / "refuse").exists():
+            raise FuelsError("client c9 has nothing to learn from")
+        if "c9" in group.ids and (self.folder / "die").exists():
+            os._exit(1)
+        return result
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    """One Ray for all tests: a transport uses the one it finds, and leaves it running."""
+    if find_spec("ray") is None:
+        pytest.skip("Ray is not installed: it comes with the extra fuels[ray]")
+    started, _ = connect(replace(RAY, threads=4))
+    started.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield started
+    started.shutdown()
+
+
+@pytest.fixture(scope="module")
+def actors(
+    ray: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[RayTransport, dict[str, Any]]]:
+    """Two sites of FUELS, which take seconds to start, and their first state."""
+    settings = settings_of()
+    dataset = load_dataset(settings, PANEL)
+    method = make_method(settings, dataset)
+    scripted = Scripted(method.options, method.facts)
+    scripted.folder = tmp_path_factory.mktemp("script")
+    transport = RayTransport(dataset, scripted, RAY, threads=1, keep="best")
+    yield transport, transport.state()
+    transport.close()
+
+
+@pytest.fixture
+def job(actors: tuple[RayTransport, dict[str, Any]], request: pytest.FixtureRequest) -> Job:
+    """A job on the two sites as they were at first."""
+    transport, first = actors
+    transport.load(first)
+    settings = settings_of(**getattr(request, "param", {}))
+    loop = Loop(transport.method, transport, settings.training, settings.seed)
+    return Job(settings, transport.dataset, transport.method, transport, loop)
+
+
+def script(job: Job) -> Path:
+    assert isinstance(job.method, Scripted)
+    return job.method.folder
+
+
+def test_ray_listens_to_this_machine_alone(ray: Any) -> None:
+    assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
+
+
+# -- the same result -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("job", [{}, {"selection": 0.4}], ids=["all", "some"], indirect=True)
+def test_three_rounds_of_fuels_equal_those_of_the_local_engine(job: Job) -> None:
+    """With some of the clients the groups of eight are torn apart."""
+    local = trained_locally(job.settings)
+    job.loop.run()
+    assert_same(job, local)
+    start = job.method.facts.network.initial(job.settings.seed)
+    models = job.site.models(job.loop.final_download())
+    assert np.abs(models["encoder"].numpy() - start["encoder"]).max() > 1e-3  # it has learned
+
+
+def test_three_rounds_of_fedavg_equal_those_of_the_local_engine(ray: Any) -> None:
+    settings = settings_of("fedavg")
+    with build(settings, RAY, PANEL) as job:
+        job.loop.run()
+        assert_same(job, trained_locally(settings))
+
+
+def test_a_state_goes_on_where_it_was_taken(job: Job) -> None:
+    """Two rounds, another's third, then back: also from the local engine's state."""
+    local = build(job.settings, LOCAL, PANEL)
+    for _ in range(2):
+        local.loop.step()
+    job.loop.load(*local.loop.state())
+    job.loop.run()
+    local.loop.run()
+    assert_same(job, local)
+
+
+def test_a_warm_start_reaches_the_actors(job: Job, tmp_path: Path) -> None:
+    before = RunFolder(tmp_path / "before")
+    run(settings_of(rounds=1), LOCAL, before, panel=PANEL, plots=False)
+    local = build(job.settings, LOCAL, PANEL)
+    for each in (job, local):
+        warm_start(each, before.path)
+        each.loop.run()
+    assert_same(job, local)
+
+
+# -- deaths ----------------------------------------------------------------------------------------
+
+
+def test_an_actor_killed_in_mid_round_is_started_again_and_the_round_completes(job: Job) -> None:
+    waiting = script(job) / "waiting"
+
+    def kill() -> None:
+        while not waiting.exists():
+            time.sleep(0.05)
+        os.kill(int(waiting.read_text()), signal.SIGKILL)
+
+    job.loop.step()
+    (script(job) / "wait").touch()
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    with pytest.warns(UserWarning, match="round 2: site 2 died and is started again"):
+        job.loop.run()
+    killer.join(timeout=5)
+    assert not killer.is_alive()
+    assert_same(job, trained_locally(job.settings))
+
+
+def test_an_actor_killed_between_rounds_loses_nothing(ray: Any, job: Job) -> None:
+    assert isinstance(job.sites, RayTransport)
+    job.loop.step()
+    before = job.sites.state()
+    ray.kill(job.sites.seats[0].actor)
+    assert_close(job.sites.state(), before)
+    with pytest.warns(UserWarning, match="round 2: site 1 died and is started again"):
+        job.loop.run()
+    assert_same(job, trained_locally(job.settings))
+
+
+def test_a_state_that_died_with_its_machine_is_told(ray: Any, job: Job) -> None:
+    """Whoever holds an object may be lost: here it is freed, which Ray tells in the same way."""
+    assert isinstance(job.sites, RayTransport)
+    seat = job.sites.seats[0]
+    kept, seat.state = seat.state, ray.put({"parts": np.zeros(1_000_000)})
+    try:
+        with pytest.warns(DeprecationWarning):
+            ray._private.internal_api.free([seat.state])
+        with pytest.raises(FuelsError, match=r"the state of a site is lost .* --resume"):
+            job.sites.state()
+    finally:
+        seat.state = kept
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("refuse", r"^site 2: client c9 has nothing to learn from$"),
+        ("die", r"^round 1: site 2 died 2 times \(The actor is dead because.*\); mend this"),
+    ],
+)
+def test_what_cannot_be_mended_is_said_in_a_sentence(
+    job: Job, what: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fuels.federation.ray.STARTS", 2)
+    (script(job) / what).touch()
+    with warnings.catch_warnings(), pytest.raises(FuelsError, match=message) as caught:
+        warnings.simplefilter("ignore")
+        job.loop.run()
+    (script(job) / what).unlink()
+    assert "\n" not in str(caught.value)
+
+
+# -- run folders -----------------------------------------------------------------------------------
+
+
+class Stop:
+    """Ends a run after two rounds, as an interrupt would."""
+
+    def __enter__(self) -> Stop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def on_round(self, done: Any) -> None:
+        if done.number == 2:
+            raise KeyboardInterrupt
+
+
+def test_a_run_stopped_on_ray_is_resumed_there_or_locally(ray: Any, tmp_path: Path) -> None:
+    settings = settings_of()
+    straight = RunFolder(tmp_path / "straight")
+    expected = run(settings, LOCAL, straight, panel=PANEL, plots=False)
+    one = replace(RAY, sites=1, threads=1, kernels="plain")  # the quickest to start
+    stopped = RunFolder(tmp_path / "stopped")
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, one, stopped, panel=PANEL, watch=lambda *_: Stop(), plots=False)
+    shutil.copytree(stopped.path, tmp_path / "copy")
+    for folder, engine in ((stopped, one), (RunFolder(tmp_path / "copy"), LOCAL)):
+        outcome = run(settings, engine, folder, panel=PANEL, resume=True, plots=False)
+        assert_close(outcome.forecasts, expected.forecasts)
+        assert [line["round"] for line in outcome.history] == [1, 2, 3]
+
+
+# -- without Ray running ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("clients", "sites", "bounds"),
+    [
+        (20, 1, [(0, 20)]),
+        (20, 2, [(0, 10), (10, 20)]),
+        (20, 3, [(0, 6), (6, 13), (13, 20)]),
+        (3, 3, [(0, 1), (1, 2), (2, 3)]),
+    ],
+)
+def test_shares_are_contiguous_and_about_equal(
+    clients: int, sites: int, bounds: list[tuple[int, int]]
+) -> None:
+    assert [(share.start, share.stop) for share in split_clients(clients, sites)] == bounds
+
+
+@pytest.mark.parametrize("sites", [0, 4])
+def test_a_number_of_sites_that_cannot_be_is_refused(sites: int) -> None:
+    with pytest.raises(FuelsError, match=r"engine.sites must be 1 to 3"):
+        split_clients(3, sites)
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        (Engine(transport="rya"), "unknown engine rya; did you mean ray"),
+        (Engine(sites=2), "need --engine ray"),
+        (Engine(address="host:6379"), "need --engine ray"),
+        (Engine(transport="ray", device="cuda"), "trains on CPUs"),
+    ],
+)
+def test_an_engine_that_cannot_be_is_refused(engine: Engine, message: str) -> None:
+    with pytest.raises(FuelsError, match=message):
+        check_engine(engine)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:1", "--address 127.0.0.1:1: no Ray cluster answers there"),
+        ("127.0.0.1:99999", "no Ray cluster answers there"),
+        ("ray://127.0.0.1:10001", "--address takes HOST:PORT"),
+        ("6379", "--address takes HOST:PORT"),
+    ],
+)
+def test_an_address_without_a_cluster_is_refused_at_once(address: str, message: str) -> None:
+    with pytest.raises(FuelsError, match=message):
+        look_for(address)
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(FuelsError, match=r'--engine ray needs Ray: pip install "fuels\[ray\]"'):
+        build(settings_of(), RAY, PANEL)
+
+
+def test_the_local_engine_does_not_import_ray() -> None:
+    code = "import sys, fuels.runs.run, fuels.cli.run; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,233 @@
+"""Compiling ahead and keeping what was compiled; runs where either cannot be had."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fuels
+from fuels.config import Engine
+from fuels.kernels import jit_cache
+from fuels.kernels.dispatch import kernels
+from fuels.kernels.jit import compiled
+from fuels.training.runtime import set_up
+from helpers.commands import SMALL
+
+# Commands of the command line, one after the other in one process.
+COMMANDS = """
+import sys
+from fuels.cli import main
+for words in {commands!r}:
+    sys.argv = ["fuels", *words]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+BEST = ["run", "--data", "traffic.csv", "--out", "best", *SMALL]
+PAPER = ["run", "--data", "traffic.csv", "--preset", "paper", "--out", "paper", *SMALL]
+SPLIT = ["--split", "10/2/2"]
+
+# Prints every function whose machine code is looked for on disk, and for which types.
+LOOK = """
+import fuels.kernels.jit_cache as kept
+look = kept.KeptCode.load_overload
+def load_overload(self, sig, context):
+    print("looked for", self._name.split(" at ")[0], sig)
+    return look(self, sig, context)
+kept.KeptCode.load_overload = load_overload
+"""
+
+
+def python(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def looked_for(done: subprocess.CompletedProcess[str]) -> set[str]:
+    assert done.returncode == 0, done.stderr
+    return {line for line in done.stdout.splitlines() if line.startswith("looked for")}
+
+
+def test_setting_up_compiles_all_that_a_first_run_needs(csv: str, tmp_path: Path) -> None:
+    """What `python -m fuels.kernels.jit` leaves out would make the first run wait."""
+    package = Path(fuels.__file__).parent
+    holding = {
+        "fuels." + ".".join(file.relative_to(package).with_suffix("").parts)
+        for file in package.rglob("*.py")
+        if "compiled(" in file.read_text() and "import compiled" in file.read_text()
+        if file.parent.name != "bench"
+    }
+    assert "fuels.experts.intervals" in holding
+    script = "import sys, fuels.kernels.jit as c; c.compile_all(); print(*sys.modules)"
+    ahead = python(LOOK + script, tmp_path)
+    assert holding <= set(ahead.stdout.split())
+    commands = [BEST, ["forecast", "best"]]
+    first = looked_for(python(LOOK + COMMANDS.format(commands=commands), tmp_path))
+    assert len(first) > 10
+    assert first <= looked_for(ahead)
+
+
+@pytest.mark.parametrize(
+    ("hide", "environment", "reason"),
+    [
+        ("import sys; sys.modules.update(numba=None, llvmlite=None)", {}, "numba"),
+        ("", {"NUMBA_DISABLE_JIT": "1"}, "NUMBA_DISABLE_JIT is set"),
+    ],
+    ids=["without Numba", "switched off"],
+)
+def test_runs_come_to_their_end_without_a_compiler(
+    hide: str, environment: dict[str, str], reason: str, csv: str, tmp_path: Path
+) -> None:
+    commands = [BEST, [*PAPER, *SPLIT], ["forecast", "best"]]
+    done = python(hide + COMMANDS.format(commands=commands), tmp_path, **environment)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "best" / "summary.json").exists()
+    assert (tmp_path / "paper" / "summary.json").exists()
+    notes = [line for line in done.stderr.splitlines() if "not available" in line]
+    assert len(notes) == 1 and reason in notes[0]
+    assert "Warning" not in done.stderr and "note: " not in done.stderr
+    demand = [*BEST, "--out", "demand", "--set", "engine.kernels=fused"]
+    done = python(hide + COMMANDS.format(commands=[demand]), tmp_path, **environment)
+    assert done.returncode == 1
+    assert "the fused kernels are not available" in done.stderr.splitlines()[-1]
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder of its own for compiled code, and nothing said or given up yet."""
+    monkeypatch.setattr("numba.core.config.CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(jit_cache, "_told", set())
+    monkeypatch.setattr(jit_cache, "_writable", True)
+    return tmp_path
+
+
+def make_double() -> Callable[[Any], Any]:
+    def double(x: float) -> float:
+        return 2.0 * x
+
+    return compiled("f8(f8)")(double)
+
+
+def test_what_was_compiled_is_kept(kept: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        assert make_double()(4.0) == 8.0
+    assert caplog.text.count("compiling kernels, once on this machine") == 1
+    assert len(caplog.records) == 1
+    assert len(list(kept.rglob("*.nbi"))) == len(list(kept.rglob("*.nbc"))) == 1
+
+
+@pytest.mark.parametrize("damaged", ["*.nbi", "*.nbc"])
+@pytest.mark.parametrize("left", [0, 40])
+def test_damaged_code_is_noted_once_and_replaced(
+    damaged: str, left: int, kept: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_double()
+    (file,) = kept.rglob(damaged)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:left])
+    caplog.clear()
+    assert make_double()(4.0) == 8.0
+    (note,) = caplog.records
+    assert str(file.parent) in note.getMessage() and "compiled again" in note.getMessage()
+    assert len(file.read_bytes()) == len(whole)
+    caplog.clear()
+    jit_cache._told.clear()
+    assert make_double()(4.0) == 8.0
+    assert not caplog.records
+
+
+def test_on_a_full_disk_kernels_are_compiled_in_memory(
+    kept: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: object, name: str, data: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("numba.core.caching.IndexDataCacheFile._save_data", full)
+    for _ in range(2):
+        assert make_double()(4.0) == 8.0
+    notes = [record.getMessage() for record in caplog.records]
+    assert sum("cannot be kept ([Errno 28] No space left" in note for note in notes) == 1
+    assert len(notes) == 2  # and that compiling begins
+    assert not [file for file in kept.rglob("*") if file.is_file()]
+
+
+def test_without_a_folder_kernels_are_compiled_in_memory(
+    kept: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
+    for _ in range(2):
+        assert make_double()(4.0) == 8.0
+    (note,) = caplog.records
+    assert "NUMBA_CACHE_DIR names a folder" in note.getMessage()
+
+
+def uses_numba(path: Path) -> bool:
+    text = path.read_text()
+    return "@compiled" in text or "compiled(" in text or "@intrinsic" in text
+
+
+def test_what_is_compiled_into_other_files_is_watched() -> None:
+    """Numba looks at a function's own file: whatever else is compiled into it must be named."""
+    package = Path(fuels.__file__).parent
+    named = {f"fuels.{name.removesuffix('.py').replace('/', '.')}" for name in jit_cache.SHARED}
+    for path in package.rglob("*.py"):
+        if not uses_numba(path) or path.name in ("kernels/jit.py", "kernels/jit_cache.py"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fuels."):
+                module = package.parent / f"{str(node.module).replace('.', '/')}.py"
+                if module.is_file() and uses_numba(module) and module.name != "kernels/jit.py":
+                    assert node.module in named, f"{path.name} is built from {node.module}"
+
+
+def test_another_building_block_makes_kept_code_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three processes: the second finds the code of the first, the third has another block."""
+    script = (
+        LOOK
+        + """
+import fuels.kernels.jit_cache as kept
+kept._building_blocks = lambda: {digest!r}
+found = kept.FunctionCache.load_overload
+def tell(self, sig, context):
+    made = found(self, sig, context)
+    print("found" if made is not None else "not there")
+    return made
+kept.FunctionCache.load_overload = tell
+import fuels.kernels.optimiser
+"""
+    )
+    told = []
+    for digest in ("one", "one", "two"):
+        done = python(script.replace("{digest!r}", repr(digest)), tmp_path,
+                      NUMBA_CACHE_DIR=str(tmp_path / "kept"))  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        told.append({line for line in done.stdout.splitlines() if "looked" not in line})
+    assert told == [{"not there"}, {"found"}, {"not there"}]
+
+
+def test_the_server_of_a_gpu_keeps_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors on a GPU take the plain path; divergences are computed on the CPU all the same."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    try:
+        set_up(Engine(device="cuda", kernels="fused", threads=1))
+        assert kernels("fuels.kernels.divergence") is not None
+    finally:
+        set_up(Engine(threads=1))

@@ -1,0 +1,110 @@
+"""Benchmarks that read run folders: what they refuse, and what they take."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from fuels.config import Engine, Settings, merge
+from fuels.data.loading import load_dataset
+from fuels.data.writers import write_panel
+from fuels.errors import FuelsError
+from fuels.research.study.store import Store, ensure_run
+from fuels.runs.run import run
+from fuels.storage.run_folder import RunFolder
+from helpers.panels import make_panel
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(FOLDER))  # they import each other, as when run as scripts
+
+
+def benchmark(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def settings(path: Path) -> Settings:
+    return merge(
+        Settings(),
+        {
+            "data": {"source": str(path)},
+            "windows": {"split": "6/0/6"},
+            "model": {"hidden": 4},
+            "training": {"rounds": 1},
+        },
+        "test",
+    )
+
+
+def test_windows_of_an_unfinished_run_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "r", Settings(), Engine())
+    words = [sys.executable, str(FOLDER / "windows.py"), str(tmp_path / "r")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr.startswith("windows.py: ") and len(done.stderr.splitlines()) == 1
+    assert "not finished" in done.stderr
+
+
+def test_a_guest_of_the_mixture_is_what_a_run_said(tmp_path: Path) -> None:
+    mixture = benchmark("mixture")
+    path = tmp_path / "p.parquet"
+    write_panel(make_panel(clients=3), path)
+    chosen = settings(path)
+    folder = RunFolder(tmp_path / "r")
+    with pytest.raises(FuelsError, match="no finished run is here"):
+        mixture.forecasts_of(folder.path, load_dataset(chosen))
+    outcome = run(chosen, Engine(threads=1), folder, plots=False)
+    said = mixture.forecasts_of(folder.path, outcome.dataset)
+    np.testing.assert_allclose(said, outcome.forecasts["FUELS"], rtol=1e-5, atol=1e-5)
+    other = load_dataset(merge(chosen, {"windows": {"split": "7/0/5"}}, "test"))
+    with pytest.raises(FuelsError, match="3 clients and 120 test steps"):
+        mixture.forecasts_of(folder.path, other)
+    folder.mixture.touch()
+    with pytest.raises(FuelsError, match="a mixture already"):
+        mixture.forecasts_of(folder.path, outcome.dataset)
+
+
+def test_the_same_mistake_again_and_again(tmp_path: Path) -> None:
+    path = tmp_path / "p.parquet"
+    write_panel(make_panel(clients=3), path)
+    outcome = run(settings(path), Engine(threads=1), RunFolder(tmp_path / "r"), plots=False)
+    method, mse, mean, client, hour = benchmark("bias").measured(tmp_path / "r")
+    assert method == "fuels" and mse == pytest.approx(outcome.scores["FUELS"].means()["mse"])
+    first, last = outcome.dataset.split.part("test")
+    error = outcome.forecasts["FUELS"] - outcome.dataset.series[:, first:last]
+    assert mean == pytest.approx(float(error.mean()), abs=1e-5)
+    assert client == pytest.approx(float((error.mean(axis=1) ** 2).mean()) / mse, abs=1e-4)
+    by_hour = error.reshape(3, -1, 24).mean(axis=1)
+    assert hour == pytest.approx(float((by_hour**2).mean()) / mse, abs=1e-4)
+
+
+def test_a_record_is_trained_again_from_its_own_settings(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "p.parquet"
+    path.parent.mkdir()
+    write_panel(make_panel(clients=3), path)
+    record = ensure_run(settings(path), Engine(threads=1), Store(tmp_path / "first")).record
+    kept = tmp_path / "records" / f"fuels-{record.key}.json"
+    record.write(kept)
+    words = [sys.executable, str(FOLDER / "records.py"), str(kept.parent), "--data", path.parent]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].endswith("| 0.0e+00 | 0.0e+00 | none |")
+    record.mse["FUELS"][0] += 1
+    record.write(kept)
+    store = Store(tmp_path / "again")
+    apart, line = benchmark("records").compare(kept, path.parent, store)
+    assert apart == pytest.approx(1 / 3, abs=1e-5) and "| 1.0e+00 |" in line
+    path.unlink()
+    write_panel(make_panel(clients=2), path)
+    with pytest.raises(FuelsError, match="others now"):
+        benchmark("records").compare(kept, path.parent, Store(tmp_path / "other"))

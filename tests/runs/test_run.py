@@ -1,0 +1,355 @@
+"""Whole runs: the folder they leave, equal results for equal settings, resuming after a kill."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from helpers.panels import make_panel
+from fuels.config import PRESETS, Engine, Settings, merge, read_config
+from fuels.data.panel import Panel
+from fuels.data.sample import Sample, paper_branches
+from fuels.errors import FuelsError
+from fuels.methods.registry import complete
+from fuels.model.network import build_network
+from fuels.runs.build import build
+from fuels.runs.run import origin, run
+from fuels.storage.checkpoint import load_state
+from fuels.storage.run_folder import RunFolder
+
+RESULTS = ("metrics.jsonl", "forecasts.parquet", "models.safetensors", "server.safetensors")
+BOTH = pytest.mark.parametrize("preset", ["paper", "best"])
+
+
+def small(preset: str = "paper", **changes: object) -> Settings:
+    """A small run; of preset best with all that it has, several steps ahead included."""
+    base = merge(Settings(), {"preset": preset, **PRESETS[preset]}, "test")
+    size = {"windows": {"split": "7/2/3"}, "training": {"rounds": 4}, "model": {"hidden": 4}}
+    if preset == "best":
+        size["windows"]["horizon"] = 2
+    return merge(merge(base, size, "test"), changes, "test")
+
+
+def do_run(folder: Path, settings: Settings, panel: Panel, threads: int = 1, **more: object):  # type: ignore[no-untyped-def]
+    engine = Engine(threads=threads)
+    target = RunFolder(folder)
+    return run(settings, engine, target, panel=panel, plots=False, **more)  # type: ignore[arg-type]
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    """All that a run leaves and that does not depend on the clock."""
+    mixed = read_config(folder / "config.toml")[0].mixture.on
+    names = (*RESULTS, "mixture.safetensors", "weights.parquet") if mixed else RESULTS
+    summary = json.loads((folder / "summary.json").read_text())
+    ahead = json.dumps([summary["scores"], summary.get("steps_ahead"), summary.get("mixture")])
+    return {name: (folder / name).read_bytes() for name in names} | {"scores": ahead.encode()}
+
+
+def test_the_run_folder_is_complete(tmp_path: Path, panel: Panel) -> None:
+    outcome = do_run(tmp_path / "r", small(), panel)
+    folder = tmp_path / "r"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["rounds"] == 4 and summary["data"]["clients"] == 5
+    assert set(summary["scores"]) >= {"FUELS", "last value", "ridge", "one period ago"}
+    assert [line["round"] for line in outcome.history] == [1, 2, 3, 4]
+    assert not (folder / "checkpoint.safetensors").exists()
+    frame = pl.read_parquet(folder / "forecasts.parquet")
+    assert frame.columns == ["client", "time", "actual", "forecast"]
+    assert len(frame) == 5 * 3 * 24
+    column = frame.filter(pl.col("client") == "c2")["actual"].to_numpy()
+    np.testing.assert_allclose(column, panel.values[9 * 24 :, 2], rtol=1e-5)
+    assert not (folder / "weights.parquet").exists()  # of experts, and here are none
+    settings, _ = read_config(folder / "config.toml")
+    assert settings == complete(small())
+
+
+def test_summary_counts_what_the_paper_counts(tmp_path: Path) -> None:
+    outcome = do_run(
+        tmp_path / "r",
+        Settings(training=replace(small().training, rounds=2)),
+        make_panel(clients=4),
+    )
+    sent = outcome.summary["per_client_and_round"]
+    assert sent["numbers_up"] == 6144
+    assert sent["bytes_up"] == 4 * 6144
+    assert sent["numbers_down"] == 2 * 6144
+    assert outcome.summary["parameters_per_client"] == 100865
+
+
+@BOTH
+@pytest.mark.parametrize("method", ["fuels", "fedavg", "solo"])
+def test_same_seed_same_bytes(tmp_path: Path, panel: Panel, method: str, preset: str) -> None:
+    for name in "ab":
+        do_run(tmp_path / name, small(preset, method=method), panel)
+    assert results(tmp_path / "a") == results(tmp_path / "b")
+    do_run(tmp_path / "c", small(preset, method=method, seed=1), panel)
+    same = results(tmp_path / "a").items() & results(tmp_path / "c").items()
+    assert {name for name, _ in same} <= {"server.safetensors"}  # Solo has nothing on a server
+
+
+@BOTH
+def test_threads_and_client_order_change_nothing(tmp_path: Path, preset: str) -> None:
+    panel, settings = make_panel(clients=19), small(preset)
+    do_run(tmp_path / "one", settings, panel, threads=1)
+    do_run(tmp_path / "two", settings, panel, threads=2)
+    do_run(tmp_path / "five", settings, panel, threads=5)
+    do_run(tmp_path / "shuffled", settings, panel.take(np.random.default_rng(1).permutation(19)))
+    for name in ("two", "five", "shuffled"):
+        assert results(tmp_path / name) == results(tmp_path / "one")
+
+
+@pytest.mark.parametrize("method", ["fuels", "fedavg"])
+def test_selection_trains_a_share(tmp_path: Path, method: str) -> None:
+    settings = small(method=method, training={"selection": 0.5})
+    outcome = do_run(tmp_path / "r", settings, make_panel(clients=6))
+    assert [line["clients"] for line in outcome.history] == [6, 3, 3, 3]
+
+
+def test_late_joiners(tmp_path: Path) -> None:
+    """Absent at first, they train in the round they join and get prototypes from the next one."""
+    # A low percentile calls few alike, so that everybody has somebody unlike it.
+    settings = small(training={"late": "0.5@3"}, options={"beta": 10})
+    outcome = do_run(tmp_path / "r", settings, make_panel(clients=10))
+    assert [line["clients"] for line in outcome.history] == [5, 5, 10, 10]
+    down = [line["numbers_down"] for line in outcome.history]
+    size = 2 * 24 * 8
+    assert down[0] == 0 and down[2] == size / 2 and down[3] == size
+
+
+@BOTH
+@pytest.mark.parametrize("clients", [1, 2])
+def test_too_few_clients_warn_once_and_go_on(tmp_path: Path, clients: int, preset: str) -> None:
+    with pytest.warns(UserWarning, match="nothing to share") as seen:
+        outcome = do_run(tmp_path / "r", small(preset), make_panel(clients=clients))
+    assert len([w for w in seen if "nothing to share" in str(w.message)]) == 1
+    assert np.isfinite(outcome.summary["scores"]["FUELS"]["mse"])
+
+
+@BOTH
+def test_equal_clients_warn_and_go_on(tmp_path: Path, preset: str) -> None:
+    panel = make_panel(clients=1)
+    same = replace(panel, values=np.repeat(panel.values, 4, axis=1), ids=("a", "b", "c", "d"))
+    with pytest.warns(UserWarning, match="nothing to share"):
+        outcome = do_run(tmp_path / "r", small(preset), same)
+    assert np.isfinite(outcome.summary["scores"]["FUELS"]["mse"])
+
+
+def test_without_validation_the_last_model_is_kept(tmp_path: Path, panel: Panel) -> None:
+    outcome = do_run(tmp_path / "r", small(windows={"split": "8/0/3"}), panel)
+    assert outcome.summary["kept_model"] == "last"
+    assert outcome.history[-1]["val_mse"] is None
+
+
+def test_a_client_silent_in_validation_keeps_its_last_model(tmp_path: Path) -> None:
+    panel = make_panel(clients=4)
+    panel.values[7 * 24 : 9 * 24, 2] = np.nan
+    do_run(tmp_path / "r", small(), panel)
+    models = load_state(tmp_path / "r" / "models.safetensors")[0]["model/decoder"]
+    start = build_network("gru", 4, Sample(paper_branches(24, 3, 3), 24)).initial(0)["decoder"]
+    assert all(np.abs(row - start).max() > 1e-4 for row in models)
+
+
+def test_late_joiners_do_not_fool_early_stopping(tmp_path: Path) -> None:
+    """The mean error jumps when others join: that is no reason to stop."""
+    settings = small(training={"rounds": 12, "patience": 2, "late": "0.5@6"})
+    outcome = do_run(tmp_path / "r", settings, make_panel(clients=6))
+    assert len(outcome.history) > 8
+
+
+def test_two_runs_cannot_share_a_folder(tmp_path: Path, panel: Panel) -> None:
+    folder = RunFolder(tmp_path / "r")
+    with folder.held(), pytest.raises(FuelsError, match="another process"):
+        run(small(), Engine(threads=1), RunFolder(tmp_path / "r"), panel=panel, plots=False)
+
+
+def test_changed_settings_are_refused_on_resume(tmp_path: Path, panel: Panel) -> None:
+    settings, engine = small(), Engine(threads=1)
+    folder = RunFolder.create(tmp_path / "r", settings, engine)
+    with build(settings, engine, panel) as job:
+        done = job.loop.step()
+        arrays, facts = job.loop.state()
+        folder.save(done, arrays, {**facts, **origin(job)})
+    with pytest.raises(FuelsError, match="settings have changed"):
+        run(small(options={"tau": 1}), engine, folder, panel=panel, resume=True, plots=False)
+
+
+def test_early_stopping(tmp_path: Path, panel: Panel) -> None:
+    settings = small(training={"rounds": 60, "patience": 2, "learning_rate": 0.3})
+    outcome = do_run(tmp_path / "r", settings, panel)
+    val = [line["val_mse"] for line in outcome.history]
+    assert len(val) < 60 and min(val) == val[-3]
+
+
+def test_warm_start_begins_where_the_other_ended(tmp_path: Path, panel: Panel) -> None:
+    do_run(tmp_path / "first", small(training={"rounds": 30, "keep": "last"}), panel)
+    cold = do_run(tmp_path / "cold", small(training={"rounds": 1}), panel)
+    warm = do_run(
+        tmp_path / "warm",
+        small(training={"rounds": 1, "warm_start": str(tmp_path / "first")}),
+        panel,
+    )
+    loss = "loss_prediction"
+    assert warm.history[0][loss] < 0.7 * cold.history[0][loss]
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path, panel: Panel) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "note.txt").write_text("mine")
+    with pytest.raises(FuelsError, match="not empty"):
+        do_run(tmp_path / "r", small(), panel)
+    assert (tmp_path / "r" / "note.txt").read_text() == "mine"
+
+
+def test_other_data_are_refused_on_resume(tmp_path: Path, panel: Panel) -> None:
+    settings, engine = small(), Engine(threads=1)
+    folder = RunFolder(tmp_path / "r")
+
+    class Stop:
+        def on_round(self, done: object) -> None:
+            raise KeyboardInterrupt
+
+    class Watch:
+        def __enter__(self) -> Stop:
+            return Stop()
+
+        def __exit__(self, *_: object) -> None:
+            return None
+
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, engine, folder, panel=panel, watch=lambda *_: Watch(), plots=False)
+    other = replace(panel, values=panel.values + 1e-3 * np.arange(5))
+    with pytest.raises(FuelsError, match="data have changed"):
+        run(settings, engine, folder, panel=other, resume=True, plots=False)
+    run(settings, engine, folder, panel=panel, resume=True, plots=False)
+    do_run(tmp_path / "whole", settings, panel)
+    assert results(tmp_path / "r") == results(tmp_path / "whole")
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path, panel: Panel, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """When a checkpoint cannot be written the run stops in words, and the one before is intact."""
+    import fuels.storage.checkpoint as checkpoint
+
+    settings, engine = small(), Engine(threads=1)
+    folder = RunFolder(tmp_path / "r")
+    real, calls = checkpoint.write_arrays, []
+
+    def full(*args: object, **kwargs: object) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        real(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(checkpoint, "write_arrays", full)
+    with pytest.raises(FuelsError, match="No space left on device"):
+        run(settings, engine, folder, panel=panel, plots=False)
+    assert load_state(folder.checkpoint)[1]["round"] == 2
+    run(settings, engine, folder, panel=panel, resume=True, plots=False)
+    do_run(tmp_path / "whole", settings, panel)
+    assert results(tmp_path / "r") == results(tmp_path / "whole")
+
+
+def test_rounds_without_a_checkpoint_are_trained_again(
+    tmp_path: Path, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where saving is slow only the first round and the last are saved: the end is the same."""
+    import fuels.storage.checkpoint as checkpoint
+
+    monkeypatch.setattr("fuels.storage.journal.QUICK", -1.0)
+    monkeypatch.setattr("fuels.runs.run.SAVING", 1e-9)
+    settings, engine, folder = small(), Engine(threads=1), RunFolder(tmp_path / "r")
+    real = checkpoint.write_arrays
+
+    def stopping(*given: Any) -> None:
+        real(*given)
+        if len(folder.history()) == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(checkpoint, "write_arrays", stopping)
+        run(settings, engine, folder, panel=panel, plots=False)
+    assert load_state(folder.checkpoint)[1]["round"] == 1 and len(folder.history()) == 4
+    run(settings, engine, folder, panel=panel, resume=True, plots=False)
+    do_run(tmp_path / "whole", settings, panel)
+    assert results(tmp_path / "r") == results(tmp_path / "whole")
+
+
+def _train(folder: Path, settings: Settings) -> None:
+    warnings.simplefilter("ignore")
+    target = RunFolder(folder)
+    resume = target.config.exists()
+    panel = make_panel(clients=8)
+    run(settings, Engine(threads=1), target, panel=panel, resume=resume, plots=False)
+
+
+@BOTH
+def test_twenty_kills_end_bit_identical(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str
+) -> None:
+    """Killed with -9 at random moments, in checkpoints and while the results are written."""
+    settings = small(preset, training={"rounds": 12, "selection": 0.13}, model={"hidden": 24})
+    # Processes are forked from one that has only imported, so they start within a moment.
+    here = Path(__file__).parent
+    places = [str(here), str(here.parent), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fuels.runs.run", "fuels.kernels.encoding", "test_run"])
+
+    def train(folder: Path, rounds: int | None = None, delay: float = 0.0) -> bool:
+        """Train in a process of its own; killed some time after a round; whether it was killed."""
+        process = context.Process(target=_train, args=(folder, settings))
+        process.start()
+        log = folder / "metrics.jsonl"
+        while rounds is not None and process.is_alive():
+            if (len(log.read_bytes().splitlines()) if log.exists() else 0) >= rounds:
+                time.sleep(delay)
+                process.kill()
+                break
+            time.sleep(0.001)
+        process.join(120)
+        assert process.exitcode in (0, -signal.SIGKILL)
+        return process.exitcode != 0
+
+    assert not train(tmp_path / "whole")
+    moments = random.Random(5)
+    kills = 0
+    for attempt in range(40):
+        folder = tmp_path / f"r{attempt}"
+        rounds = moments.choice([*range(12), 12, 12, 12])  # after the last one all is written
+        kills += train(folder, rounds, moments.uniform(0, 0.3 if rounds == 12 else 0.05))
+        if not (folder / "summary.json").exists():
+            assert not train(folder)
+        assert results(folder) == results(tmp_path / "whole"), f"attempt {attempt}"
+        if kills == 20:
+            return
+    pytest.fail(f"only {kills} of 40 processes could be killed before they ended")
+
+
+def test_a_lost_checkpoint_does_not_cost_the_log(tmp_path: Path, panel: Panel) -> None:
+    """One line without a checkpoint is what a kill in the first round leaves; two are a loss."""
+    settings, engine = small(), Engine(threads=1)
+    folder = RunFolder.create(tmp_path / "r", settings, engine)
+    folder.metrics.write_text('{"round": 1}\n{"round": 2}\n')
+    with pytest.raises(FuelsError, match=r"checkpoint\.safetensors: is missing, though metrics"):
+        run(settings, engine, folder, panel=panel, resume=True, plots=False)
+    assert len(folder.history()) == 2
+    folder.metrics.write_text('{"round": 1}\n')
+    run(settings, engine, folder, panel=panel, resume=True, plots=False)
+    assert len(folder.history()) == 4
+
+
+def test_a_client_without_activity_in_the_test_part_is_noted(tmp_path: Path, panel: Panel) -> None:
+    panel.values[9 * 24 :, 2] = 7.0
+    with pytest.warns(UserWarning, match="^c2 takes part, but its errors say little"):
+        do_run(tmp_path / "r", small(training={"rounds": 1}), panel)
