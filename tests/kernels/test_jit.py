@@ -185,14 +185,14 @@ def uses_numba(path: Path) -> bool:
 def test_what_is_compiled_into_other_files_is_watched() -> None:
     """Numba looks at a function's own file: whatever else is compiled into it must be named."""
     package = Path(fuels.__file__).parent
-    named = {f"fuels.{name.removesuffix('.py').replace('/', '.')}" for name in jit_cache.SHARED}
+    named = {f"fuels.kernels.{name.removesuffix('.py')}" for name in jit_cache.SHARED}
     for path in package.rglob("*.py"):
-        if not uses_numba(path) or path.name in ("kernels/jit.py", "kernels/jit_cache.py"):
+        if not uses_numba(path) or path.name in ("jit.py", "jit_cache.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fuels."):
                 module = package.parent / f"{str(node.module).replace('.', '/')}.py"
-                if module.is_file() and uses_numba(module) and module.name != "kernels/jit.py":
+                if module.is_file() and uses_numba(module) and module.name != "jit.py":
                     assert node.module in named, f"{path.name} is built from {node.module}"
 
 
