@@ -30,8 +30,9 @@ from fuels.bench.eager import Model, Start, fedavg_epoch, flat, fuels_epoch, new
 from fuels.bench.process import Answer, Desk, Order, RivalProcess
 from fuels.bench.work import Given, Sizes
 from fuels.federation.ray_transport import CLUSTER, QUIET
+from fuels.version import not_installed
 
-MISSING = 'Flower is not installed: pip install "fuels[bench]"'
+MISSING = not_installed("Flower", "bench")
 ENVIRONMENT = {
     **QUIET,
     CLUSTER: "0",
