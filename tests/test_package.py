@@ -145,7 +145,7 @@ def test_such_a_file_would_be_found() -> None:
         f"pipx run {name}",
     ):
         assert ELSEWHERE.search(text), text
-    for text in (not_installed("Ray", "ray"), f"pip install './{WHEEL}[flower]'", 'fuels["mse"]'):
+    for text in (not_installed("Ray", "ray"), f"pip install './{WHEEL}[flower]'", f"{name}['mse']"):
         assert not ELSEWHERE.search(text), text
 
 
