@@ -197,7 +197,7 @@ def test_hdf5_without_h5py_says_what_to_install(tmp_path, monkeypatch):
 
     (tmp_path / "x.h5").write_bytes(b"x")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(FuelsError, match=r"fuels\[hdf5\]"):
+    with pytest.raises(FuelsError, match=r"fuels-forecast\[hdf5\]"):
         read_panel(tmp_path / "x.h5")
 
 

@@ -270,7 +270,7 @@ def test_free_days_are_weekends_and_holidays() -> None:
 
 def test_country_holidays_need_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "holidays", None)
-    with pytest.raises(FuelsError, match=r"fuels\[calendar\]"):
+    with pytest.raises(FuelsError, match=r"fuels-forecast\[calendar\]"):
         country_holidays("IT", [2013])
 
 

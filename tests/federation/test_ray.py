@@ -90,7 +90,7 @@ class Scripted(Fuels):
 def ray() -> Iterator[Any]:
     """One Ray for all tests: a transport uses the one it finds, and leaves it running."""
     if find_spec("ray") is None:
-        pytest.skip("Ray is not installed: it comes with the extra fuels[ray]")
+        pytest.skip("Ray is not installed: it comes with the extra ray")
     started, _ = connect(replace(RAY, threads=4))
     started.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     yield started
@@ -325,7 +325,9 @@ def test_an_address_without_a_cluster_is_refused_at_once(address: str, message: 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(FuelsError, match=r'--engine ray needs Ray: pip install "fuels\[ray\]"'):
+    with pytest.raises(
+        FuelsError, match=r'--engine ray: Ray is not installed: pip install "fuels-forecast\[ray\]"'
+    ):
         build(settings_of(), RAY, PANEL)
 
 

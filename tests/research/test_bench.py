@@ -153,7 +153,9 @@ def test_a_race_without_rivals_has_all_keys(monkeypatch: pytest.MonkeyPatch) -> 
     assert found["turns"] == 2
     assert sum(line.startswith("turn ") for line in said) == 2
     assert found["skipped"].keys() == {"flower", "pfl"}
-    assert all('pip install "fuels[bench]"' in reason for reason in found["skipped"].values())
+    assert all(
+        'pip install "fuels-forecast[bench]"' in reason for reason in found["skipped"].values()
+    )
 
 
 def test_a_race_ends_in_time() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.commands import Fuels
 from fuels.config import Settings, merge
 from fuels.data.loading import load_dataset
 from fuels.evaluation.references import references
 from fuels.evaluation.scores import score
+from helpers.commands import Fuels
 
 
 def milan(real_data: Path, **changes: object) -> Settings:

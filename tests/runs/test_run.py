@@ -17,7 +17,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from helpers.panels import make_panel
 from fuels.config import PRESETS, Engine, Settings, merge, read_config
 from fuels.data.panel import Panel
 from fuels.data.sample import Sample, paper_branches
@@ -28,6 +27,7 @@ from fuels.runs.build import build
 from fuels.runs.run import origin, run
 from fuels.storage.checkpoint import load_state
 from fuels.storage.run_folder import RunFolder
+from helpers.panels import make_panel
 
 RESULTS = ("metrics.jsonl", "forecasts.parquet", "models.safetensors", "server.safetensors")
 BOTH = pytest.mark.parametrize("preset", ["paper", "best"])

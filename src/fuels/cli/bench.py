@@ -34,8 +34,8 @@ def bench_command(
     """Measure the training against eager PyTorch, Flower's simulation, pfl and the hardware.
 
     All do the same work on the same synthetic data with the same number of threads, in turns.
-    Close other programs first. Flower and pfl take part where they are installed:
-    pip install "fuels\\[bench]".
+    Close other programs first. Flower and pfl take part if they are installed; the
+    extra `bench` brings both.
     """
     from rich.console import Console
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fuels.errors import FuelsError
+from fuels.version import not_installed
 
 server_app = typer.Typer(help="The server of a federation.", no_args_is_help=True)
 site_app = typer.Typer(help="A site of a federation.", no_args_is_help=True)
@@ -40,7 +41,7 @@ def need_flower() -> None:
     if "--help" in sys.argv or "-h" in sys.argv:
         return
     if not all(importlib.util.find_spec(name) for name in ("flwr", "cryptography")):
-        raise FuelsError("Flower is not installed here; install it: pip install 'fuels[flower]'")
+        raise FuelsError(not_installed("Flower", "flower"))
 
 
 @server_app.command("start")

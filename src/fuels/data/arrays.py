@@ -22,6 +22,7 @@ from fuels.data.panel import Floats, Panel
 from fuels.data.tables import id_texts
 from fuels.data.times import read_times
 from fuels.errors import FuelsError
+from fuels.version import not_installed
 
 _IDS = ("ids", "id", "client", "clients", "unique_id", "cell_id", "sensor_id", "station_id")
 
@@ -136,9 +137,7 @@ def read_hdf5(path: Path, timezone: str | None) -> Panel:
     try:
         import h5py
     except ImportError:
-        raise FuelsError(
-            f"{place}: reading HDF5 needs h5py: install it with pip install 'fuels[hdf5]'"
-        ) from None
+        raise FuelsError(f"{place}: {not_installed('h5py', 'hdf5')}") from None
     try:
         with h5py.File(path, "r") as file:
             groups = [g for g in file.values() if _is_frame(g, h5py.Dataset)]

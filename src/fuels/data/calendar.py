@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
+from fuels.version import not_installed
 
 Floats = NDArray[np.float64]
 MOST_SLOTS = 48  # a period is told apart in at most this many times
@@ -127,7 +128,7 @@ def country_holidays(country: str, years: Iterable[int]) -> Calendar:
         package: Any = importlib.import_module("holidays")
     except ImportError:
         raise FuelsError(
-            f"the holidays of {country} need the package 'holidays': install fuels[calendar], or"
+            f"the holidays of {country}: {not_installed('the package holidays', 'calendar')}, or"
             " give the dates yourself"
         ) from None
     code, _, part = country.partition("-")

@@ -30,6 +30,7 @@ from fuels.federation.transport import Failure, Reply
 from fuels.methods.base import Method
 from fuels.methods.messages import Download, Upload
 from fuels.training.runtime import available_cores, set_up
+from fuels.version import not_installed
 
 State = dict[str, NDArray[Any]]
 
@@ -289,7 +290,7 @@ def import_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise FuelsError('--engine ray needs Ray: pip install "fuels[ray]"') from None
+        raise FuelsError(f"--engine ray: {not_installed('Ray', 'ray')}") from None
     return ray
 
 

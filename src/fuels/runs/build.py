@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass
 
 from fuels.config import Engine, Settings, check, check_engine
-from fuels.data.periodicity import find_cycle
 from fuels.data.loading import load_dataset
-from fuels.data.newcomers import LEAST as NEW_LEAST
-from fuels.data.loading import load_dataset
-from fuels.data.newcomers import shortened
 from fuels.data.panel import Panel
-from fuels.data.readers import read_panel
 from fuels.data.sample import sample_of
-from fuels.data.synthetic import synthesise
-from fuels.data.windows import Dataset, prepare
+from fuels.data.windows import Dataset
 from fuels.federation.loop import Loop
 from fuels.federation.ray import RayTransport
 from fuels.federation.site import Site
 from fuels.federation.transport import LocalTransport, OwnSites
-from fuels.methods.registry import build_method, complete
 from fuels.methods.base import Facts, Method
+from fuels.methods.registry import build_method, complete
 from fuels.model.network import build_network
-from fuels.training.runtime import set_up
 from fuels.training.groups import Optimiser
+from fuels.training.runtime import set_up
+
 
 def make_method(settings: Settings, dataset: Dataset, secret: bytes = b"") -> Method:
     method = method_for(settings, train_periods(dataset), secret)

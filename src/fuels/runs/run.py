@@ -14,23 +14,23 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from fuels.runs.build import Job, build, fingerprint
 from fuels.config import Engine, Settings, to_dict
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.experts.intervals import Bands
-from fuels.storage.checkpoint import save_state
-from fuels.federation.loop import BYTES, Watcher
-from fuels.storage.tables import in_zone, write_table
 from fuels.evaluation.evaluate import Evaluation, evaluate
-from fuels.methods.messages import Download
+from fuels.evaluation.outcome import MixtureOutcome, Outcome, own_rows
+from fuels.evaluation.scores import share_better
+from fuels.experts.intervals import Bands
+from fuels.federation.loop import BYTES, Watcher
 from fuels.methods.base import MODEL
+from fuels.methods.messages import Download
+from fuels.runs.build import Job, build, fingerprint
+from fuels.storage.checkpoint import save_state
 from fuels.storage.models import PersonalModels, load_models, personal_models, save_models
 from fuels.storage.run_folder import RunFolder
-from fuels.evaluation.outcome import MixtureOutcome, Outcome, own_rows
+from fuels.storage.tables import in_zone, write_table
 from fuels.training.runtime import peak_memory_mb
-from fuels.evaluation.scores import share_better
 from fuels.version import __version__
 
 Tell = Callable[[str], AbstractContextManager[Any]]

@@ -14,7 +14,7 @@ from fuels.federation.flower.bundle import update_app
 from fuels.federation.flower.found import found
 from fuels.federation.flower.launch import new_run
 from fuels.federation.flower.parties import ServerFolder
-from fuels.version import __version__
+from fuels.version import DISTRIBUTION, __version__
 
 pytest.importorskip("flwr")
 
@@ -62,7 +62,7 @@ def test_a_run_is_submitted_with_the_app_of_this_version(
 
     monkeypatch.setattr(commands, "call", call)
     assert steward.submit(older) == ""
-    assert submitted == [[f"fuels[flower]=={__version__}"]]
+    assert submitted == [[f"fuels-forecast[flower]=={__version__}"]]
     assert accepted(older, run)["training.rounds"] == Settings().training.rounds
 
 
@@ -74,8 +74,17 @@ def test_the_server_writes_it_when_it_starts(
     monkeypatch.setattr(steward, "end_with_parent", lambda: None)
     monkeypatch.setattr("sys.argv", ["steward", str(older.path)])
     steward.main()
-    assert project(older)["project"]["dependencies"] == [f"fuels[flower]=={__version__}"]
+    assert project(older)["project"]["dependencies"] == [f"fuels-forecast[flower]=={__version__}"]
     assert "rounds" in project(older)["tool"]["flwr"]["app"]["config"]["training"]
+
+
+def test_an_app_that_pins_the_former_name_is_rewritten(older: ServerFolder) -> None:
+    """On the package index that name is somebody else's package."""
+    file = older.app / "pyproject.toml"
+    update_app(older)
+    file.write_text(file.read_text().replace(DISTRIBUTION, "fuels"))
+    update_app(older)
+    assert project(older)["project"]["dependencies"] == [f"fuels-forecast[flower]=={__version__}"]
 
 
 def test_an_app_of_this_version_stays_as_its_operator_left_it(older: ServerFolder) -> None:

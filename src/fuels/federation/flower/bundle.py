@@ -16,7 +16,7 @@ import tomli_w
 from fuels.config import Settings
 from fuels.federation.flower.commands import run_config
 from fuels.federation.flower.parties import ServerFolder, log
-from fuels.version import __version__
+from fuels.version import __version__, requirement
 
 
 def write_app(folder: Path) -> None:
@@ -61,7 +61,7 @@ def _project() -> dict[str, Any]:
             "version": "1.0.0",
             "description": "Personal traffic forecasters, learned together on prototypes",
             "license": "Apache-2.0",
-            "dependencies": [f"fuels[flower]=={__version__}"],
+            "dependencies": [f"{requirement('flower')}=={__version__}"],
         },
         "tool": {
             "hatch": {"build": {"targets": {"wheel": {"packages": ["."]}}}},

@@ -17,6 +17,7 @@ import tomli_w
 from fuels.config import Settings, to_dict
 from fuels.errors import FuelsError
 from fuels.federation.flower.parties import ServerFolder, SiteFolder
+from fuels.version import not_installed
 
 CONNECTION = "fuels"  # the name of the server in Flower's config.toml
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -28,7 +29,7 @@ def program(name: str) -> str:
     """Flower's commands stand beside the Python that runs this."""
     path = Path(sys.executable).parent / name
     if not path.exists():
-        raise FuelsError(f"{name} is not installed; pip install 'fuels[flower]'")
+        raise FuelsError(not_installed(name, "flower"))
     return str(path)
 
 

@@ -38,8 +38,9 @@ from fuels.research.bench.eager import (
 )
 from fuels.research.bench.process import Answer, Desk, Order, RivalProcess
 from fuels.research.bench.work import Given, Sizes
+from fuels.version import not_installed
 
-MISSING = 'Flower is not installed: pip install "fuels[bench]"'
+MISSING = not_installed("Flower", "bench")
 ENVIRONMENT = {
     **QUIET,
     CLUSTER: "0",

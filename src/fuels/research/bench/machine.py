@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fuels.training.runtime import available_cores
+from fuels.version import __version__
 
-PACKAGES = ("fuels", "torch", "numba", "numpy", "scipy", "flwr", "ray", "pfl")
+PACKAGES = ("torch", "numba", "numpy", "scipy", "flwr", "ray", "pfl")
 
 
 def describe_machine() -> dict[str, Any]:
@@ -37,7 +38,7 @@ def processor() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of the packages that decide the figures; those not installed are left out."""
-    found = {}
+    found = {"fuels": __version__}
     for package in PACKAGES:
         try:
             found[package] = version(package)

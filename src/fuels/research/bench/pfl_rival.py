@@ -24,8 +24,9 @@ from torch.nn import functional
 from fuels.research.bench.eager import Model, Start, flat
 from fuels.research.bench.process import Answer, Desk, Order, RivalProcess
 from fuels.research.bench.work import PERIOD, Given, Sizes
+from fuels.version import not_installed
 
-MISSING = 'pfl is not installed: pip install "fuels[bench]"'
+MISSING = not_installed("pfl", "bench")
 NEVER = 10**9
 
 

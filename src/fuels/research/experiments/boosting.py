@@ -6,7 +6,7 @@ weekday, whether the day is free, and the client as a category; values are on ea
 scale, as everywhere else. Nothing is chosen on test days: the size of the trees is fixed, and both
 the target (the value, or its change against the last one) and the number of trees are those with
 the least error on the last part of training, from a model that has not seen it. Then the model is
-fitted anew on all of training. LightGBM is optional: `fuels[boosting]`.
+fitted anew on all of training. LightGBM is optional: the extra `boosting`.
 """
 
 from __future__ import annotations

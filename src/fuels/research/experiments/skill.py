@@ -25,6 +25,7 @@ from fuels.research.experiments.base import TRIO, Budget, Context, Experiment, R
 from fuels.research.experiments.grid import Variant, dots, study, title_of, wide_table
 from fuels.research.study.compare import Comparison, Errors, Floats, Row, general_notes
 from fuels.research.study.record import Record
+from fuels.version import not_installed
 
 PAPER, BEST, ALONE, EXPERT = (
     "FUELS, preset paper",
@@ -325,7 +326,7 @@ def remarks(context: Context, found: Mapping[str, Skill]) -> list[str]:
         *target_remark(context, found),
     ]
     if not skill.pooled:
-        said.append("There is no row for pooled data: LightGBM is not installed (fuels[boosting]).")
+        said.append(f"There is no row for pooled data: {not_installed('LightGBM', 'boosting')}.")
         return said
     trees = [fitted.trees for one in found.values() for fitted in one.pooled]
     change = [fitted.change for one in found.values() for fitted in one.pooled]
