@@ -307,16 +307,16 @@ def stop_command(folder: ServerDir, show: Show = False) -> None:
     from fuels.federation.flower.steward import ACTIVE, is_busy, standing
 
     server = ServerFolder(folder)
-    extra = commands.server_environment(server)
     found = standing(server)
     number = str(found.get("flower_run", ""))
     if show:
+        extra = commands.server_environment(server)
         typer.echo(commands.shown(commands.stop_run(number or "RUN_ID"), extra))
         return
     rest = others(server, found)
     if found.get("state") in ACTIVE:
         Current(server).write(state="stopped", reason="stopped by fuels federation stop")
-        answer = commands.call(commands.stop_run(number), extra)
+        answer = commands.call(commands.stop_run(number), server)
         if not answer.get("success") and is_busy(server):  # it may have ended by itself meanwhile
             raise FuelsError(f"Flower did not stop the run: {answer.get('error-message', '')}")
         typer.echo(f"run {found['run']} is stopped; --resume takes it up after its last round")
@@ -326,7 +326,7 @@ def stop_command(folder: ServerDir, show: Show = False) -> None:
     if not rest:
         raise FuelsError(f"{server.path}: no run is in progress")
     for other in rest:
-        answer = commands.call(commands.stop_run(other), extra)
+        answer = commands.call(commands.stop_run(other), server)
         if not answer.get("success"):
             reason = answer.get("error-message", "")
             raise FuelsError(f"Flower did not stop its run {other}: {reason}")

@@ -30,8 +30,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.operations
-def test_it_trains_compares_and_leaves_nothing_behind_within_three_minutes(place: Path) -> None:
-    """As somebody types it, with three sites and five rounds."""
+def test_it_trains_compares_and_leaves_nothing_behind_within_three_minutes(
+    place: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As somebody types it, with three sites and five rounds, in the parent of a clone."""
+    clone = tmp_path_factory.mktemp("parent") / "fuels"
+    clone.mkdir()
+    (clone / "pyproject.toml").write_text('[project]\nname = "fuels"\n')
+    monkeypatch.chdir(clone.parent)
     result = runner.invoke(federation_app, ["demo", "--json"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

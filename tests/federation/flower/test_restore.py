@@ -139,7 +139,7 @@ def test_folders_are_lost_and_made_again_with_what_the_founder_keeps(running: Cl
 def test_a_run_of_plain_flwr_run_is_seen_and_stopped(running: Cluster) -> None:
     server = running.server
     command = commands.start_run(server, commands.inline(settings(rounds=50)))
-    answer = commands.call(command, commands.server_environment(server))
+    answer = commands.call(command, server)
     assert answer.get("success"), answer
     number = str(answer["run-id"])
     run = f"flower-{number}"

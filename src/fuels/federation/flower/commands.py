@@ -19,7 +19,11 @@ from fuels.errors import FuelsError
 from fuels.federation.flower.parties import ServerFolder, SiteFolder
 from fuels.version import not_installed
 
-CONNECTION = "fuels"  # the name of the server in Flower's config.toml
+# The name of the server in Flower's config.toml. Flower reads it as the path of an app where the
+# working directory has a project of that name, so it is one that no folder has.
+CONNECTION = "fuels:server"
+# Python without the working directory in its path: a `fuels` there would be taken for this package.
+MODULE = [sys.executable, "-P", "-m"]
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 ENV = "/usr/bin/env"  # a unit file wants the whole path of what it starts
 HASTE = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; Flower's default is one
@@ -64,17 +68,17 @@ def superlink(folder: ServerFolder) -> list[str]:
 
 def door(folder: ServerFolder) -> list[str]:
     """Not Flower's: what stands between the network and the SuperLink."""
-    return [sys.executable, "-m", "fuels.federation.flower.door", str(folder.path)]
+    return [*MODULE, "fuels.federation.flower.door", str(folder.path)]
 
 
 def steward(folder: ServerFolder) -> list[str]:
     """Not Flower's: what registers the sites' keys and takes up a run that was cut off."""
-    return [sys.executable, "-m", "fuels.federation.flower.steward", str(folder.path)]
+    return [*MODULE, "fuels.federation.flower.steward", str(folder.path)]
 
 
 def clerk(folder: SiteFolder) -> list[str]:
     """Not Flower's: what has the models loaded and answers for the processes of the SuperNode."""
-    return [sys.executable, "-m", "fuels.federation.flower.clerk", str(folder.path)]
+    return [*MODULE, "fuels.federation.flower.clerk", str(folder.path)]
 
 
 def supernode(folder: SiteFolder, data: str, port: int) -> list[str]:
@@ -176,7 +180,9 @@ def write_connection(folder: ServerFolder) -> None:
             },
         }
     }
-    (folder.home / "config.toml").write_text(tomli_w.dumps(content), encoding="utf-8")
+    temporary = folder.home / f"config.toml.{os.getpid()}.tmp"
+    temporary.write_text(tomli_w.dumps(content), encoding="utf-8")
+    temporary.replace(folder.home / "config.toml")  # whole at any time: other commands may read it
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -189,11 +195,21 @@ def shown(command: Sequence[str], extra: Mapping[str, str]) -> str:
     return shlex.join([ENV, *(f"{key}={value}" for key, value in extra.items()), *command])
 
 
-def call(command: Sequence[str], extra: Mapping[str, str], timeout: float = 60) -> dict[str, Any]:
-    """Run one of Flower's commands that answer in JSON; {"success": false, ...} if it failed."""
+def call(command: Sequence[str], folder: ServerFolder, timeout: float = 60) -> dict[str, Any]:
+    """Run one of Flower's commands that answer in JSON; {"success": false, ...} if it failed.
+
+    It runs in Flower's own folder. Flower looks for apps in the working directory, and may rewrite
+    the pyproject.toml of one it finds.
+    """
+    write_connection(folder)
     try:
         done = subprocess.run(
-            command, env=environment(extra), capture_output=True, text=True, timeout=timeout
+            command,
+            cwd=folder.home,
+            env=environment(server_environment(folder)),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
         )
     except subprocess.TimeoutExpired:
         return {"success": False, "error-message": f"no answer within {timeout:g} s"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from fuels.storage.run_folder import RunFolder
 
 PATIENCE = 90.0  # seconds until the server answers
 ENDING = 20.0  # seconds that a process has to end
-LAUNCH = [sys.executable, "-m", "fuels.federation.flower.launch"]
+LAUNCH = [*commands.MODULE, "fuels.federation.flower.launch"]
 
 
 class Processes:

@@ -17,13 +17,13 @@ def register_keys(folder: ServerFolder) -> bool:
 
     Returns whether all was done that can be done; what Flower failed at may be tried again.
     """
-    extra, done = commands.server_environment(folder), True
+    done = True
     sites = {name: key_of(line) for name, line in folder.config.sites.items()}
     nodes = registered(folder)
     for key, node in nodes.items():
         if key in sites.values() or node.status == TAKEN_BACK:
             continue
-        answer = commands.call(commands.unregister(node.number), extra)
+        answer = commands.call(commands.unregister(node.number), folder)
         if answer.get("success"):
             log.info("the key of node %s, not in server.toml, is taken back", node.number)
         else:
@@ -42,7 +42,7 @@ def register_keys(folder: ServerFolder) -> bool:
 def _register(folder: ServerFolder, name: str, key: str) -> bool:
     file = folder.keys / f"{name}.pub"
     file.write_text(key + "\n", encoding="ascii")
-    answer = commands.call(commands.register(file, name), commands.server_environment(folder))
+    answer = commands.call(commands.register(file, name), folder)
     if answer.get("success"):
         log.info("the key of site %s is registered", name)
         return True

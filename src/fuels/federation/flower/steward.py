@@ -34,10 +34,8 @@ def submit(folder: ServerFolder) -> str:
     current = Current(folder)
     run = current.read()["run"]
     update_app(folder)
-    answer = commands.call(
-        commands.start_run(folder, str(folder.runs / run / "flower.toml")),
-        commands.server_environment(folder),
-    )
+    config = str(folder.runs / run / "flower.toml")
+    answer = commands.call(commands.start_run(folder, config), folder)
     if not answer.get("success"):
         return str(answer.get("error-message", "no reason given"))
     current.write(flower_run=str(answer["run-id"]))
