@@ -4,8 +4,9 @@ Flower serves three interfaces on one port: Fleet (for sites, who prove their ke
 submit and stop runs) and Runtime (for its own processes). Without an account service Control lets
 anybody in who can reach it, and a run is code that every site executes. So the SuperLink listens on
 loopback alone, and this process stands at the public port: TLS, POST, /v1/fleet/, a request that a
-site has signed, a size cap. Who is no site gets no further than his headers, and has some seconds
-for them. It ends with the SuperLink.
+site has signed, a size cap. A request that no site has signed is refused on its headers, which have
+to arrive within some seconds, and its connection is not read any further. It ends with the
+SuperLink.
 
 A SuperNode that asks for messages and gets none sleeps for three seconds, which would be most of a
 round. So the door lets it wait a little and asks the SuperLink again in its place.
@@ -20,7 +21,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import httpx
 import uvicorn
@@ -41,12 +42,15 @@ LARGEST = 16 * 2**20  # bytes of one request; Flower cuts arrays into pieces of 
 PULL = "/v1/fleet/pull-messages"
 PUSH = "/v1/fleet/push-messages"
 HEADERS = 20.0  # seconds that the head of a request may take
+LINGER = 1.0  # seconds that a refused client has to read the reason
+LINGERING = 100  # refused connections kept open for that; beyond it the oldest is cut
 BODY = 240.0  # and the rest of it; what a site signed is valid for five minutes
 PATIENCE = 10.0  # seconds a site waits for a message at most; it gives up after 30
 BUSIEST = 25.0  # questions a second to the SuperLink in place of all waiting sites
 SOONEST = 0.4  # seconds between two in place of one site
 HOP = {b"host", b"connection", b"content-length", b"transfer-encoding"}  # of one connection only
-CLOSE = [(b"connection", b"close")]  # what else was sent is not read
+CLOSE = [(b"connection", b"close")]  # nothing more of this connection is read
+ORDERLY = "fuels.orderly"  # in the scope of a site's request that was read to its end
 # Status (412) and text as the SuperLink refuses a node, so that its SuperNode prints the reason and
 # ends. At 401 it leaves without a word, and 403 tells it that a run is over.
 STRANGER = json.dumps(
@@ -85,6 +89,7 @@ class Door:
         if body is None:
             await answer(send, 413, b"too large", CLOSE)
             return
+        scope[ORDERLY] = True
         if path == PUSH and not is_answer(body):
             await answer(send, 403, b"sites answer and do not write of their own accord")
             return
@@ -175,11 +180,59 @@ async def answer(
     await send({"type": "http.response.body", "body": body})
 
 
+class Ending:
+    """A transport that stops reading when a refused connection is closed.
+
+    A TLS transport closes when the other side agrees, and until then uvloop reads and discards
+    whatever arrives. This one stops reading at once and cuts the connection a moment later. It
+    waits because a connection cut with unread data is reset, and a reset can destroy the answer.
+    """
+
+    lingering: ClassVar[dict[Ending, asyncio.TimerHandle]] = {}  # oldest first
+
+    def __init__(self, transport: asyncio.Transport, protocol: H11Protocol) -> None:
+        self.transport, self.protocol = transport, protocol
+        self.ended = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transport, name)
+
+    def is_closing(self) -> bool:
+        return self.ended or self.transport.is_closing()
+
+    def close(self) -> None:
+        if self.is_closing():
+            return
+        if self.protocol.scope is not None and ORDERLY in self.protocol.scope:
+            self.transport.close()  # a large answer may still be on its way
+            return
+        self.ended = True
+        self.transport.pause_reading()
+        if limit := getattr(self.transport, "set_read_buffer_limits", None):
+            limit(0)  # or TLS would go on reading until its own buffer is full
+        self.lingering[self] = self.protocol.loop.call_later(LINGER, self.transport.abort)
+        if len(self.lingering) > LINGERING:
+            next(iter(self.lingering)).abort()
+
+    def abort(self) -> None:
+        self.forget()
+        self.transport.abort()
+
+    def resume_reading(self) -> None:
+        if not self.ended:
+            self.transport.resume_reading()
+
+    def forget(self) -> None:
+        if timer := self.lingering.pop(self, None):
+            timer.cancel()
+
+
 class Impatient(H11Protocol):
     """A connection that is cut if the head of a request takes too long; uvicorn waits for ever."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self.ending = Ending(transport, self)
+        super().connection_made(cast(asyncio.Transport, self.ending))
         self._hurry()
 
     def _hurry(self) -> None:
@@ -196,6 +249,7 @@ class Impatient(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.late.cancel()
+        self.ending.forget()
         super().connection_lost(exc)
 
 
