@@ -1,11 +1,14 @@
-"""Published runs, trained again from nothing: how far each comes from its record.
+"""Retrain published runs and compare them with their records, or pack records into the archive.
 
-    python benchmarks/records.py docs/results/records [--data FOLDER] [--only fuels-0] [--store DIR]
+    python benchmarks/records.py results/records.jsonl.xz [--data FOLDER] [--only fuels-0]
+    python benchmarks/records.py results/records.jsonl.xz --pack runs/store [--pack FOLDER]
 
-Data files are looked for by their name in the folder of --data (else FUELS_DATA); --only takes the
-records whose file's name begins with it, and may be given several times. Shortest runs come first;
-what is interrupted goes on with the same --store. Ends with status 1 where the mean MSE of a run
-differs from its record by more than 1e-3.
+The first command retrains runs from scratch, the shortest first. It looks for data files by name in
+the folder given by --data (default: FUELS_DATA); --only selects records whose name starts with the
+given text and may be repeated. With the same --store an interrupted comparison resumes. The exit
+status is 1 if the mean MSE of a run differs from its record by more than 1e-3.
+
+The second command merges the JSON records in a folder, such as a store, into the archive.
 """
 
 from __future__ import annotations
@@ -22,33 +25,33 @@ import numpy as np
 from fuels.config import Engine, Settings, merge
 from fuels.data.loading import SYNTHETIC
 from fuels.errors import FuelsError
+from fuels.research.study.archive import is_archive, pack, read_archive
 from fuels.research.study.record import Record
 from fuels.research.study.store import Store, ensure_run, run_key, spelt_out
 
 LIMIT = 1e-3
 
 
-def settings_of(record: Record, folder: Path, place: str) -> Settings:
-    """The settings of a record, with its files where they lie here."""
+def settings_of(record: Record, folder: Path) -> Settings:
+    """The settings of a record, with its data files in this folder."""
     content = {**record.settings, "data": dict(record.settings["data"])}
     for name in ("source", "coordinates"):
         file = content["data"][name]
         if file and not file.startswith(SYNTHETIC):
             content["data"][name] = str(folder / file)
-    return merge(Settings(), content, place)
+    return merge(Settings(), content, record.name)
 
 
-def compare(path: Path, folder: Path, store: Store) -> tuple[float, str]:
-    """(distance of the mean MSE, a line of the table) of a record trained again."""
-    record = Record.read(path)
-    settings = spelt_out(settings_of(record, folder, str(path)))
+def compare(record: Record, folder: Path, store: Store) -> tuple[float, str]:
+    """(difference of the mean MSE, a line of the table) of a run trained again."""
+    settings = spelt_out(settings_of(record, folder))
     if run_key(settings, store.dataset(settings)) != record.key:
-        raise FuelsError(f"{path}: the data or the defaults are others now")
+        raise FuelsError(f"{record.name}: the data or the default settings have changed")
     again = ensure_run(settings, Engine(), store).record
     old, new = record.mse[record.title], again.mse[again.title]
     apart = abs(float(np.nanmean(new) - np.nanmean(old)))
     largest = float(np.nanmax(np.abs(new - old)))
-    line = f"| {path.stem} | {np.nanmean(old):.6f} | {np.nanmean(new):.6f} | {apart:.1e} "
+    line = f"| {record.name} | {np.nanmean(old):.6f} | {np.nanmean(new):.6f} | {apart:.1e} "
     return apart, line + f"| {largest:.1e} | {first_change(record, again)} |"
 
 
@@ -63,28 +66,32 @@ def first_change(record: Record, again: Record) -> str:
     return str(min(found)) if found else "none"
 
 
-def work(options: argparse.Namespace, runs: Path) -> bool:
-    """Whether every run is near its record."""
-    paths = chosen(options.records, options.only)
-    near, store = True, Store(runs)
-    print("| run | MSE of the record | again | apart | largest of a client | first round apart |")
+def retrain(options: argparse.Namespace, runs: Path) -> bool:
+    """Whether every run comes close to its record."""
+    records = select(read_records(options.records), options.only)
+    close, store = True, Store(runs)
+    print("| run | MSE in the record | retrained | difference | largest, one client | from round |")
     print("|---|---|---|---|---|---|")
-    for path in paths:
-        apart, line = compare(path, options.data, store)
-        near &= apart <= LIMIT
+    for record in records:
+        apart, line = compare(record, options.data, store)
+        close &= apart <= LIMIT
         print(line, flush=True)
-    return near
+    return close
 
 
-def chosen(records: Path, only: Sequence[str]) -> list[Path]:
-    paths = [
-        path
-        for path in records.glob("*.json")
-        if not only or any(path.name.startswith(start) for start in only)
-    ]
-    if not paths:
-        raise FuelsError(f"{records}: no such records")
-    return sorted(paths, key=lambda path: (Record.read(path).seconds, path.name))
+def read_records(path: Path) -> list[Record]:
+    """The records of an archive, or of a folder of JSON files."""
+    if is_archive(path):
+        return list(read_archive(path).values())
+    return [Record.read(file) for file in path.glob("*.json")]
+
+
+def select(records: Sequence[Record], only: Sequence[str]) -> list[Record]:
+    """Records whose name starts with any of `only` (default: all), the shortest run first."""
+    found = [record for record in records if not only or record.name.startswith(tuple(only))]
+    if not found:
+        raise FuelsError("no such records")
+    return sorted(found, key=lambda record: (record.seconds, record.name))
 
 
 def main() -> None:
@@ -93,12 +100,17 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("FUELS_DATA", ".")))
     parser.add_argument("--only", action="append", default=[], metavar="START")
     parser.add_argument("--store", type=Path)
+    parser.add_argument("--pack", action="append", type=Path, metavar="FOLDER")
     options = parser.parse_args()
     try:
+        if options.pack:
+            counts = pack(options.records, options.pack)
+            print(", ".join(f"{count} {what}" for what, count in counts.items()))
+            return
         if options.store is not None:
-            sys.exit(int(not work(options, options.store)))
+            sys.exit(int(not retrain(options, options.store)))
         with tempfile.TemporaryDirectory() as folder:
-            sys.exit(int(not work(options, Path(folder))))
+            sys.exit(int(not retrain(options, Path(folder))))
     except FuelsError as error:
         sys.exit(f"records: {error}")
 

@@ -88,23 +88,27 @@ def test_the_same_mistake_again_and_again(tmp_path: Path) -> None:
     assert hour == pytest.approx(float((by_hour**2).mean()) / mse, abs=1e-4)
 
 
-def test_a_record_is_trained_again_from_its_own_settings(tmp_path: Path) -> None:
+def records(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, FOLDER / "records.py", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_records_are_packed_and_retrained_from_their_own_settings(tmp_path: Path) -> None:
     path = tmp_path / "data" / "p.parquet"
     path.parent.mkdir()
     write_panel(make_panel(clients=3), path)
     record = ensure_run(settings(path), Engine(threads=1), Store(tmp_path / "first")).record
-    kept = tmp_path / "records" / f"fuels-{record.key}.json"
-    record.write(kept)
-    words = [sys.executable, str(FOLDER / "records.py"), str(kept.parent), "--data", path.parent]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    archive = tmp_path / "records.jsonl.xz"
+    packed = records(archive, "--pack", tmp_path / "first")
+    assert packed.stdout == "1 added, 0 replaced, 0 already there\n", packed.stderr
+    done = records(archive, "--data", path.parent, "--only", record.name)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].endswith("| 0.0e+00 | 0.0e+00 | none |")
     record.mse["FUELS"][0] += 1
-    record.write(kept)
     store = Store(tmp_path / "again")
-    apart, line = benchmark("records").compare(kept, path.parent, store)
+    apart, line = benchmark("records").compare(record, path.parent, store)
     assert apart == pytest.approx(1 / 3, abs=1e-5) and "| 1.0e+00 |" in line
     path.unlink()
     write_panel(make_panel(clients=2), path)
-    with pytest.raises(FuelsError, match="others now"):
-        benchmark("records").compare(kept, path.parent, Store(tmp_path / "other"))
+    with pytest.raises(FuelsError, match="have changed"):
+        benchmark("records").compare(record, path.parent, Store(tmp_path / "other"))

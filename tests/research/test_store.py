@@ -10,35 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fuels.config import Engine, Settings, merge
+from fuels.config import Engine, Settings
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
 from fuels.research.study import store as store_module
-from fuels.research.study.progress import Quiet
-from fuels.research.study.record import Record, described
+from fuels.research.study.record import Record, describe
 from fuels.research.study.store import Store, data_digest, ensure_run, ensure_runs, run_key
 from helpers.panels import make_panel
 from helpers.records import record
+from helpers.studies import no_training, small
 
 ENGINE = Engine(threads=1)
-
-
-def small(source: Path, **changes: Any) -> Settings:
-    base = merge(
-        Settings(),
-        {
-            "data": {"source": str(source), "clients": 6},
-            "windows": {"split": "7/2/3"},
-            "training": {"rounds": 3},
-            "model": {"hidden": 4},
-        },
-        "test",
-    )
-    return merge(base, changes, "test")
-
-
-def no_training(*_: object, **__: object) -> None:
-    raise AssertionError("this run was already done")
 
 
 def test_a_run_is_done_once(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +59,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, data: Path) -> None:
     class Stops:
         """A place whose display is hit by Ctrl-C in round 2."""
 
-        def found(self, settings: Settings) -> None:
+        def reused(self, settings: Settings) -> None:
             raise AssertionError
 
         def rounds(self, loop: Any, settings: Settings) -> Any:
@@ -95,14 +77,14 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, data: Path) -> None:
 
     store = Store(tmp_path / "store")
     with pytest.raises(KeyboardInterrupt):
-        ensure_run(small(data), ENGINE, store, teller=Stops())
+        ensure_run(small(data), ENGINE, store, reporter=Stops())
     seen: list[int] = []
 
     class Counts(Stops):
         def on_round(self, done: Any) -> None:
             seen.append(done.number)
 
-    resumed = ensure_run(small(data), ENGINE, store, teller=Counts()).record
+    resumed = ensure_run(small(data), ENGINE, store, reporter=Counts()).record
     assert seen == [3]
     straight = ensure_run(small(data), ENGINE, Store(tmp_path / "other")).record
     np.testing.assert_array_equal(resumed.mse["FUELS"], straight.mse["FUELS"])
@@ -186,11 +168,11 @@ def test_a_setting_that_cannot_work_is_refused_before_anything_runs(
     monkeypatch.setattr(store_module, "run", no_training)
     wanted = [small(data), small(data, options={"tao": 1})]
     with pytest.raises(FuelsError, match="did you mean tau"):
-        ensure_runs(wanted, ENGINE, Store(tmp_path / "store"), teller=Quiet())
+        ensure_runs(wanted, ENGINE, Store(tmp_path / "store"))
     # Also what only the data tell: three training periods are too few for FedDA's augmented set.
     wanted = [small(data, method=name) for name in ("fuels", "fedda")]
     with pytest.raises(FuelsError, match=r"too short .* or leave fedda out"):
-        ensure_runs(wanted, ENGINE, Store(tmp_path / "store"), teller=Quiet())
+        ensure_runs(wanted, ENGINE, Store(tmp_path / "store"))
     # And a client that starts late has no rows for the concatenation prototype.
     panel = make_panel(clients=6, days=30)
     panel.values[: 11 * 24, 2] = np.nan
@@ -200,20 +182,20 @@ def test_a_setting_that_cannot_work_is_refused_before_anything_runs(
         for periodic in (True, False)
     ]
     with pytest.raises(FuelsError, match="client c2 has training periods without values"):
-        ensure_runs(wanted, ENGINE, Store(tmp_path / "store"), teller=Quiet())
+        ensure_runs(wanted, ENGINE, Store(tmp_path / "store"))
     # Where a seed draws the clients, each seed is asked, wherever the late client turns up.
     drawn = [replace(wanted[1], data=replace(wanted[1].data, clients=3), seed=s) for s in range(9)]
     late = ["c2" in Store().dataset(settings).ids for settings in drawn]
     without, holding = drawn[late.index(False)], drawn[late.index(True)]
     with pytest.raises(FuelsError, match="client c2 has training periods without values"):
-        ensure_runs([without, holding, without], ENGINE, Store(tmp_path / "store"), teller=Quiet())
+        ensure_runs([without, holding, without], ENGINE, Store(tmp_path / "store"))
 
 
 def test_a_failed_run_is_named_and_the_others_are_kept(tmp_path: Path, data: Path) -> None:
     wanted = [small(data), small(data, seed=1, training={"learning_rate": 1e30})]
     store = Store(tmp_path / "store")
-    with pytest.raises(FuelsError, match=r"run 2 of 2 \(fuels, seed 1\): round .* are kept"):
-        ensure_runs(wanted, ENGINE, store, teller=Quiet())
+    with pytest.raises(FuelsError, match=r"run 2 of 2 \(fuels, seed 1\): round .* are saved"):
+        ensure_runs(wanted, ENGINE, store)
     assert len(list(store.runs.glob("*.json"))) == 1
 
 
@@ -316,7 +298,7 @@ def test_a_warm_start_counts_by_its_models(tmp_path: Path, data: Path) -> None:
     for models in (b"one", b"other"):
         (earlier / "models.safetensors").write_bytes(models)
         keys.add(key(settings))
-        kept = described(settings)["training"]["warm_start"]
+        kept = describe(settings)["training"]["warm_start"]
         assert kept.startswith("earlier:") and str(tmp_path) not in kept
     assert len(keys) == 2
 
@@ -327,4 +309,4 @@ def test_data_without_test_values_are_refused_before_anything_runs(
     monkeypatch.setattr(store_module, "run", no_training)
     with pytest.raises(FuelsError, match="nothing to compare"):
         wanted = [small(data, windows={"split": "7/5/0"})]
-        ensure_runs(wanted, ENGINE, Store(tmp_path / "store"), teller=Quiet())
+        ensure_runs(wanted, ENGINE, Store(tmp_path / "store"))

@@ -58,9 +58,9 @@ Runs = Annotated[
 Records = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR",
-        help="A second place for the small records of finished runs; one found there is not run"
-        " again.",
+        metavar="PATH",
+        help="More records of finished runs to reuse: a folder of JSON files, which also receives"
+        " the records of new runs, or an archive (.jsonl.xz), which is only read.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -159,7 +159,7 @@ def compare_command(
             "training": {"rounds": rounds},
         }
     )
-    from fuels.research.study.assemble import check_options, options_for
+    from fuels.research.study.options import check_options, options_for
 
     own, others = divide(settings_ or [])
     refuse_own(others, {"seed": "--seeds", "method": "--methods", "engine.": "--threads"})
@@ -191,16 +191,16 @@ def compare_all(
     from fuels.report.terminal import say
     from fuels.research.study import compare
     from fuels.research.study.files import need_writable, write_text
-    from fuels.research.study.progress import Spoken
+    from fuels.research.study.progress import Reporter
     from fuels.research.study.store import DEFAULT_RUNS, Store, ensure_runs
 
-    teller, store = Spoken(), Store(runs or DEFAULT_RUNS, records)
+    reporter, store = Reporter(), Store(runs or DEFAULT_RUNS, records)
     every = [settings for row in wanted for settings in row]
     store.dataset(every[0])  # data that cannot be used are refused before anything is said
     for remark in remarks:
-        say(teller.console, remark, "yellow")
-    need_writable(folder, records)
-    done = ensure_runs(every, engine, store, teller=teller)
+        say(reporter.console, remark, "yellow")
+    need_writable(folder, store.record_folder)
+    done = ensure_runs(every, engine, store, reporter=reporter)
     results = iter(done)
     comparison = compare.compare([[next(results).record for _ in row] for row in wanted])
     table, notes = compare.table(comparison), compare.notes(comparison)

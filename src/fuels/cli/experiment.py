@@ -135,12 +135,12 @@ def run_experiment(
 
     from fuels.report.terminal import say
     from fuels.research.experiments.base import Context, file_name, source_name, write
-    from fuels.research.study.assemble import check_options
     from fuels.research.study.files import need_writable
-    from fuels.research.study.progress import Spoken
+    from fuels.research.study.options import check_options
+    from fuels.research.study.progress import Reporter
     from fuels.research.study.store import DEFAULT_RUNS, Store
 
-    teller = Spoken()
+    reporter = Reporter()
     own, others = shared.divide(assignments)
     shared.refuse_own(
         others,
@@ -174,17 +174,17 @@ def run_experiment(
         method_options=own,
         engine=Engine(threads=threads),
         store=Store(store or DEFAULT_RUNS, records),
-        teller=teller,
+        reporter=reporter,
         options=experiment.own_options(option),
     )
     if scale == "quick" and not {"clients", "rounds"} <= size.keys():
         say(
-            teller.console,
+            reporter.console,
             f"--scale quick: {context.clients or 'all'} clients, {context.rounds} rounds; the"
             " paper's size is --scale paper",
             "yellow",
         )
-    need_writable(out, records)
+    need_writable(out, context.store.record_folder)
     with shared.going_on(f"fuels experiment {experiment.name}"):
         result = experiment.result(context)
         files = write(experiment, context, result, shared.command_line())

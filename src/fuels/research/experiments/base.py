@@ -18,9 +18,9 @@ from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.report.style import save
 from fuels.report.tables import Table
-from fuels.research.study.assemble import options_for
 from fuels.research.study.files import make_folder, write_text
-from fuels.research.study.progress import Quiet, Teller
+from fuels.research.study.options import options_for
+from fuels.research.study.progress import Reporter
 from fuels.research.study.store import RunResult, Store, check_runs, ensure_runs
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Context:
     method_options: Mapping[str, str] = field(default_factory=dict)  # for methods that have them
     engine: Engine = field(default_factory=Engine)
     store: Store = field(default_factory=Store)
-    teller: Teller = field(default_factory=Quiet)  # progress over all runs
+    reporter: Reporter | None = None  # of the progress of all runs
     options: Mapping[str, str] = field(default_factory=dict)  # the experiment's own
 
     @property
@@ -122,7 +122,7 @@ class Context:
         `with_folder`: also models and forecasts, in `result.folder`.
         """
         return ensure_runs(
-            wanted, self.engine, self.store, with_folder=with_folder, teller=self.teller
+            wanted, self.engine, self.store, with_folder=with_folder, reporter=self.reporter
         )
 
 

@@ -45,15 +45,15 @@ def follow(
     folder = context.store.runs / "inside"
     make_folder(folder)
     journal = Journal(folder / f"{key}.safetensors", SAVING)
-    with context.store.alone(key):
+    with context.store.locked(key):
         job = build(settings, context.engine, context.store.panel(settings))
         look = begin(job)
         if journal.path.exists():
             arrays, facts = journal.load()
             job.loop.load(arrays, facts)
             look.load(unprefixed(SEEN, arrays))
-        place = context.teller.place(1, 1)
-        display = nullcontext() if place is None else place.rounds(job.loop, settings)
+        reporter = context.reporter
+        display = nullcontext() if reporter is None else reporter.rounds(job.loop, settings)
         with display as shown:
             job.loop.run([] if shown is None else [shown], saver=_Saver(journal, look))
     return job, look

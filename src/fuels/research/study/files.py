@@ -1,4 +1,4 @@
-"""Text files of a study, written whole or not at all."""
+"""Folders and text files of a study; a file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def need_writable(*folders: Path | None) -> None:
-    """Refuse folders that cannot be written to, before hours are spent on what goes there."""
+    """Refuse folders that cannot be written to before hours are spent on their content."""
     for folder in folders:
         if folder is not None:
             write_text(folder / ".fuels-can-write", "").unlink()

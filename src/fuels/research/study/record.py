@@ -1,9 +1,9 @@
-"""The record of a run: a small JSON file that is all a comparison needs.
+"""The record of a run: a small JSON object with everything a comparison needs.
 
-Run folders are large and stay where they were made; records are small enough to be kept with the
-project. A record holds the completed settings, every client's errors of the method and of the
-references, the means of the experts beside a model, and the history of the rounds, with seven
-significant digits. It names no folder of the machine it was made on.
+Run folders are large and stay where they were made; records are small enough to be published with
+the project. A record holds the completed settings, the errors of the method and of the references
+for each client, the mean errors of the experts in a mixture, and the history of the rounds, with
+seven significant digits. It names no folder of the machine it was made on.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ from fuels.research.study.files import write_text
 FORMAT = 1
 DIGITS = 7
 NOTHING_TO_COMPARE = (
-    "{}: the test part holds no observed value, so a comparison has nothing to compare; change"
+    "{}: the test part holds no observed values, so there is nothing to compare; change"
     " windows.split"
 )
 Floats = NDArray[np.float64]
-# Of a round: who took part, losses, validation errors and what was sent. Failures stay in the log.
-NOT_KEPT = ("round", "failures")
+NOT_RECORDED = ("round", "failures")  # of a round's line in metrics.jsonl
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,14 @@ class Record:
     kept_model: str
     sent: dict[str, float]  # numbers_up, numbers_down per client and round; total_up, total_down
     seconds: float
-    # Means of the experts, coverage and width of the intervals, how often the model led, as
-    # summary.json has them; empty without a mixture.
+    # Mean errors of the experts, coverage and width of the intervals, and how often the model had
+    # the largest weight, as in summary.json; empty without a mixture.
     mixture: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What the record is called in a folder or an archive."""
+        return f"{self.method}-{self.key}"
 
     @property
     def rounds(self) -> int:
@@ -79,10 +83,13 @@ class Record:
         total: Floats = np.cumsum(each * self.history["clients"]) / len(self.clients)
         return total
 
+    def agrees(self, settings: Mapping[str, Any]) -> bool:
+        return agree(self.settings, settings)
+
     # -- on disk -------------------------------------------------------------------------------
 
-    def need_whole(self) -> None:
-        """Raises ValueError or KeyError where the parts do not fit each other."""
+    def check(self) -> None:
+        """Raises ValueError or KeyError if the parts do not fit together."""
         int(self.settings["seed"])
         for errors in (self.mse, self.mae):
             if {len(self.clients), len(self.std)} != {len(values) for values in errors.values()}:
@@ -90,45 +97,57 @@ class Record:
             if not np.isfinite(errors[self.title]).any():
                 raise ValueError("no errors of the method")
 
-    def write(self, path: Path) -> None:
-        """One line for each entry, so that a difference between two records can be read."""
+    def to_dict(self) -> dict[str, Any]:
         content = {"format": FORMAT, **_plain(asdict(self))}
-        if not self.mixture:  # then it is as it was before there were mixtures
+        if not self.mixture:  # records from before there were mixtures have no such entry
             del content["mixture"]
-        lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
+        return content
+
+    @classmethod
+    def from_json(cls, text: str, place: str) -> Record:
+        """A record from its JSON text; `place` names it in errors."""
+        try:
+            content = json.loads(text)
+            if content.pop("format") != FORMAT:
+                raise FuelsError(f"{place}: a record in another format; delete it to run again")
+            for name in ("mse", "mae", "history"):
+                content[name] = {key: _floats(value) for key, value in content[name].items()}
+            content["std"], content["clients"] = _floats(content["std"]), tuple(content["clients"])
+            record = cls(**content)
+            record.check()
+            return record
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise FuelsError(f"{place}: not the record of a run; delete it to run again") from None
+
+    def write(self, path: Path) -> None:
+        """One line per entry, so that a diff of two records is readable."""
+        lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in self.to_dict().items()]
         write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
     @classmethod
     def read(cls, path: Path) -> Record:
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if content.pop("format") != FORMAT:
-                raise FuelsError(f"{path}: a record of another format; delete it to run again")
-            for name in ("mse", "mae", "history"):
-                content[name] = {key: _floats(value) for key, value in content[name].items()}
-            content["std"], content["clients"] = _floats(content["std"]), tuple(content["clients"])
-            found = cls(**content)
-            found.need_whole()
-            return found
+            text = path.read_text(encoding="utf-8")
         except OSError as error:
             raise FuelsError(f"{path}: cannot be read ({error.strerror})") from None
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise FuelsError(f"{path}: not the record of a run; delete it to run again") from None
+        except ValueError:
+            text = ""  # not text: reported like any other file that is not a record
+        return cls.from_json(text, str(path))
 
 
 def make_record(key: str, outcome: Outcome) -> Record:
-    """What is kept of a finished run."""
+    """The record of a finished run."""
     if not outcome.scores:
         raise FuelsError(NOTHING_TO_COMPARE.format(outcome.dataset.panel.name))
     dataset, summary, history = outcome.dataset, outcome.summary, outcome.history
-    columns = dict.fromkeys(name for line in history for name in line if name not in NOT_KEPT)
+    columns = dict.fromkeys(name for line in history for name in line if name not in NOT_RECORDED)
     sent, totals = summary["per_client_and_round"], summary["totals"]
     return Record(
         key=key,
         method=outcome.settings.method,
         title=outcome.title,
         version=summary["version"],
-        settings=described(outcome.settings),
+        settings=describe(outcome.settings),
         data=data_facts(dataset),
         clients=dataset.ids,
         std=dataset.std,
@@ -147,13 +166,13 @@ def make_record(key: str, outcome: Outcome) -> Record:
     )
 
 
-def described(settings: Settings) -> dict[str, Any]:
-    """Every setting with its value, the method's own included; files by their name alone."""
+def describe(settings: Settings) -> dict[str, Any]:
+    """Every setting with its value, including the method's options; files without their folders."""
     settings = complete(settings)
     content = to_dict(settings)
     content["options"] = asdict(method_options(settings.method, settings.options))
     if start := settings.training.warm_start:
-        content["training"]["warm_start"] = named_by_content(Path(start))
+        content["training"]["warm_start"] = run_identity(Path(start))
     data = content["data"]
     for name in ("source", "coordinates"):
         if not data[name].startswith(SYNTHETIC):
@@ -161,10 +180,35 @@ def described(settings: Settings) -> dict[str, Any]:
     return content
 
 
-def named_by_content(run: Path) -> str:
-    """An earlier run by the name of its folder and a digest of its models, which may change."""
+def agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether every deciding setting that both sides name has the same value.
+
+    A key covers only what differs from the defaults. Comparing all settings makes that safe: a
+    record made under other defaults is not reused.
+    """
+    first, second = flat(one), flat(other)
+    shared = first.keys() & second.keys()
+    return all(first[name] == second[name] for name in shared if not describes_data(name))
+
+
+def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as `section.key: value`."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        nested = isinstance(value, Mapping)
+        found |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return found
+
+
+def describes_data(name: str) -> bool:
+    """Whether a setting only says where the data come from or how they are split."""
+    return name.startswith("data.") or name == "windows.split"
+
+
+def run_identity(run: Path) -> str:
+    """An earlier run: the name of its folder and a digest of its models, which may change."""
     models = run / "models.safetensors" if run.is_dir() else run
-    if not models.is_file():  # refused in words where it is read
+    if not models.is_file():  # refused with a message where it is read
         return run.name
     return f"{run.name}:{hashlib.blake2b(models.read_bytes(), digest_size=6).hexdigest()}"
 
@@ -190,7 +234,7 @@ def _floats(values: Sequence[float | None]) -> Floats:
 
 
 def _plain(value: Any) -> Any:
-    """Values as JSON has them: seven digits, null for NaN."""
+    """Values for JSON: seven digits, null for NaN."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, np.ndarray):

@@ -1,9 +1,10 @@
-"""The store: a run that was done with the same settings on the same data is never done again.
+"""The store of finished runs: a run with the same settings and data is never repeated.
 
-A run's key is a short digest of its completed settings and of the values it trains on, so the
-place and the name of a file do not matter, nor does how fast it was computed. A finished run leaves
-a run folder `runs/store/KEY` and its record `KEY.json`; the record alone may also lie in a second
-place that is kept with the project, and is then enough. A run that was interrupted goes on.
+A run's key is a short digest of its completed settings and of the values it trains on. It does not
+depend on where the data file is, what it is called, or on the machine. A finished run leaves a run
+folder `runs/store/KEY` and its record `runs/store/KEY.json`. Records may also be in a second place,
+a folder of JSON files or an archive (archive.py); a record there is enough. An interrupted run
+resumes.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,31 +28,50 @@ from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.federation.loop import Loop, Watcher
 from fuels.methods.registry import complete, method_options
+from fuels.research.study.archive import is_archive, read_archive
 from fuels.research.study.files import make_folder
-from fuels.research.study.progress import Place, Teller
-from fuels.research.study.record import NOTHING_TO_COMPARE, Record, described, make_record
+from fuels.research.study.progress import Reporter
+from fuels.research.study.record import (
+    NOTHING_TO_COMPARE,
+    Record,
+    agree,
+    describe,
+    describes_data,
+    flat,
+    make_record,
+)
 from fuels.runs.build import build, make_method
 from fuels.runs.run import evaluate_job, outcome_of, run
 from fuels.storage.models import load_models
 from fuels.storage.run_folder import RunFolder, free_folder
 
 DEFAULT_RUNS = Path("runs") / "store"
-# To be raised by whoever changes what the same settings give: runs from before are then not taken.
+# Raise these when the same settings give other results: earlier runs are then not reused.
 TRAINING_REVISION = MIXTURE_REVISION = 0
 LOST = 1e-3  # standard deviations that a value may lose to single precision in the digest
 
 
 @dataclass
 class Store:
-    """Where finished runs are looked for and kept."""
+    """Where finished runs are looked up and saved."""
 
     runs: Path = DEFAULT_RUNS
-    records: Path | None = None  # second place for records, kept with the project
+    records: Path | None = None  # second place for records: a folder, or an archive to read
     panels: dict[Data, Panel] = field(default_factory=dict)  # read once, used by many runs
 
+    @property
+    def record_folder(self) -> Path | None:
+        """The second place, if new records are written there too."""
+        return None if self.records is None or is_archive(self.records) else self.records
+
+    @cached_property
+    def archived(self) -> dict[str, Record]:
+        archive = self.records if self.record_folder is None else None
+        return {} if archive is None else read_archive(archive)
+
     def panel(self, settings: Settings) -> Panel:
-        # Drawing clients is not reading, nor is making some of them new; but a large synthetic
-        # federation is another one.
+        # Neither the choice of clients nor newcomers change what is read, but a synthetic
+        # federation grows with its number of clients.
         clients = max(SYNTHETIC_CLIENTS, settings.data.clients)
         wanted = replace(settings.data, clients=clients, newcomers="")
         if wanted not in self.panels:
@@ -61,44 +82,47 @@ class Store:
         return load_dataset(settings, self.panel(settings))
 
     def folder(self, key: str, settings: Settings) -> RunFolder:
-        """The run's folder; one that was made under other defaults is put aside."""
+        """The run's folder; one made under other defaults is moved to `old`."""
         folder = RunFolder(self.runs / key)
         if folder.config.is_file():
             _, stored, _ = RunFolder.reopen(folder.path)
-            if not same_settings(described(stored), described(settings)):
+            if not agree(describe(stored), describe(settings)):
                 aside = free_folder(self.runs / "old", key)
                 make_folder(aside.parent)
                 folder.path.rename(aside)
         return folder
 
-    def places(self, key: str, method: str) -> list[Path]:
-        """Where the record of a run may lie."""
-        second = [] if self.records is None else [self.records / f"{method}-{key}.json"]
-        return [self.runs / f"{key}.json", *second]
+    def record_files(self, key: str, method: str) -> list[Path]:
+        """Where the record of a run is written."""
+        second = self.record_folder
+        return [
+            self.runs / f"{key}.json",
+            *([] if second is None else [second / f"{method}-{key}.json"]),
+        ]
 
     def find(self, key: str, settings: Settings) -> Record | None:
         """The record of a finished run with these settings."""
-        for path in self.places(key, settings.method):
-            if path.is_file():
-                record = Record.read(path)
-                if same_settings(record.settings, described(settings)):
-                    return record
-        return None
+        files = self.record_files(key, settings.method)
+        candidates = [Record.read(path) for path in files if path.is_file()]
+        archived = self.archived.get(f"{settings.method}-{key}")
+        candidates += [] if archived is None else [archived]
+        wanted = describe(settings)
+        return next((record for record in candidates if record.agrees(wanted)), None)
 
-    def keep(self, record: Record) -> Record:
-        """Write the record where it is not yet, or where another one stands.
+    def save(self, record: Record) -> Record:
+        """Write the record where there is none, or one with other settings.
 
-        Returns it as it can be read: a table made later has the same digits.
+        Returns it as read back, so that a table made later has the same digits.
         """
-        first, *_ = places = self.places(record.key, record.method)
-        for path in places:
-            if not path.is_file() or not same_settings(Record.read(path).settings, record.settings):
+        first, *_ = files = self.record_files(record.key, record.method)
+        for path in files:
+            if not path.is_file() or not Record.read(path).agrees(record.settings):
                 record.write(path)
         return Record.read(first)
 
     @contextmanager
-    def alone(self, key: str) -> Iterator[None]:
-        """Nobody else works on this run meanwhile: two studies may share a store."""
+    def locked(self, key: str) -> Iterator[None]:
+        """Keeps other studies that share the store from working on this run."""
         locks = self.runs / "locks"
         make_folder(locks)
         try:
@@ -106,13 +130,13 @@ class Store:
         except OSError as error:
             raise FuelsError(f"{locks}: cannot be written ({error.strerror})") from None
         with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # let go of by the system if we are killed
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the system releases it if this process is killed
             yield
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run: its record, and its folder where it was asked for."""
+    """A finished run: its record, and its folder if there is one."""
 
     record: Record
     folder: RunFolder | None = None
@@ -124,34 +148,34 @@ def ensure_run(
     store: Store,
     *,
     with_folder: bool = False,
-    teller: Place | None = None,
+    reporter: Reporter | None = None,
 ) -> RunResult:
-    """The run of these settings: found, gone on with, or done.
+    """The run with these settings: reused, resumed, or trained now.
 
-    `with_folder` asks for its models and forecasts as well, which a kept record does not have.
+    `with_folder` also asks for models and forecasts, which a record does not have.
     """
     check(settings)
     settings = spelt_out(settings)
     dataset = store.dataset(settings)
     key = run_key(settings, dataset)
-    with store.alone(key):
+    with store.locked(key):
         folder = store.folder(key, settings)
-        found = store.find(key, settings)
-        if found is None and folder.finished:
-            found = evaluated_again(key, settings, engine, folder, store.panel(settings))
-        if found is None or (with_folder and not folder.finished):
-            found = _train(key, settings, engine, folder, store.panel(settings), teller)
-        elif teller is not None:
-            teller.found(settings)
-        kept = store.keep(found)
-        if kept.clients != dataset.ids:
+        record = store.find(key, settings)
+        if record is None and folder.finished:
+            record = rebuild_record(key, settings, engine, folder, store.panel(settings))
+        if record is None or (with_folder and not folder.finished):
+            record = _train(key, settings, engine, folder, store.panel(settings), reporter)
+        elif reporter is not None:
+            reporter.reused(settings)
+        record = store.save(record)
+        if record.clients != dataset.ids:
             raise FuelsError(
-                f"{store.places(key, settings.method)[0]}: the record of a run of other clients;"
-                " delete it to run again"
+                f"{store.record_files(key, settings.method)[0]}: the record of a run with other"
+                " clients; delete it to run again"
             )
         # The same values may have been run under another name.
-        kept = replace(kept, data={**kept.data, "name": dataset.panel.name})
-        return RunResult(kept, folder if folder.finished else None)
+        record = replace(record, data={**record.data, "name": dataset.panel.name})
+        return RunResult(record, folder if folder.finished else None)
 
 
 def ensure_runs(
@@ -160,26 +184,28 @@ def ensure_runs(
     store: Store,
     *,
     with_folder: bool = False,
-    teller: Teller,
+    reporter: Reporter | None = None,
 ) -> list[RunResult]:
-    """Many runs in the order asked for."""
+    """Many runs, in the given order."""
     check_runs(wanted, store)
     done = []
     for number, settings in enumerate(wanted, 1):
-        place = teller.place(number, len(wanted))
+        place = None if reporter is None else reporter.run(number, len(wanted))
         try:
-            done.append(ensure_run(settings, engine, store, with_folder=with_folder, teller=place))
+            done.append(
+                ensure_run(settings, engine, store, with_folder=with_folder, reporter=place)
+            )
         except FuelsError as error:
             raise FuelsError(
                 f"run {number} of {len(wanted)} ({settings.method}, seed {settings.seed}): {error};"
-                " all runs before it are kept and will not be done again"
+                " all runs before it are saved and will be reused"
             ) from error
     return done
 
 
 def check_runs(wanted: Sequence[Settings], store: Store) -> None:
-    """Refuse what cannot work before hours are spent on the others."""
-    # A seed matters to that only where it draws clients.
+    """Refuse runs that cannot work before hours are spent on the others."""
+    # Runs that differ only in the seed are checked once, unless the seed chooses the clients.
     for settings in {repr(_without_idle_seed(each)): each for each in wanted}.values():
         check(settings)
         dataset = store.dataset(settings)
@@ -200,20 +226,20 @@ def _train(
     engine: Engine,
     folder: RunFolder,
     panel: Panel,
-    teller: Place | None,
+    reporter: Reporter | None,
 ) -> Record:
     def watch(loop: Loop) -> AbstractContextManager[Watcher | None]:
-        return nullcontext() if teller is None else teller.rounds(loop, settings)
+        return nullcontext() if reporter is None else reporter.rounds(loop, settings)
 
     resume = folder.config.is_file()
     outcome = run(settings, engine, folder, panel=panel, resume=resume, watch=watch, plots=False)
     return make_record(key, outcome)
 
 
-def evaluated_again(
+def rebuild_record(
     key: str, settings: Settings, engine: Engine, folder: RunFolder, panel: Panel
 ) -> Record:
-    """The record of a run that was finished but killed before its record was written."""
+    """The record of a run that finished but was killed before writing its record."""
     summary = folder.read_summary()
     if len(folder.history()) != summary["rounds"]:
         raise FuelsError(
@@ -229,11 +255,10 @@ def evaluated_again(
 
 
 def run_key(settings: Settings, dataset: Dataset) -> str:
-    """Short digest of what decides a run's result.
+    """Short digest of everything that decides a run's result.
 
-    Only what differs from the defaults goes in, so that a setting that is added later leaves the
-    keys of earlier runs alone. Where the data come from and how they are divided is covered by the
-    values themselves.
+    Only settings that differ from the defaults count, so that a setting added later does not change
+    the keys of earlier runs. The digest of the values covers the source and the split of the data.
     """
     deciding: dict[str, Any] = {"settings": _deciding(settings), "data": data_digest(dataset)}
     revision = (TRAINING_REVISION, MIXTURE_REVISION if settings.mixture.on else 0)
@@ -244,44 +269,29 @@ def run_key(settings: Settings, dataset: Dataset) -> str:
 
 
 def _deciding(settings: Settings) -> dict[str, Any]:
-    """Completed settings that are not the default, by their name in config.toml."""
-    given = flat(described(settings))
-    usual = flat(described(Settings(method=settings.method)))
+    """Completed settings that differ from the defaults, by their name in config.toml."""
+    given = flat(describe(settings))
+    defaults = flat(describe(Settings(method=settings.method)))
     return {
         name: value
         for name, value in given.items()
-        if (value != usual.get(name) or name == "method") and not _of_data(name)
+        if (value != defaults.get(name) or name == "method") and not describes_data(name)
     }
 
 
-def _of_data(name: str) -> bool:
-    return name.startswith("data.") or name == "windows.split"
-
-
 def spelt_out(settings: Settings) -> Settings:
-    """Settings with every number that is used: a stored run shows under which it was made."""
+    """Settings with every number that is used: a stored run shows how it was made."""
     settings = complete(settings)
     return replace(settings, options=asdict(method_options(settings.method, settings.options)))
 
 
-def same_settings(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two described settings agree in all that both of them name.
-
-    This is what makes a key of differences safe: a record made under other defaults is not taken.
-    """
-    first, second = flat(one), flat(other)
-    return all(
-        first[name] == second[name] for name in first.keys() & second.keys() if not _of_data(name)
-    )
-
-
 def data_digest(dataset: Dataset) -> str:
-    """Digest of the values trained on, in single precision: the last bit differs by machine."""
+    """Digest of the training values in single precision: the last bit may differ by machine."""
     panel, digest = dataset.panel, hashlib.blake2b(digest_size=8)
     digest.update("\n".join(dataset.ids).encode())
     single = np.ascontiguousarray(panel.values, dtype="<f4")
     digest.update(single.tobytes())
-    # A meter that counts up to billions moves by less than single precision can tell.
+    # Single precision cannot resolve the steps of a meter that counts to billions.
     lost = np.nanmax(np.abs(panel.values - single), axis=0, initial=0.0)
     if (lost > LOST * dataset.std).any():
         digest.update(np.ascontiguousarray(dataset.series, dtype="<f4").tobytes())
@@ -292,12 +302,3 @@ def data_digest(dataset: Dataset) -> str:
     if panel.coordinates is not None:
         digest.update(np.ascontiguousarray(panel.coordinates, dtype="<f4").tobytes())
     return digest.hexdigest()
-
-
-def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as `section.key: value`."""
-    found: dict[str, Any] = {}
-    for key, value in content.items():
-        inner = isinstance(value, Mapping)
-        found |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
-    return found
