@@ -73,7 +73,7 @@ def test_setting_up_compiles_all_that_a_first_run_needs(csv: str, tmp_path: Path
         if "compiled(" in file.read_text() and "import compiled" in file.read_text()
         if file.parent.name != "bench"
     }
-    assert "fuels.experts.intervals" in holding
+    assert "fuels.kernels.intervals" in holding
     script = "import sys, fuels.kernels.jit as c; c.compile_all(); print(*sys.modules)"
     ahead = python(LOOK + script, tmp_path)
     assert holding <= set(ahead.stdout.split())

@@ -16,73 +16,10 @@ from numpy.typing import NDArray
 from fuels.data.calendar import Calendar
 from fuels.experts.history import Floats, History
 from fuels.experts.linear import Arrays
-from fuels.kernels.jit import compiled
+from fuels.kernels.smoothing import choose_pace, smooth_all
 
 # Level, profile and deviation: (alpha, gamma, phi).
 GRID = np.array(list(product((0.01, 0.05, 0.2, 0.6), (0.05, 0.15, 0.4), (0.0, 0.5, 0.8, 0.95))))
-
-
-@compiled()
-def _smooth(
-    y: Floats, slot: NDArray[np.int64], slots: int, horizon: int, pace: Floats, out: Floats
-) -> None:
-    """Forecasts out [step] of one series y [step], NaN where missing; slot is [step + horizon].
-
-    out[k] is made when y[k - horizon] is known. Nothing is forecast before the first value.
-    """
-    alpha, gamma, phi = pace
-    level, deviation, started = 0.0, 0.0, False
-    profile = np.zeros(slots)
-    seen = np.zeros(slots, dtype=np.bool_)
-    for k in range(len(out)):
-        if k < horizon:
-            out[k] = np.nan
-    for k in range(len(y)):
-        value, here = y[k], slot[k]
-        if np.isnan(value):
-            deviation *= phi
-        else:
-            if not started:
-                level, started = value, True
-            if not seen[here]:  # a slot's first value is its profile
-                profile[here], seen[here] = value - level, True
-            innovation = value - level - profile[here] - phi * deviation
-            level += alpha * innovation
-            profile[here] += gamma * innovation
-            deviation = value - level - profile[here]
-        if k + horizon < len(out):
-            out[k + horizon] = (
-                level + profile[slot[k + horizon]] + phi**horizon * deviation if started else np.nan
-            )
-
-
-@compiled(ahead="(f8[:, ::1], i8[::1], i8, i8, i8, f8[:, ::1])")
-def _choose(
-    y: Floats, slot: NDArray[np.int64], slots: int, horizon: int, warm: int, grid: Floats
-) -> NDArray[np.int64]:
-    """The row of the grid with the least squared error after `warm` steps, for each series."""
-    best = np.zeros(len(y), dtype=np.int64)
-    out = np.empty(y.shape[1])
-    for client in range(len(y)):
-        least = np.inf
-        for row in range(len(grid)):
-            _smooth(y[client], slot, slots, horizon, grid[row], out)
-            total = 0.0
-            for k in range(warm, y.shape[1]):
-                error = y[client, k] - out[k]
-                if not np.isnan(error):
-                    total += error * error
-            if total < least:
-                least, best[client] = total, row
-    return best
-
-
-@compiled(ahead="(f8[:, ::1], i8[::1], i8, i8, f8[:, ::1], f8[:, ::1])")
-def _all(
-    y: Floats, slot: NDArray[np.int64], slots: int, horizon: int, pace: Floats, out: Floats
-) -> None:
-    for client in range(len(y)):
-        _smooth(y[client], slot, slots, horizon, pace[client], out[client])
 
 
 @dataclass(frozen=True)
@@ -96,7 +33,7 @@ class Smoothing:
         slot, slots = _slots(history, end, calendar)
         warm = min(history.week, end // 2)
         y = np.ascontiguousarray(history.observed[:, :end])
-        return {"pace": GRID[_choose(y, slot, slots, horizon, warm, GRID)]}
+        return {"pace": GRID[choose_pace(y, slot, slots, horizon, warm, GRID)]}
 
     def forecasts(
         self,
@@ -111,7 +48,7 @@ class Smoothing:
         known = min(history.length, last - 1)  # the newest value a forecast up to `last` may need
         y = np.ascontiguousarray(history.observed[:, :known])
         out = np.full((history.clients, last), np.nan)
-        _all(y, slot, slots, horizon, np.ascontiguousarray(fitted["pace"]), out)
+        smooth_all(y, slot, slots, horizon, np.ascontiguousarray(fitted["pace"]), out)
         return out[:, first:]
 
 

@@ -27,9 +27,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 KERNELS = (
     "fuels.kernels.telecom",
-    "fuels.experts.intervals",
+    "fuels.kernels.intervals",
     "fuels.kernels.mixture",
-    "fuels.experts.smoothing",
+    "fuels.kernels.smoothing",
     "fuels.kernels.divergence",
     "fuels.kernels.losses",
     "fuels.kernels.encoding",
