@@ -132,7 +132,7 @@ def test_facts_name_the_best_reference_and_the_share() -> None:
     assert "Note" not in found
     assert found["Sent"] == (
         "10 numbers up and 20 down per participating client in the last round;"
-        " 30 up and 40 down per client in 3 rounds"
+        " on average 30 up and 40 down per client in 3 rounds"
     )
     assert found["Model kept"] == "the best one on the validation part"
     assert found["Results"] == "runs/a"

@@ -306,9 +306,10 @@ def _sent(summary: Summary) -> str:
     )
     up, down = (number(round(last[key])) for key in ("numbers_up", "numbers_down"))
     every = [number(round(total[key] / clients)) for key in ("numbers_up", "numbers_down")]
+    rounds = _count(summary["rounds"], "round")
     return (
         f"{up} numbers up and {down} down per participating client in the last round;"
-        f" {every[0]} up and {every[1]} down per client in {_count(summary['rounds'], 'round')}"
+        f" on average {every[0]} up and {every[1]} down per client in {rounds}"
     )
 
 
