@@ -29,6 +29,19 @@ def test_forecasts_say_what_is_missing(fuels: Fuels, csv: str, tmp_path: Path) -
     assert code == 0 and out and "nothing is known of the last 24 steps of 4 clients" in err
 
 
+def test_only_forecasts_that_were_made_are_counted(fuels: Fuels, csv: str, tmp_path: Path) -> None:
+    assert fuels("run", "--data", csv, "--preset", "paper", "--out", "p", *SMALL)[0] == 0
+    frame = pl.read_csv(csv)
+    gone = frame["unique_id"][0]
+    later = pl.col("ds").str.to_datetime().dt.offset_by("60d")
+    value = pl.when(pl.col("unique_id") != gone).then(pl.col("y"))
+    frame.with_columns(later, y=value).write_csv("one-silent.csv")
+    code, _, err = fuels("forecast", "p", "--data", "one-silent.csv", "--out", "next.csv")
+    made = pl.read_csv("next.csv")["forecast"]
+    assert code == 0 and made.null_count() == 1 and len(made) == 4
+    assert "3 forecasts in next.csv, 1 row without one" in err
+
+
 def test_forecast_without_a_place_for_compiled_code(
     fuels: Fuels,
     csv: str,

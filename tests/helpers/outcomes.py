@@ -14,6 +14,7 @@ from fuels.data.sample import Sample
 from fuels.data.windows import Dataset, Split
 from fuels.evaluation.outcome import MixtureOutcome, Outcome
 from fuels.evaluation.scores import score
+from fuels.evaluation.summary import Kept, compared, data_facts, failures, traffic, why_last
 from fuels.experts.intervals import Bands
 
 
@@ -67,6 +68,7 @@ def outcome(data: Dataset, errors: dict[str, list[float]], **changes: Any) -> Ou
             **({"loss_inter": 0.5} if k > 1 else {}),
             "val_mse": 1.0 + (k - 2) ** 2 if validated else None,
             "val_mae": 1.0 if validated else None,
+            "best_round": min(k, 2) if validated else 0,
             "numbers_up": 10,
             "numbers_down": 20 if k > 1 else 0,
             "failures": [],
@@ -82,7 +84,35 @@ def outcome(data: Dataset, errors: dict[str, list[float]], **changes: Any) -> Ou
         "scores": {name: score(data, "test", value) for name, value in forecasts.items()},
         "summary": {},
     }
-    return Outcome(**{**given, **changes})
+    run = Outcome(**{**given, **changes})
+    return run if run.summary else replace(run, summary=summary_of(run))
+
+
+def summary_of(run: Outcome) -> dict[str, Any]:
+    """The summary of a run in which every client kept what its settings and data let it keep."""
+    data, keep = run.dataset, run.settings.training.keep
+    first, last = data.split.part("val")
+    best = int(data.target[:, first:last].any(axis=1).sum()) if keep == "best" else 0
+    kept = Kept(best, len(data.ids) - best, reason=why_last(keep, last - first))
+    totals = {
+        key: float(sum(line[key] * line["clients"] for line in run.history))
+        for key in ("numbers_up", "numbers_down")
+    }
+    found = {
+        "title": run.title,
+        "data": data_facts(data),
+        "rounds": len(run.history),
+        **kept.summary(),
+        "scores": {name: scores.means() for name, scores in run.scores.items()},
+        **traffic(run.history, totals),
+        "failures": failures(run.history),
+        **compared(run.title, run.scores),
+    }
+    if run.mixture is not None:
+        found["mixture"] = run.mixture.summary()
+    if run.steps_ahead is not None:
+        found["steps_ahead"] = run.steps_ahead.summary()
+    return found
 
 
 def mixed(run: Outcome) -> Outcome:
@@ -98,7 +128,8 @@ def mixed(run: Outcome) -> Outcome:
         coverage=np.array([0.8, 0.95]),
         scores=dict.fromkeys(names, run.scores["FUELS"]),
     )
-    return replace(run, mixture=mixture)
+    run = replace(run, mixture=mixture)
+    return replace(run, summary=summary_of(run))
 
 
 ERRORS = {"FUELS": [0.1, 0.2, 0.3], "last value": [0.3, 0.3, 0.3], "ridge": [0.2, 0.1, 0.4]}

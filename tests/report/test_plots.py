@@ -80,7 +80,11 @@ def test_the_best_client_is_one_whose_values_move() -> None:
     data.target[1, first] = False
     assert plots.standing_still(data).tolist() == [True, True, False, False]
     run = outcome(data, {"FUELS": [0.1, 0.2, 0.3, 0.4]})
-    assert plots.telling_clients(run) == {2: "best", 1: "median", 3: "worst"}
+    assert plots.telling_clients(run) == {
+        2: "best whose values change",
+        1: "median",
+        3: "worst",
+    }
     data.series[:, first:] = 1.5
     nothing = outcome(data, {"FUELS": [0.1, 0.2, 0.3, 0.4]})
     assert plots.telling_clients(nothing)[0] == "best"

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from fuels.config import Settings, Training
+from fuels.data.windows import Dataset
 from fuels.evaluation.outcome import best_reference
 from fuels.federation.loop import Round
 from fuels.federation.transport import Failure
@@ -25,7 +26,7 @@ from fuels.report.tables import (
     results,
     to_plain,
 )
-from helpers.outcomes import ERRORS, dataset, outcome
+from helpers.outcomes import ERRORS, dataset, mixed, outcome, summary_of
 
 NAN = float("nan")
 
@@ -108,7 +109,7 @@ def test_best_values_that_look_equal_are_both_marked() -> None:
 
 
 def test_results_hold_hand_computed_means() -> None:
-    table = results(outcome(dataset(unit="calls"), ERRORS))
+    table = results(outcome(dataset(unit="calls"), ERRORS).summary)
     assert [column.heading for column in table.columns[1:]] == [
         "MSE (z-scored)",
         "MAE (z-scored)",
@@ -123,22 +124,25 @@ def test_results_hold_hand_computed_means() -> None:
 
 
 def test_facts_name_the_best_reference_and_the_share() -> None:
-    found = facts(outcome(dataset(), ERRORS), Path("runs/a"))
+    found = facts(outcome(dataset(), ERRORS).summary, Path("runs/a"))
     # ridge: (0.04 + 0.01 + 0.16) / 3 = 0.07 is below 0.09; FUELS wins for c0 and c2
     assert found["Comparison"] == (
         "FUELS beats ridge, the best reference, for 67% of the clients (2 of 3)"
     )
     assert "Note" not in found
-    assert found["Sent"] == "10 numbers up and 20 down per client and round; 3 rounds"
+    assert found["Sent"] == (
+        "10 numbers up and 20 down per participating client in the last round;"
+        " on average 30 up and 40 down per client in 3 rounds"
+    )
     assert found["Model kept"] == "the best one on the validation part"
     assert found["Results"] == "runs/a"
     assert not {"Left out", "Filled", "Synthetic data", "Failures"} & set(found)
 
 
 def test_facts_say_when_references_are_better() -> None:
-    one = facts(outcome(dataset(), {**ERRORS, "ridge": [0.1, 0.1, 0.1]}))
+    one = facts(outcome(dataset(), {**ERRORS, "ridge": [0.1, 0.1, 0.1]}).summary)
     assert one["Note"] == "ridge has a lower mean MSE than FUELS on these data"
-    both = facts(outcome(dataset(), {**ERRORS, "FUELS": [1.0, 1.0, 1.0]}))
+    both = facts(outcome(dataset(), {**ERRORS, "FUELS": [1.0, 1.0, 1.0]}).summary)
     assert both["Note"] == "last value and ridge have a lower mean MSE than FUELS on these data"
 
 
@@ -150,46 +154,78 @@ def test_facts_name_what_happened_to_the_data() -> None:
     )
     run = outcome(data, ERRORS)
     run.history[1]["failures"] = ["site-a: gave no answer"]
-    found = facts(run)
+    summary = summary_of(run)
+    found = facts(summary)
     assert found["Left out"] == (
         "5 clients: x0 (constant: always 0), x1 (constant: always 0), x2 (constant: always 0)"
         " and 2 more"
     )
     assert found["Filled"] == "1,200 missing values, none of them a target"
     assert "Synthetic data" in found
-    assert "(synthetic data)" in results(run).title
-    assert found["Failures"] == "1 upload missing or refused, site-a: gave no answer"
+    assert "(synthetic data)" in results(summary).title
+    assert found["Failures"] == ("1 reply missing or refused; the first: site-a: gave no answer")
 
 
 def test_facts_say_which_model_was_kept() -> None:
+    def kept(data: Dataset, keep: str = "best") -> str:
+        settings = Settings(training=Training(keep=keep))
+        return facts(outcome(data, ERRORS, settings=settings).summary)["Model kept"]
+
+    assert kept(dataset()) == "the best one on the validation part"
+    assert kept(dataset(), "last") == "the last one, as asked for"
     without = dataset(periods=(4, 0, 2))
-    assert "no validation part" in facts(outcome(without, ERRORS))["Model kept"]
-    asked = Settings(training=Training(keep="last"))
-    assert "as asked for" in facts(outcome(dataset(), ERRORS, settings=asked))["Model kept"]
+    assert kept(without) == "the last one, because there is no validation part"
+    data = dataset()
+    validation = slice(*data.split.part("val"))
+    data.target[0, validation] = False
+    assert kept(data) == (
+        "the best one on the validation part, for 2 of 3 clients; the last one, because the"
+        " validation part has no observed value with known inputs, for 1 of 3 clients"
+    )
+    data.target[:, validation] = False
+    assert kept(data) == (
+        "the last one, because the validation part has no observed value with known inputs"
+    )
 
 
 def test_a_run_without_references_or_scores_still_reports() -> None:
     alone = outcome(dataset(), {"FUELS": [0.1, 0.2, 0.3]})
     assert best_reference(alone) is None
-    assert "Comparison" not in facts(alone)
-    untested = outcome(dataset(), {}, scores={}, forecasts={})
-    text = to_plain(untested)
-    assert "nothing to compare" in text
-    assert "MSE" not in text
+    assert "Comparison" not in facts(alone.summary)
+    for periods, why in {
+        (4, 1, 0): "there is no test part",
+        (4, 1, 2): "the test part has no observed value with known inputs",
+    }.items():
+        text = to_plain(outcome(dataset(periods=periods), {}, scores={}, forecasts={}).summary)
+        assert f"{why}, so there is nothing to compare" in text
+        assert "MSE" not in text
+
+
+def test_facts_of_a_mixture_tell_the_personal_model_from_the_experts() -> None:
+    found = facts(mixed(outcome(dataset(), ERRORS)).summary)
+    assert found["Experts"] == (
+        "FUELS mixes its personal model with 1 local expert; the best of these 2 on its own is"
+        " FUELS model (MSE 0.04667); the personal model had the largest weight in 100% of all steps"
+    )
+    assert found["Intervals"] == (
+        "the 80 % intervals contained 80.0 % of the actual values (mean width 2.000),"
+        " the 95 % intervals contained 95.0 % of the actual values (mean width 2.000)"
+    )
 
 
 def test_a_client_without_a_target_does_not_spoil_the_comparison() -> None:
     data = dataset()
     data.target[0, data.split.val :] = False
-    found = facts(outcome(data, ERRORS))
-    assert "50% of the clients (1 of 2)" in found["Comparison"]
+    summary = outcome(data, ERRORS).summary
+    assert "50% of the clients (1 of 2)" in facts(summary)["Comparison"]
+    assert results(summary).title.endswith(", 2 of 3 clients")  # its errors are the mean of two
 
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_printing_says_everything(terminal: bool) -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=100)
-    print_outcome(outcome(dataset(), ERRORS), Path("runs/[a]"), console)
+    print_outcome(outcome(dataset(), ERRORS).summary, Path("runs/[a]"), console)
     text = file.getvalue()
     for word in ("FUELS", "last value", "0.04667", "runs/[a]", "z-scored"):
         assert word in text
@@ -216,9 +252,16 @@ class Clock:
         return self.now
 
 
-def done(k: int, val_mse: float = NAN, failures: tuple[Failure, ...] = ()) -> Round:
+def done(
+    k: int, val_mse: float = NAN, failures: tuple[Failure, ...] = (), best_round: int = 0
+) -> Round:
     return Round(
-        k, 100, losses={"intra": 2.0, "prediction": 1 / k}, val_mse=val_mse, failures=[*failures]
+        k,
+        100,
+        losses={"intra": 2.0, "prediction": 1 / k},
+        val_mse=val_mse,
+        best_round=best_round,
+        failures=[*failures],
     )
 
 
@@ -273,11 +316,21 @@ def test_a_resumed_training_goes_on_where_it_was() -> None:
     with display:
         for k in (61, 62):
             clock.now += 3
-            display.on_round(done(k, val_mse=0.75))
+            display.on_round(done(k, val_mse=0.75, best_round=42))
     assert lines_of(display)[0] == (
         "round  61 of 100 | prediction 0.01639, intra 2.000"
         " | validation MSE 0.7500 (best 0.5000, round 42) | 1:57 left"
     )
+
+
+def test_the_best_round_is_the_one_that_training_goes_by() -> None:
+    """When clients join, the mean error of fewer clients is no longer the one to beat."""
+    display, _ = plain(2)
+    with display:
+        display.on_round(done(1, val_mse=0.5, best_round=1))
+        display.on_round(done(2, val_mse=0.75, best_round=2))
+    assert "MSE 0.5000 (best 0.5000, round 1)" in lines_of(display)[0]
+    assert "MSE 0.7500 (best 0.7500, round 2)" in lines_of(display)[1]
 
 
 def test_failures_are_counted_and_the_newest_is_named() -> None:

@@ -137,14 +137,14 @@ def test_errors_by_steps_ahead_at_80_columns() -> None:
     file = io.StringIO()
     run = mixed(outcome(dataset(), ERRORS, steps_ahead=ahead))
     console = Console(file=file, force_terminal=True, color_system=None, width=80)
-    print_outcome(run, console=console)
+    print_outcome(run.summary, console=console)
     text = file.getvalue()
     assert "…" not in text
     assert text.count("0.01234") == text.count("0.02345") == len(names)
     assert text.count("80.12") == text.count("95.34") == 2
     assert text.count("0.4567") == text.count("0.8765") == 2
     assert max(len(line) for line in text.splitlines()) <= 80
-    table = steps_ahead(run)
+    table = steps_ahead(run.summary)
     assert table is not None
     names = tuple(column.name for column in table.columns[-4:])
     assert names == ("in 80 %", "width 80 %", "in 95 %", "width 95 %")

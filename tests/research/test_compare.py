@@ -68,6 +68,41 @@ def test_the_title_names_all_rounds_where_patience_ended_runs() -> None:
     assert "2 clients, 4 to 10 rounds, split" in table(compare([[long], [short]])).title
 
 
+def test_notes_say_why_the_last_model_was_kept() -> None:
+    def kept(*records: Record) -> str:
+        return next(n for n in notes(compare([[r] for r in records])) if n.startswith("Model kept"))
+
+    last = record("fuels", 0, [1.0, 2.0])
+    asked = record("fuels", 0, [1.0, 2.0], keep="last")
+    none = {"periods": [40, 0, 11]}
+    assert kept(replace(last, data=last.data | none)) == (
+        "Model kept: last, because there is no validation part."
+    )
+    assert (
+        kept(asked)
+        == kept(replace(asked, data=asked.data | none))
+        == ("Model kept: last, as asked for.")
+    )
+    assert kept(last) == (
+        "Model kept: last, because the validation part has no observed value with known inputs."
+    )
+    best = replace(record("solo", 0, [1.0, 2.0]), kept_model="best on the validation part")
+    assert kept(best) == "Model kept: best on the validation part."
+    assert kept(best, asked) == (
+        "Model kept: Solo: best on the validation part; FUELS: last, as asked for."
+    )
+
+
+def test_notes_name_the_references_that_there_are_and_the_values_that_were_filled() -> None:
+    first, second = record("fuels", 0, [0.1, 0.2]), record("fuels", 1, [0.1, 0.2])
+    found = [replace(r, data=r.data | {"values_filled": n}) for r, n in ((first, 5), (second, 9))]
+    said = notes(compare([found]))
+    assert "No reference (ridge) does better than the best method." in said
+    assert "Up to 9 missing values were filled in; none of them is a target." in said
+    one = [replace(first, data=first.data | {"values_filled": 1})]
+    assert "1 missing value was filled in; none of them is a target." in notes(compare([one]))
+
+
 def test_a_client_drawn_by_several_seeds_counts_once() -> None:
     found = compare(
         [

@@ -9,6 +9,7 @@ import random
 import signal
 import time
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from fuels.data.sample import Sample, paper_branches
 from fuels.errors import FuelsError
 from fuels.methods.registry import complete
 from fuels.model.network import build_network
+from fuels.report.tables import facts
 from fuels.runs.build import build
 from fuels.runs.run import origin, run
 from fuels.storage.checkpoint import load_state
@@ -150,6 +152,79 @@ def test_without_validation_the_last_model_is_kept(tmp_path: Path, panel: Panel)
     outcome = do_run(tmp_path / "r", small(windows={"split": "8/0/3"}), panel)
     assert outcome.summary["kept_model"] == "last"
     assert outcome.history[-1]["val_mse"] is None
+
+
+SILENT = "the last one, because the validation part has no observed value with known inputs"
+LATE = {"training": {"late": "0.5@9"}}  # after the last round
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "silent", "summary", "screen"),
+    [
+        ("fuels", {}, [], "best on the validation part", "the best one on the validation part"),
+        ("fuels", {}, [0, 1, 2, 3], "last", SILENT),
+        ("fedavg", {}, [0, 1, 2, 3], "last", SILENT),
+        (
+            "fuels",
+            {},
+            [2],
+            "best on the validation part for 3 of 4 clients, last for 1 of 4 clients",
+            f"the best one on the validation part, for 3 of 4 clients; {SILENT}, for 1 of 4",
+        ),
+        # One model for all: the best round is that of the mean error, whoever is in it.
+        ("fedavg", {}, [2], "best on the validation part", "the best one on the validation part"),
+        ("fedavg", LATE, [], "best on the validation part", "the best one on the validation part"),
+        (
+            "fuels",
+            LATE,
+            [],
+            "best on the validation part for 2 of 4 clients, untrained for 2 of 4 clients",
+            "the best one on the validation part, for 2 of 4 clients; the one they started with,"
+            " because they never trained, for 2 of 4 clients",
+        ),
+    ],
+)
+def test_the_screen_and_the_summary_name_the_model_that_was_kept(
+    tmp_path: Path, method: str, changes: Any, silent: list[int], summary: str, screen: str
+) -> None:
+    """A validation part without an observed value is no better than none."""
+    panel = make_panel(clients=4)
+    panel.values[7 * 24 : 9 * 24, silent] = np.nan
+    do_run(tmp_path / "r", small(method=method, **changes), panel)
+    written = RunFolder(tmp_path / "r").read_summary()
+    assert written["kept_model"] == summary
+    assert facts(written)["Model kept"].startswith(screen)
+
+
+def test_without_a_test_part_nothing_is_said_to_be_compared(tmp_path: Path, panel: Panel) -> None:
+    said: list[str] = []
+
+    def tell(words: str) -> AbstractContextManager[None]:
+        said.append(words)
+        return nullcontext()
+
+    outcome = do_run(tmp_path / "r", small(windows={"split": "7/2/0"}), panel, tell=tell)
+    assert said == []
+    assert facts(outcome.summary)["No errors"].startswith("there is no test part")
+
+
+def test_observed_values_without_known_inputs_are_not_called_unobserved(tmp_path: Path) -> None:
+    """In the only day of the test part the days before it, which its inputs need, are missing."""
+    panel = make_panel(clients=4)
+    panel.values[7 * 24 : 11 * 24] = np.nan
+    outcome = do_run(tmp_path / "r", small(windows={"split": "7/4/1"}), panel)
+    assert not outcome.scores
+    assert facts(outcome.summary)["No errors"] == (
+        "the test part has no observed value with known inputs, so there is nothing to compare"
+    )
+
+
+def test_rounds_name_the_best_one_among_the_same_clients(tmp_path: Path) -> None:
+    """As training does that stops when patience ends, and as a resumed display does."""
+    settings = small(training={"rounds": 6, "late": "0.5@6"})
+    outcome = do_run(tmp_path / "r", settings, make_panel(clients=6))
+    assert [line["best_round"] for line in outcome.history][-1] == 6
+    assert outcome.history[-1]["val_mse"] > min(line["val_mse"] for line in outcome.history)
 
 
 def test_a_client_silent_in_validation_keeps_its_last_model(tmp_path: Path) -> None:

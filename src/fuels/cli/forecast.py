@@ -136,11 +136,14 @@ def forecast_command(
         absent = f"no data for the models of {listed(sorted(silent))}"
         typer.echo(f"note: {absent}: no forecast for them, and nothing learned", err=True)
     table = forecast_table(result)
-    if table["forecast"].null_count() == len(table):
+    made = len(table) - table["forecast"].null_count()
+    if not made:
         raise FuelsError(f"{panel.name}: no client has the newest values that a forecast needs")
     if out is not None:
         write_table(table, out)
-        typer.echo(f"{len(table)} forecasts in {out}", err=True)
+        without = len(table) - made
+        empty = f", {without} row{'s' * (without != 1)} without one" if without else ""
+        typer.echo(f"{made} forecast{'s' * (made != 1)} in {out}{empty}", err=True)
     elif json_:
         typer.echo(json.dumps(table.to_dicts(), default=str, indent=2))
     else:

@@ -339,6 +339,6 @@ def train(
     if as_json:
         typer.echo(json.dumps(outcome.summary, indent=2))
         return
-    print_outcome(outcome, folder.path)
+    print_outcome(outcome.summary, folder.path)
     if profile:
         print_profile(folder.seconds())

@@ -85,8 +85,9 @@ def assemble(
     settings = located(settings)
     if scale == "quick":
         notes.append(
-            f"--scale quick: {settings.data.clients or 'all'} clients,"
-            f" {settings.training.rounds} rounds;"
+            f"--scale quick: {settings.data.clients or 'all'}"
+            f" client{'s' * (settings.data.clients != 1)},"
+            f" {settings.training.rounds} round{'s' * (settings.training.rounds != 1)};"
             " the paper's size is --scale paper (100 clients, 200 rounds)"
         )
     return settings, engine, notes

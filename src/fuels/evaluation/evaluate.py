@@ -42,7 +42,7 @@ def evaluate(
     title: str,
     chosen: MixtureSettings,
 ) -> Evaluation:
-    """Forecast the test part; empty where it has no observed value.
+    """Forecast the test part; empty where it has no target.
 
     `own_forecast` gives the models' own forecasts of it, `title` names their method.
     """

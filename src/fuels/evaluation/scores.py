@@ -39,7 +39,9 @@ def score(dataset: Dataset, part: str, forecast: NDArray[Any]) -> Scores:
     first, last = dataset.split.part(part)
     target = dataset.target[:, first:last]
     if not target.any():
-        raise FuelsError(f"the {part} part has no observed value to compare a forecast with")
+        raise FuelsError(
+            f"the {part} part has no observed value with known inputs to compare a forecast with"
+        )
     mse, mae = errors(dataset.series[:, first:last], forecast, target)
     return Scores(mse, mae, dataset.std)
 
@@ -52,9 +54,3 @@ def errors(
     count = target.sum(axis=1)
     with np.errstate(invalid="ignore"):
         return (difference**2).sum(axis=1) / count, np.abs(difference).sum(axis=1) / count
-
-
-def share_better(scores: Scores, other: Scores) -> float:
-    """Share of the clients whose MSE is below the other's."""
-    both = ~(np.isnan(scores.mse) | np.isnan(other.mse))
-    return float((scores.mse[both] < other.mse[both]).mean())

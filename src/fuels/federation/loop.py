@@ -27,7 +27,6 @@ from fuels.methods.messages import Download, Upload, concatenate
 from fuels.randomness import LATE, SELECTION, generator
 from fuels.storage.checkpoint import prefixed, unprefixed
 
-BYTES = 4  # of one float32
 SITES = "transport"  # prefix of the sites' arrays in a state
 
 
@@ -41,6 +40,7 @@ class Round:
     losses: dict[str, float] = field(default_factory=dict)
     val_mse: float = float("nan")
     val_mae: float = float("nan")
+    best_round: int = 0  # with the lowest validation error of the same clients; 0: none known
     numbers_up: float = 0.0  # per client that took part
     numbers_down: float = 0.0
     failures: list[Failure] = field(default_factory=list)
@@ -53,6 +53,7 @@ class Round:
         values: dict[str, Any] = {"round": self.number, "clients": self.clients}
         values |= {f"loss_{name}": value for name, value in self.losses.items()}
         values |= {"val_mse": self.val_mse, "val_mae": self.val_mae}
+        values["best_round"] = self.best_round
         values |= {"numbers_up": self.numbers_up, "numbers_down": self.numbers_down}
         values["failures"] = [f"{failure.site}: {failure.reason}" for failure in self.failures]
         return {k: (None if isinstance(v, float) and np.isnan(v) else v) for k, v in values.items()}
@@ -272,6 +273,7 @@ class Loop:
             self.best_score, self.best_round = done.val_mse, done.number
             if self.method.one_model and self.training.keep == "best":
                 self.best_download = self.method.download(self.server, self.clients)
+        done.best_round = self.best_round
 
     def final_download(self) -> Download:
         """What defines the kept models of methods that are judged by what the server gives."""

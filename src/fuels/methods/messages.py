@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 Arrays = dict[str, NDArray[np.float32]]
 
+BYTES = 4  # of one float32
+
 
 @dataclass(frozen=True)
 class Upload:

@@ -118,7 +118,7 @@ class Progress:
         self.changed = now
         self.round = done.number
         self.failures += len(done.failures)
-        if done.val_mse < self.best_score:
+        if done.best_round == done.number:  # by the loop, which compares the same clients alone
             self.best_score, self.best_round = done.val_mse, done.number
         self.last = done
 
@@ -148,8 +148,8 @@ class Progress:
         """Latest and best validation error; empty where there is no validation part."""
         if self.last is None or math.isnan(self.last.val_mse):
             return ""
-        best = f"best {number(self.best_score)}, round {self.best_round}"
-        return f"MSE {number(self.last.val_mse)} ({best})"
+        best = f" (best {number(self.best_score)}, round {self.best_round})"
+        return f"MSE {number(self.last.val_mse)}{best if self.best_round else ''}"
 
     def trouble(self) -> str:
         """How many uploads were missing or refused so far, with the newest reason."""

@@ -29,7 +29,7 @@ def draw_experts(outcome: Outcome) -> Figure:
     mixture = outcome.mixture
     assert mixture is not None  # drawn only where there is one
     dataset = outcome.dataset
-    names = leading(mixture)
+    names, led = leading(mixture), outcome.summary["mixture"]["model_led"]
     chosen = telling_clients(outcome)
     first, last = dataset.split.part("test")
     times = dataset.times("test")
@@ -40,7 +40,7 @@ def draw_experts(outcome: Outcome) -> Figure:
         [*names, OTHERS],
         title="Who was trusted when",
         subtitle=f"Weights of the experts in the forecasts of {outcome.title}, running means over"
-        f" {smooth} steps; the personal model had the largest in {mixture.led:.0%} of all steps.",
+        f" {smooth} steps; the personal model had the largest in {led:.0%} of all steps.",
         footer=origin(outcome.dataset),
         height=1.35,
         gap=0.25,

@@ -105,7 +105,8 @@ def telling_clients(outcome: Outcome) -> dict[int, str]:
     order = np.argsort(mse, kind="stable")[: int((~np.isnan(mse)).sum())]
     still = standing_still(outcome.dataset)
     best = next((client for client in order if not still[client]), order[0])
-    picks = [("best", best), ("median", order[(len(order) - 1) // 2]), ("worst", order[-1])]
+    first = "best" if best == order[0] else "best whose values change"
+    picks = [(first, best), ("median", order[(len(order) - 1) // 2]), ("worst", order[-1])]
     rival = best_reference(outcome)
     if rival is not None:
         gain = outcome.scores[rival].mse - mse
@@ -350,7 +351,7 @@ def _curve_looks(terms: Sequence[str]) -> dict[str, Look]:
 def _reading(history: Sequence[dict[str, Any]], best: int | None, sent: float) -> str:
     """The line that says how to read the learning curves."""
     validation = (
-        "There is no validation part."
+        "There is no validation error."
         if best is None
         else f"Validation error is lowest in round {history[best]['round']}."
     )

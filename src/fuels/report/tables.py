@@ -1,4 +1,8 @@
-"""Tables: one helper that writes a table for people and programs, and the table that ends a run."""
+"""Tables: one helper that writes a table for people and programs, and the table that ends a run.
+
+What is said of a run is read from its summary, the content of summary.json: a sentence can only say
+what the file says.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-import numpy as np
 import rich.table
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from fuels.evaluation.outcome import Outcome, best_reference
+from fuels.evaluation.summary import NO_TARGETS
 from fuels.report.style import number, short
 from fuels.report.terminal import Fitted, Strip
 
 Cell = str | float | None
 Best = Literal["", "lowest", "highest"]
+Summary = Mapping[str, Any]  # the content of summary.json
 
 BEATEN = "Note"  # label of the sentence that a reference does better
 
@@ -148,16 +152,16 @@ def _whole(text: str) -> str:
 # -- the end of a run --------------------------------------------------------------------------
 
 
-def results(outcome: Outcome) -> Table:
+def results(summary: Summary) -> Table:
     """The method first, then the references, with their errors on the test part."""
-    panel = outcome.dataset.panel
-    unit = "data's unit" if panel.unit == "value" else panel.unit
-    rows: list[list[Cell]] = []
-    for name, scores in outcome.scores.items():
-        means = scores.means()
-        rows.append([name, *(means[key] for key in ("mse", "mae", "mse_unit", "mae_unit"))])
-    clients = len(outcome.dataset.ids)
-    data = f"{panel.name}{' (synthetic data)' if panel.synthetic else ''}"
+    data = summary["data"]
+    unit = "data's unit" if data["unit"] == "value" else data["unit"]
+    rows: list[list[Cell]] = [
+        [name, *(means[key] for key in ("mse", "mae", "mse_unit", "mae_unit"))]
+        for name, means in summary["scores"].items()
+    ]
+    name = f"{data['name']}{' (synthetic data)' if data['synthetic'] else ''}"
+    scored, clients = data["clients_scored"], _count(data["clients"], "client")
     return Table(
         columns=[
             Column("forecast"),
@@ -167,22 +171,23 @@ def results(outcome: Outcome) -> Table:
             Column("MAE", unit, "lowest"),
         ],
         rows=rows,
-        title=f"One-step errors on the test part of {data}, {_count(clients, 'client')}",
+        title=f"One-step errors on the test part of {name},"
+        f" {clients if scored == data['clients'] else f'{number(scored)} of {clients}'}",
     )
 
 
 def print_outcome(
-    outcome: Outcome,
+    summary: Summary,
     folder: Path | None = None,
     console: Console | None = None,
 ) -> None:
     """The results on stdout or the console given: in colour on a terminal, plain elsewhere."""
     console = console or Console()
-    known = facts(outcome, folder)
+    known = facts(summary, folder)
     if not console.is_terminal:
-        console.out(to_plain(outcome, folder), end="", highlight=False)
+        console.out(to_plain(summary, folder), end="", highlight=False)
         return
-    for table in _tables(outcome):
+    for table in _tables(summary):
         console.print("", table.to_rich(), "", sep="\n")
     lines = rich.table.Table.grid(padding=(0, 2, 0, 0))
     lines.add_column(style="dim", no_wrap=True)
@@ -192,20 +197,20 @@ def print_outcome(
     console.print(lines)
 
 
-def to_plain(outcome: Outcome, folder: Path | None = None) -> str:
+def to_plain(summary: Summary, folder: Path | None = None) -> str:
     """Tables and facts as text."""
-    first, *more = [table.to_plain() for table in _tables(outcome)] or [""]
+    first, *more = [table.to_plain() for table in _tables(summary)] or [""]
     table = "\n".join([f"{first}* lowest of its column\n" if first else "", *more, ""])
-    known = facts(outcome, folder)
+    known = facts(summary, folder)
     width = max(len(label) for label in known)
     lines = [f"{label.ljust(width)}  {text}" for label, text in known.items()]
     return table + "\n".join(lines) + "\n"
 
 
-def _tables(outcome: Outcome) -> list[Table]:
+def _tables(summary: Summary) -> list[Table]:
     """The tables of a run, the errors first; none where nothing could be compared."""
-    ahead = steps_ahead(outcome)
-    return [results(outcome), *([ahead] if ahead else [])] if outcome.scores else []
+    ahead = steps_ahead(summary)
+    return [results(summary), *([ahead] if ahead else [])] if summary["scores"] else []
 
 
 def print_profile(seconds: Mapping[str, float], console: Console | None = None) -> None:
@@ -227,47 +232,44 @@ def print_profile(seconds: Mapping[str, float], console: Console | None = None) 
 # -- what the table does not say ---------------------------------------------------------------
 
 
-def facts(outcome: Outcome, folder: Path | None = None) -> dict[str, str]:
+def facts(summary: Summary, folder: Path | None = None) -> dict[str, str]:
     """What a reader of the table should know besides, by label."""
-    dataset, history = outcome.dataset, outcome.history
-    found: dict[str, str] = {}
-    if outcome.scores:
-        found |= _against_references(outcome)
-        found |= _mixture(outcome)
+    data, found = summary["data"], dict[str, str]()
+    if summary["scores"]:
+        found |= _against_references(summary)
+        found |= _mixture(summary)
     else:
-        found["No errors"] = "the test part holds no observed value, so there is nothing to compare"
-    if history:
-        last = history[-1]
-        up, down = (number(round(last[key])) for key in ("numbers_up", "numbers_down"))
-        rounds = _count(len(history), "round")
-        found["Sent"] = f"{up} numbers up and {down} down per client and round; {rounds}"
-    found["Model kept"] = kept_model(outcome)
-    failures = [text for line in history for text in line.get("failures") or ()]
-    if failures:
-        found["Failures"] = f"{_count(len(failures), 'upload')} missing or refused, {failures[0]}"
-    if dataset.left_out:
-        found["Left out"] = _left_out(dataset.left_out)
-    if dataset.filled:
-        found["Filled"] = f"{_count(dataset.filled, 'missing value')}, none of them a target"
-    if dataset.panel.synthetic:
+        why = f"the test part {NO_TARGETS}" if data["test_steps"] else "there is no test part"
+        found["No errors"] = f"{why}, so there is nothing to compare"
+    if summary["rounds"]:
+        found["Sent"] = _sent(summary)
+    found["Model kept"] = kept_model(summary)
+    if failures := summary["failures"]["count"]:
+        replies = "1 reply" if failures == 1 else f"{number(failures)} replies"
+        first = summary["failures"]["first"]
+        found["Failures"] = f"{replies} missing or refused; the first: {first}"
+    if data["left_out"]:
+        found["Left out"] = _left_out(data["left_out"])
+    if data["values_filled"]:
+        filled = _count(data["values_filled"], "missing value")
+        found["Filled"] = f"{filled}, none of them a target"
+    if data["synthetic"]:
         found["Synthetic data"] = "the errors say nothing about a real network"
     if folder is not None:
         found["Results"] = str(folder)
     return found
 
 
-def _against_references(outcome: Outcome) -> dict[str, str]:
-    """How the method stands against the best reference, in one sentence each."""
-    best, title = best_reference(outcome), outcome.title
+def _against_references(summary: Summary) -> dict[str, str]:
+    """How the method compares with the best reference, in one sentence each."""
+    title, best = summary["title"], summary.get("best_reference")
     if best is None:
         return {}
-    own, other = outcome.scores[title], outcome.scores[best]
-    both = np.isfinite(own.mse) & np.isfinite(other.mse)
-    better, of = int((own.mse[both] < other.mse[both]).sum()), int(both.sum())
-    share = f"{better / of:.0%} of the clients ({better} of {of})"
+    better, of = summary["clients_better_than_best_reference"], summary["clients_compared"]
+    share = f"{summary['share_better_than_best_reference']:.0%} of the clients ({better} of {of})"
     found = {"Comparison": f"{title} beats {best}, the best reference, for {share}"}
-    mine = own.means()["mse"]
-    ahead = [name for name, scores in outcome.scores.items() if scores.means()["mse"] < mine]
+    means = {name: scores["mse"] for name, scores in summary["scores"].items()}
+    ahead = [name for name, mse in means.items() if mse < means[title]]
     if ahead:
         names = ahead[0] if len(ahead) == 1 else f"{', '.join(ahead[:-1])} and {ahead[-1]}"
         verb = "has" if len(ahead) == 1 else "have"
@@ -275,57 +277,81 @@ def _against_references(outcome: Outcome) -> dict[str, str]:
     return found
 
 
-def _mixture(outcome: Outcome) -> dict[str, str]:
-    """How the experts did, who was trusted, and what the intervals hold."""
-    mixture = outcome.mixture
+def _mixture(summary: Summary) -> dict[str, str]:
+    """How the experts did, who was trusted, and how often the intervals were right."""
+    mixture, title = summary.get("mixture"), summary["title"]
     if mixture is None:
         return {}
-    mse = number(mixture.scores[mixture.best].means()["mse"])
-    bands = zip(mixture.bands.levels, mixture.coverage, mixture.bands.width(), strict=True)
+    experts, best = mixture["experts"], mixture["best_expert"]
     said = (
-        f"{level:g} % hold {100 * covered:.1f} % (mean width {number(float(width))})"
-        for level, covered, width in bands
+        f"the {level} % intervals contained {100 * found['coverage']:.1f} % of the actual values"
+        f" (mean width {number(found['width'])})"
+        for level, found in mixture["intervals"].items()
     )
+    others = _count(len(experts) - 1, "local expert")
     return {
-        "Experts": f"{outcome.title} mixes {len(mixture.names)} local experts, of which alone the"
-        f" best is {mixture.best} (MSE {mse}); the personal model led in {mixture.led:.0%} of all"
-        " steps",
-        "Intervals": f"{', '.join(said)}",
+        "Experts": f"{title} mixes its personal model with {others}; the best of these"
+        f" {len(experts)} on its own is {best} (MSE {number(experts[best]['mse'])}); the personal"
+        f" model had the largest weight in {mixture['model_led']:.0%} of all steps",
+        "Intervals": ", ".join(said),
     }
 
 
-def steps_ahead(outcome: Outcome) -> Table | None:
+def _sent(summary: Summary) -> str:
+    """The last round and the whole training: what a client sends may change between rounds."""
+    last, total, clients = (
+        summary["per_client_and_round"],
+        summary["totals"],
+        summary["data"]["clients"],
+    )
+    up, down = (number(round(last[key])) for key in ("numbers_up", "numbers_down"))
+    every = [number(round(total[key] / clients)) for key in ("numbers_up", "numbers_down")]
+    rounds = _count(summary["rounds"], "round")
+    return (
+        f"{up} numbers up and {down} down per participating client in the last round;"
+        f" on average {every[0]} up and {every[1]} down per client in {rounds}"
+    )
+
+
+def steps_ahead(summary: Summary) -> Table | None:
     """Errors by steps ahead, where the run forecasts several."""
-    ahead = outcome.steps_ahead
+    ahead = summary.get("steps_ahead")
     if ahead is None:
         return None
-    levels = () if outcome.mixture is None or not ahead.coverage else outcome.mixture.bands.levels
+    levels = list(summary["mixture"]["intervals"]) if ahead["coverage"] else []
     rows: list[list[Cell]] = []
-    for h in range(len(next(iter(ahead.mse.values())))):
-        row: list[Cell] = [str(h + 1), *(values[h] for values in ahead.mse.values())]
+    for h in range(len(next(iter(ahead["mse"].values())))):
+        row: list[Cell] = [str(h + 1), *(values[h] for values in ahead["mse"].values())]
         for level in range(len(levels)):
-            row += [100 * ahead.coverage[h][level], ahead.width[h][level]]
+            share, width = ahead["coverage"][h][level], ahead["width"][h][level]
+            row += [None if share is None else 100 * share, width]
         rows.append(row)
     intervals = [
         column
         for level in levels
-        for column in (Column(f"in {level:g} %", "%"), Column(f"width {level:g} %", "z-scored"))
+        for column in (Column(f"in {level} %", "%"), Column(f"width {level} %", "z-scored"))
     ]
+    heads = [Column(name, "MSE") for name in ahead["mse"]]
     return Table(
-        columns=[Column("steps ahead"), *(Column(name, "MSE") for name in ahead.mse), *intervals],
+        columns=[Column("steps ahead"), *heads, *intervals],
         rows=rows,
         title="Errors (z-scored) by steps ahead on the test part",
     )
 
 
-def kept_model(outcome: Outcome) -> str:
+def kept_model(summary: Summary) -> str:
     """Which model of the training the errors belong to."""
-    first, last = outcome.dataset.split.part("val")
-    if outcome.settings.training.keep == "last":
-        return "the last one, as asked for"
-    if last == first:
-        return "the last one, because there is no validation part"
-    return "the best one on the validation part"
+    why = summary["kept_last_because"]
+    said = {
+        "best": "the best one on the validation part",
+        "last": f"the last one, {why}",
+        "untrained": "the one they started with, because they never trained",
+    }
+    kept = {kind: count for kind, count in summary["kept_clients"].items() if count}
+    if len(kept) == 1:
+        return said[next(iter(kept))]
+    every = _count(sum(kept.values()), "client")
+    return "; ".join(f"{said[kind]}, for {number(n)} of {every}" for kind, n in kept.items())
 
 
 def _left_out(reasons: Mapping[str, str], shown: int = 3) -> str:

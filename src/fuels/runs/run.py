@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,10 +19,10 @@ from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.evaluation.evaluate import Evaluation, evaluate
-from fuels.evaluation.outcome import MixtureOutcome, Outcome, own_rows
-from fuels.evaluation.scores import share_better
+from fuels.evaluation.outcome import MixtureOutcome, Outcome
+from fuels.evaluation.summary import Kept, compared, data_facts, failures, traffic, why_last
 from fuels.experts.intervals import Bands
-from fuels.federation.loop import BYTES, Watcher
+from fuels.federation.loop import Watcher
 from fuels.methods.base import MODEL
 from fuels.methods.messages import Download
 from fuels.runs.build import Job, build, fingerprint
@@ -148,9 +148,11 @@ def conclude(
     """Judge the kept models, compare with the references, write the results."""
     models = write_models(job, folder, job.loop.final_download())
     save_state(folder.server, job.loop.server.state(), {"clients": list(job.loop.clients)})
-    experts = "weighing the experts, " if job.settings.mixture.on else ""
-    rounds = job.loop.round
-    with tell(f"{experts}comparing with the references"), folder.timed("judge at the end", rounds):
+    rounds, (first, last) = job.loop.round, job.dataset.split.part("test")
+    work = ["weighing the experts"] if job.settings.mixture.on else []
+    if job.dataset.target[:, first:last].any():
+        work.append("comparing with the references")
+    with tell(", ".join(work)) if work else nullcontext(), folder.timed("judge at the end", rounds):
         judged = evaluate_job(job, models)
     outcome = outcome_of(job, folder, judged)
     write_evaluation(job.dataset, folder, judged)
@@ -216,24 +218,32 @@ def outcome_of(job: Job, folder: RunFolder, judged: Evaluation) -> Outcome:
     )
 
 
-def essentials(job: Job, judged: Evaluation, *, rounds: int, best: bool) -> dict[str, Any]:
+def kept_models(job: Job, *, shared_best: bool, untrained: Collection[str] = ()) -> Kept:
+    """Which models the clients kept.
+
+    `shared_best`: where all clients share one model, whether it is that of the best round.
+    `untrained`: clients that never trained; with a shared model they have it all the same.
+    """
+    method, site, every = job.method, job.site, len(job.dataset.ids)
+    first, last = job.dataset.split.part("val")
+    reason = why_last(job.settings.training.keep, last - first)
+    if method.one_model:
+        return Kept(best=every) if shared_best else Kept(last=every, reason=reason)
+    judged = {site.ids[i] for i in np.flatnonzero(site.best_round)} if site.best else set()
+    fresh = set(untrained) - judged if method.evaluated == "after training" else set()
+    return Kept(len(judged), every - len(judged) - len(fresh), len(fresh), reason)
+
+
+def essentials(job: Job, judged: Evaluation, *, rounds: int, kept: Kept) -> dict[str, Any]:
     """What every summary says first, of a run on one machine or at a site."""
-    dataset = job.dataset
     summary: dict[str, Any] = {
         "method": job.settings.method,
+        "title": job.method.title,
         "version": __version__,
         "settings": to_dict(job.settings),
-        "data": {
-            "name": dataset.panel.name,
-            "synthetic": dataset.panel.synthetic,
-            "unit": dataset.panel.unit,
-            "clients": len(dataset.ids),
-            "left_out": dataset.left_out,
-            "values_filled": dataset.filled,
-            "notes": list(dataset.panel.notes),
-        },
+        "data": data_facts(job.dataset),
         "rounds": rounds,
-        "kept_model": "best on the validation part" if best else "last",
+        **kept.summary(),
         "scores": {name: value.means() for name, value in judged.scores.items()},
     }
     if judged.mixture is not None:
@@ -244,32 +254,18 @@ def essentials(job: Job, judged: Evaluation, *, rounds: int, best: bool) -> dict
 
 
 def summarise(job: Job, folder: RunFolder, judged: Evaluation) -> dict[str, Any]:
-    loop, title, scores = job.loop, job.method.title, judged.scores
-    totals, history = loop.totals, folder.history()
-    best = job.settings.training.keep == "best" and not np.isnan(loop.val_mse).all()
-    others = {name: v for name, v in scores.items() if name not in own_rows(title)}
-    summary = essentials(job, judged, rounds=loop.round, best=best) | {
-        "per_client_and_round": {
-            "numbers_up": history[-1]["numbers_up"] if history else 0,
-            "numbers_down": history[-1]["numbers_down"] if history else 0,
-            "bytes_up": BYTES * history[-1]["numbers_up"] if history else 0,
-            "bytes_down": BYTES * history[-1]["numbers_down"] if history else 0,
-        },
-        "totals": {
-            "numbers_up": totals["numbers_up"],
-            "numbers_down": totals["numbers_down"],
-            "bytes_up": BYTES * totals["numbers_up"],
-            "bytes_down": BYTES * totals["numbers_down"],
-        },
+    """All of summary.json."""
+    loop, history = job.loop, folder.history()
+    kept = kept_models(job, shared_best=loop.best_download is not None, untrained=loop.unheard)
+    return {
+        **essentials(job, judged, rounds=loop.round, kept=kept),
+        **traffic(history, loop.totals),
+        "failures": failures(history),
         "parameters_per_client": sum(job.method.facts.network.sizes.values()),
         "seconds": folder.seconds(),
         "peak_memory_mb": round(peak_memory_mb(), 1),
+        **compared(job.method.title, judged.scores),
     }
-    if others:
-        reference = min(others, key=lambda name: others[name].means()["mse"])
-        summary["best_reference"] = reference
-        summary["share_better_than_best_reference"] = share_better(scores[title], others[reference])
-    return summary
 
 
 def forecast_frame(

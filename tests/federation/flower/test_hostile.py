@@ -257,6 +257,8 @@ def test_a_site_refuses_what_no_server_should_send(tmp_path: Path) -> None:
         "shape": prototype_down(lambda p: p[:, :1]),
         "bound": prototype_down(lambda p: p + np.float32(2)),
         "stranger": facts(asked=["b", "z"]),
+        "best round": facts(best_round=10**6),
+        "no round": facts(best_round="4"),
         "name": altered(lambda e: replace(e, site="south" if site != "south" else "north")),
         "path": altered(lambda e: replace(e, run="../../outside")),
         "undeclared": with_array("shared/code", np.zeros(3, np.float32)),

@@ -86,6 +86,29 @@ def test_after_training_each_site_has_models_and_forecasts(world: World) -> None
     assert set(world.state()) == {"prototypes", "known", "jsd", "pairs_computed"}
 
 
+@pytest.mark.parametrize(
+    ("method", "figures", "kept", "reason"),
+    [
+        # A personal model's best round is known at its site, whatever the server may see.
+        ("fuels", False, "best on the validation part", ""),
+        ("fedavg", True, "best on the validation part", ""),
+        ("fedavg", False, "last", "because the server named no best round"),
+    ],
+)
+def test_a_site_says_which_model_it_kept(
+    tmp_path: Path, method: str, figures: bool, kept: str, reason: str
+) -> None:
+    world = World(tmp_path / "fed", settings(method, rounds=2))
+    for site in SITES if not figures else ():
+        file = world.root / "sites" / site / "site.toml"
+        file.write_text(file.read_text().replace("metrics = true", "metrics = false"))
+    world.run()
+    assert bool(world.summary()["best_round"]) == figures
+    for site in SITES:
+        found = RunFolder(world.root / "sites" / site / "runs" / "run").read_summary()
+        assert (found["kept_model"], found["kept_last_because"]) == (kept, reason)
+
+
 def test_the_preset_best_mixes_experts_at_each_site_and_the_server_sees_none(
     tmp_path: Path,
 ) -> None:

@@ -28,7 +28,12 @@ from fuels.config import Settings, to_dict
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, decode, encode
 from fuels.federation.flower.declaration import ROUNDS, growing, of_a_period
-from fuels.federation.flower.letters import read_request, reply, without_figures
+from fuels.federation.flower.letters import (
+    read_best_round,
+    read_request,
+    reply,
+    without_figures,
+)
 from fuels.federation.flower.parties import Consent, RefusalError, SiteConfig, SiteFolder, log
 from fuels.federation.flower.secret import SECRET, own_secret
 from fuels.federation.guard import download_refusal, refusals
@@ -88,6 +93,7 @@ class Desk:
     def _work(self, job: Job, envelope: Envelope, progress: Progress, made: float) -> Envelope:
         try:
             asked, download = read_request(envelope)
+            best_round = read_best_round(envelope)
         except FuelsError as error:
             raise RefusalError(f"the server's message is refused: {error}") from None
         strangers = sorted(set(asked) - set(job.dataset.ids))
@@ -109,7 +115,8 @@ class Desk:
             return self._evaluate(job, envelope, download, progress)
         from fuels.federation.flower.results import write_results
 
-        write_results(job, progress.path.parent, download, envelope.round, self.config.engine)
+        path = progress.path.parent
+        write_results(job, path, download, envelope.round, self.config.engine, best_round)
         return reply(envelope, None, None)
 
     def _train(

@@ -54,6 +54,7 @@ def as_round(line: Mapping[str, Any], rounds: int) -> Round:
         losses={k.removeprefix("loss_"): v for k, v in line.items() if k.startswith("loss_")},
         val_mse=nan if line["val_mse"] is None else line["val_mse"],
         val_mae=nan if line["val_mae"] is None else line["val_mae"],
+        best_round=line.get("best_round", 0),
         numbers_up=line["numbers_up"],
         numbers_down=line["numbers_down"],
         failures=[Failure(site, reason) for site, _, reason in failures],

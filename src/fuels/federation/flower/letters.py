@@ -24,15 +24,22 @@ FIGURES = ("val_mse", "val_mae")
 
 
 def request(
-    kind: str, run: str, number: int, site: str, asked: Sequence[str], download: Download
+    kind: str,
+    run: str,
+    number: int,
+    site: str,
+    asked: Sequence[str],
+    download: Download,
+    best_round: int = 0,
 ) -> Envelope:
-    """What the server asks of a site."""
+    """What the server asks of a site; at the end also of which best round its model is, if any."""
+    best = {"best_round": best_round} if best_round else {}
     return Envelope(
         kind=kind,
         run=run,
         round=number,
         site=site,
-        facts={"asked": list(asked), "having": list(download.clients)},
+        facts={"asked": list(asked), "having": list(download.clients), **best},
         arrays=prefixed("shared", download.shared) | prefixed("personal", download.personal),
     )
 
@@ -47,6 +54,14 @@ def read_request(envelope: Envelope) -> tuple[tuple[str, ...], Download]:
     )
     _only(envelope.arrays, ("shared/", "personal/"), ())
     return asked, download
+
+
+def read_best_round(envelope: Envelope) -> int:
+    """The best round whose model a request brings; 0 where the server names none."""
+    found = envelope.facts.get("best_round", 0)
+    if type(found) is not int or not 0 <= found <= envelope.round:
+        raise FuelsError("the best round is none of the run's")
+    return found
 
 
 def reply(envelope: Envelope, upload: Upload | None, report: Report | None) -> Envelope:

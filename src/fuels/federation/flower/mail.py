@@ -53,12 +53,17 @@ class Mail:
         self.counters = {"bytes_up": 0, "bytes_down": 0, "messages": 0}
 
     def send(
-        self, kind: str, number: int, asked: Mapping[str, tuple[str, ...]], download: Download
+        self,
+        kind: str,
+        number: int,
+        asked: Mapping[str, tuple[str, ...]],
+        download: Download,
+        best_round: int = 0,
     ) -> None:
         if not asked:
             return
         letters = {
-            site: encode(request(kind, self.run, number, site, ids, download.take(ids)))
+            site: encode(request(kind, self.run, number, site, ids, download.take(ids), best_round))
             for site, ids in asked.items()
         }
         # An answer to a round is of no use once it would be stale.

@@ -179,7 +179,8 @@ def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings, time:
     # Models that are judged after training are the sites' own: they need nothing more for them.
     own = method.evaluated == "after training"
     download = Download() if own else loop.final_download()
-    unconfirmed = sorted(transport.finish(loop.round, waiting & post.allowed(), download))
+    best = 0 if loop.best_download is None else loop.best_round
+    unconfirmed = sorted(transport.finish(loop.round, waiting & post.allowed(), download, best))
     save_state(store.server, loop.server.state(), {"clients": list(loop.clients)})
     summary = _summary(loop, transport, settings) | {"sites": sites, "unconfirmed": unconfirmed}
     if not unconfirmed:

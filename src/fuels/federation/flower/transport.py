@@ -295,14 +295,25 @@ class FlowerTransport:
         reports = [self.intake.report(sent, envelope) for sent, envelope in answers]
         return [*(report for report in reports if report is not None), *failures]
 
-    def finish(self, round_number: int, sites: set[str], download: Download) -> set[str]:
-        """Let these sites write their models; returns those that did not confirm it."""
+    def finish(
+        self, round_number: int, sites: set[str], download: Download, best_round: int = 0
+    ) -> set[str]:
+        """Let these sites write their models; returns those that did not confirm it.
+
+        `best_round`: of the model in `download`, where it is not the last one.
+        """
         end = self.clock() + self.rules.deadline
-        answers, _ = self._ask("finish", round_number, sites, download, end)
+        answers, _ = self._ask("finish", round_number, sites, download, end, best_round)
         return sites - {sent.site for sent, _ in answers}
 
     def _ask(
-        self, kind: str, number: int, sites: set[str], download: Download, end: float
+        self,
+        kind: str,
+        number: int,
+        sites: set[str],
+        download: Download,
+        end: float,
+        best_round: int = 0,
     ) -> tuple[list[tuple[Letter, Envelope]], list[Failure]]:
         """The answers until all have come or time is over, and who gave none that can be used.
 
@@ -310,7 +321,7 @@ class FlowerTransport:
         taken if it comes while others are waited for.
         """
         asked = {site: self.members.of(site) for site in sorted(sites & self.post.connected())}
-        self.mail.send(kind, number, asked, download)
+        self.mail.send(kind, number, asked, download, best_round)
         pending, found, failures = set(asked), [], []
         while True:
             for arrival in self._arrivals(kind, number):

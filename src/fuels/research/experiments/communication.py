@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.federation.loop import BYTES
+from fuels.methods.messages import BYTES
 from fuels.methods.registry import find_method
 from fuels.report.style import METHOD, QUIET, RIVAL, Look, figure, legend, log_scale, number
 from fuels.report.tables import Cell, Column, Table

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata, wilcoxon
 
-from fuels.federation.loop import BYTES
+from fuels.evaluation.summary import LAST, why_last
 from fuels.methods.base import Method
+from fuels.methods.messages import BYTES
 from fuels.methods.registry import find_method
 from fuels.report.style import number
 from fuels.report.tables import Cell, Column, Table
@@ -197,12 +198,11 @@ def general_notes(comparison: Comparison) -> list[str]:
     seeds = [r.settings["seed"] for r in records]
     others = len({tuple(sorted(r.clients)) for r in records}) > 1  # under other seeds
     named = ", ".join(str(seed) for seed in seeds)
-    no_validation = "" if record.data["periods"][1] else ", because there is no validation part"
     drawn = "; a seed also decides which clients are drawn, as in fuels run --seed"
     found = [
         f"Means over the clients, then over seed{'s' if len(seeds) > 1 else ''} {named}"
         f"{drawn if others else ''}.",
-        f"Model kept: {record.kept_model}{no_validation}.",
+        f"Model kept: {kept(comparison)}.",
         "Up and down: numbers sent per client that takes part, in the last round. In all: both"
         " directions over the whole training, mean over all clients; what is sent only to be judged"
         " does not count.",
@@ -226,19 +226,38 @@ def general_notes(comparison: Comparison) -> list[str]:
     return found
 
 
+def kept(comparison: Comparison) -> str:
+    """Which model the errors belong to, and why it is the last; of each row where they differ."""
+    records = [(row.name, record) for row in comparison.methods for record in row.records]
+    said = {name: dict.fromkeys(_kept(r) for n, r in records if n == name) for name, _ in records}
+    if len({text for texts in said.values() for text in texts}) == 1:
+        return _kept(comparison.record)
+    return "; ".join(f"{name}: {', '.join(texts)}" for name, texts in said.items())
+
+
+def _kept(record: Record) -> str:
+    if record.kept_model != LAST:
+        return record.kept_model
+    reason = why_last(record.settings["training"].get("keep", "best"), record.data["periods"][1])
+    return f"{LAST}, {reason}"
+
+
 def taken_part(records: Sequence[Record]) -> list[str]:
     """How many clients could not take part, and how many values were filled in."""
-    out, filled = (
-        max(int(record.data.get(name, 0)) for record in records)
+    left_out, filled = (
+        [int(record.data.get(name, 0)) for record in records]
         for name in ("left_out", "values_filled")
     )
+    out, most = max(left_out), max(filled)
     found = []
     if out:
         found.append(
             f"{out} client{'s' * (out != 1)} of the data could not take part; fuels run says why."
         )
-    if filled:
-        found.append(f"{filled} missing values were filled in; none of them is a target.")
+    if most:
+        up_to = "Up to " if min(filled) < most else ""  # seeds draw other clients
+        verb = "value was" if most == 1 else "values were"
+        found.append(f"{up_to}{most} missing {verb} filled in; none of them is a target.")
     return found
 
 
@@ -318,12 +337,10 @@ def _tested(first: Row, second: Row) -> str:
 def against_references(comparison: Comparison) -> list[str]:
     """Whether anything simple does better than the best method."""
     best = comparison.ranking[0]
-    ahead = [r.name for r in comparison.rows if not r.is_method and r.mean() < best.mean()]
+    references = {row.name: row.mean() for row in comparison.rows if not row.is_method}
+    ahead = [name for name, mean in references.items() if mean < best.mean()]
     if not ahead:
-        return [
-            "No reference (last value, one period or week ago, ridge, ridge with the time of the"
-            " period) does better than the best method."
-        ]
+        return [f"No reference ({', '.join(references)}) does better than the best method."]
     names = ahead[0] if len(ahead) == 1 else f"{', '.join(ahead[:-1])} and {ahead[-1]}"
     return [f"{names} {'has' if len(ahead) == 1 else 'have'} a lower MSE than {best.name}."]
 

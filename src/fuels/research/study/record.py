@@ -24,17 +24,18 @@ from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.evaluation.outcome import Outcome, own_rows
 from fuels.evaluation.scores import Scores
+from fuels.evaluation.summary import NO_TARGETS
 from fuels.methods.registry import complete, method_options
 from fuels.research.study.files import write_text
 
 FORMAT = 1
 DIGITS = 7
 NOTHING_TO_COMPARE = (
-    "{}: the test part holds no observed values, so there is nothing to compare; change"
+    f"{{}}: the test part {NO_TARGETS}, so a comparison has nothing to compare; change"
     " windows.split"
 )
 Floats = NDArray[np.float64]
-NOT_RECORDED = ("round", "failures")  # of a round's line in metrics.jsonl
+NOT_RECORDED = ("round", "best_round", "failures")  # of a round's line in metrics.jsonl
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,108 @@
+"""The facts of summary.json, each computed once: tables and pictures only repeat them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fuels.evaluation.outcome import own_rows
+from fuels.methods.messages import BYTES
+
+if TYPE_CHECKING:
+    from fuels.data.windows import Dataset
+    from fuels.evaluation.scores import Scores
+
+BEST, LAST = "best on the validation part", "last"
+NO_TARGETS = "has no observed value with known inputs"  # of a part that no forecast can be held to
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How many clients kept which model, and why some kept the last instead of the best one."""
+
+    best: int = 0
+    last: int = 0
+    untrained: int = 0  # never took part in a round: they have the model they started with
+    reason: str = ""
+
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says of it."""
+        counts = {BEST: self.best, LAST: self.last, "untrained": self.untrained}
+        kinds = {kind: count for kind, count in counts.items() if count}
+        every = sum(kinds.values())
+        shares = [f"{kind} for {count} of {every} clients" for kind, count in kinds.items()]
+        return {
+            "kept_model": next(iter(kinds)) if len(kinds) == 1 else ", ".join(shares),
+            "kept_clients": {"best": self.best, "last": self.last, "untrained": self.untrained},
+            "kept_last_because": self.reason if self.last else "",
+        }
+
+
+def why_last(keep: str, validation: int) -> str:
+    """Why a client kept its last model: by the setting `keep` or the length of the validation."""
+    if keep == "last":
+        return "as asked for"
+    if not validation:
+        return "because there is no validation part"
+    return f"because the validation part {NO_TARGETS}"
+
+
+def data_facts(dataset: Dataset) -> dict[str, Any]:
+    """What was trained on."""
+    first, last = dataset.split.part("test")
+    return {
+        "name": dataset.panel.name,
+        "synthetic": dataset.panel.synthetic,
+        "unit": dataset.panel.unit,
+        "clients": len(dataset.ids),
+        "clients_scored": int(dataset.target[:, first:last].any(axis=1).sum()),
+        "test_steps": last - first,
+        "left_out": dataset.left_out,
+        "values_filled": dataset.filled,
+        "notes": list(dataset.panel.notes),
+    }
+
+
+def compared(title: str, scores: Mapping[str, Scores]) -> dict[str, Any]:
+    """The best reference, and for how many clients the method beats it; empty without any."""
+    means = {n: s.means()["mse"] for n, s in scores.items() if n not in own_rows(title)}
+    if not means:
+        return {}
+    best = min(means, key=lambda name: means[name])
+    own, other = scores[title].mse, scores[best].mse
+    both = np.isfinite(own) & np.isfinite(other)
+    better, of = int((own[both] < other[both]).sum()), int(both.sum())
+    return {
+        "best_reference": best,
+        "clients_better_than_best_reference": better,
+        "clients_compared": of,
+        "share_better_than_best_reference": better / of,
+    }
+
+
+def traffic(history: Sequence[Mapping[str, Any]], totals: Mapping[str, float]) -> dict[str, Any]:
+    """What was sent: per participating client in the last round, and by all in all rounds."""
+    last = history[-1] if history else {"numbers_up": 0, "numbers_down": 0}
+    return {
+        "per_client_and_round": _with_bytes(last),
+        "totals": _with_bytes(totals),
+    }
+
+
+def _with_bytes(numbers: Mapping[str, float]) -> dict[str, float]:
+    up, down = numbers["numbers_up"], numbers["numbers_down"]
+    return {
+        "numbers_up": up,
+        "numbers_down": down,
+        "bytes_up": BYTES * up,
+        "bytes_down": BYTES * down,
+    }
+
+
+def failures(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How many replies were missing or refused, and the first reason."""
+    found = [text for line in history for text in line.get("failures") or ()]
+    return {"count": len(found), "first": found[0] if found else ""}
