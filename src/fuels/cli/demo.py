@@ -54,9 +54,8 @@ def demo_command(
         raise FuelsError(f"--keep {keep}: it exists; name a new folder")
     root = keep or Path(tempfile.mkdtemp(prefix="fuels-demo-")) / "demo"
     typer.echo(
-        f"training on one machine to compare with, then a server and {sites} site{'s' * (sites != 1)} on"
-        " 127.0.0.1,"
-        " with TLS and keys",
+        "training on one machine to compare with, then a server and"
+        f" {sites} site{'s' * (sites != 1)} on 127.0.0.1, with TLS and keys",
         err=True,
     )
     try:
