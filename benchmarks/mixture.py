@@ -36,8 +36,8 @@ from mixture_cases import (
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.experts.history import Floats
+from fuels.experts.horizon import Backtest, first_out_of_sample, fit_horizon
 from fuels.experts.mixture import LEARNER_NAMES
-from fuels.experts.online import Past, first_honest, start
 from fuels.experts.pool import Pool
 from fuels.storage.run_folder import RunFolder
 
@@ -120,8 +120,8 @@ def forecasts_of(run: Path, dataset: Dataset) -> Floats:
 class Played:
     """A case from the end of fitting to the end of its last window, `horizon` steps ahead."""
 
-    warm: Past  # the mixture's part of training
-    past: Past
+    warm: Backtest  # the mixture's part of training
+    past: Backtest
     truth: Floats  # [client, step], of the warm-up and after it; NaN between them
     scored: Floats  # [client, step] after it; NaN where no value was observed
     parts: dict[str, slice]  # windows, in steps of `scored`
@@ -145,18 +145,20 @@ class Played:
 
 def play(case: Case, runs: dict[str, Path], horizon: int = 1) -> Played:
     dataset, history = load(case)
-    guests = {name: forecasts_of(run, dataset) for name, run in runs.items()}
+    external = {name: forecasts_of(run, dataset) for name, run in runs.items()}
     p, end = history.period, case.fit * history.period
     last = min(max(b for _, b in case.windows.values()) * p, history.length)
-    online = start(Pool(), history, end, horizon=horizon, guests=list(guests))
+    online = fit_horizon(Pool(), history, end, horizon=horizon, external=list(external))
     warm = online.warm_up
     assert warm is not None  # start always warms up
-    first, begin = end - warm.mixed.combined.shape[1], first_honest(end, horizon)
+    first, begin = end - warm.mixed.combined.shape[1], first_out_of_sample(end, horizon)
     truth = history.observed[:, first:last].copy()
     truth[:, end - first : begin - first] = np.nan
     return Played(
         warm,
-        online.run(history, begin, last, {name: f[:, : last - end] for name, f in guests.items()}),
+        online.run(
+            history, begin, last, {name: f[:, : last - end] for name, f in external.items()}
+        ),
         truth,
         np.where(dataset.target[:, begin:last], history.observed[:, begin:last], np.nan),
         {
@@ -283,13 +285,13 @@ def main() -> None:
         raise SystemExit(f"mixture.py: {error}") from None
 
 
-def show(folder: Path, choice: bool, guests: dict[str, Path]) -> None:
+def show(folder: Path, choice: bool, external: dict[str, Path]) -> None:
     columns: dict[str, dict[str, float]] = {}
     for case in cases(folder, choice):
         columns |= dict(measure(case, play(case, {}), {}))
-        if guests and case.name == "Milan":
-            for title, figures in measure(case, play(case, guests), guests):
-                columns[f"{title}, with {' and '.join(guests)}"] = figures
+        if external and case.name == "Milan":
+            for title, figures in measure(case, play(case, external), external):
+                columns[f"{title}, with {' and '.join(external)}"] = figures
     table(columns)
 
 

@@ -3,7 +3,7 @@
 A run of preset best on synthetic Net data is trained for one round (how well does not matter here)
 and brought up to the last hours; then hour after hour arrives. A step learns from the hour that has
 come, forecasts the next one with every expert and the personal model, and makes the intervals; it
-counts all that `forecast_mixed` does on the panel of the whole history. The median is judged.
+counts all that `forecast_ensemble` does on the panel of the whole history. The median is judged.
 
     python benchmarks/step.py [--clients 1000] [--steps 5]
 """
@@ -20,8 +20,8 @@ from pathlib import Path
 
 from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.data.synthetic import synthesise
-from fuels.experts.ensemble import forecast_mixed
-from fuels.forecasting.saved_run import FinishedRun
+from fuels.experts.ensemble import forecast_ensemble
+from fuels.forecasting.saved_run import SavedRun
 from fuels.runs.run import run
 from fuels.storage.run_folder import RunFolder
 from fuels.training.runtime import set_up
@@ -43,17 +43,17 @@ def main() -> None:
         folder = Path(name) / "run"
         run(settings, Engine(), RunFolder(folder), panel=panel, plots=False)
         set_up(Engine())
-        mixing = FinishedRun.load(folder).mixing
-    assert mixing is not None
+        ensemble = SavedRun.load(folder).ensemble
+    assert ensemble is not None
     seconds = []
     for left in range(options.steps, -1, -1):
         end = panel.length - left
         known = replace(panel, values=panel.values[:end])
         begun = time.perf_counter()
-        made = forecast_mixed(mixing, known)
+        made = forecast_ensemble(ensemble, known)
         seconds.append(time.perf_counter() - begun)
     steps = seconds[1:]  # the first one catches up with the hours before
-    experts = len(mixing.online[1].mixture.names)
+    experts = len(ensemble.horizons[1].mixture.names)
     print(f"{len(made.ids)} clients, {experts} experts, {panel.length} hours of history")
     middle = statistics.median(steps)
     spread = f"{min(steps):.2f} to {max(steps):.2f}"

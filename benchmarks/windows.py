@@ -16,8 +16,8 @@ import numpy as np
 
 from fuels.data.loading import load_dataset
 from fuels.errors import FuelsError
-from fuels.evaluation.evaluate import test_part, truth_of
-from fuels.experts.ensemble import begin
+from fuels.evaluation.evaluate import restricted_to_test, targets_in_test
+from fuels.experts.ensemble import new_ensemble
 from fuels.experts.history import history_of
 from fuels.storage.models import load_models
 from fuels.storage.run_folder import RunFolder
@@ -44,10 +44,10 @@ def show(run: Path, periods: int) -> None:
     dataset = load_dataset(settings)
     models = load_models(folder.models)
     history = history_of(dataset)
-    mixing = begin(models, history, dataset.split.train, title="personal model")
-    past = mixing.run(history, dataset.split.test)
+    ensemble = new_ensemble(models, history, dataset.split.train, title="personal model")
+    past = ensemble.run(history, dataset.split.test)
     assert past is not None  # a test part was trained for
-    part, truth = test_part(dataset, past), truth_of(dataset)
+    part, truth = restricted_to_test(dataset, past), targets_in_test(dataset)
     width = periods * dataset.period
     cuts = [slice(first, first + width) for first in range(0, truth.shape[1], width)]
     days = [str(dataset.times("test")[cut.start])[:10] for cut in cuts]

@@ -26,7 +26,7 @@ def test_forecasts_say_what_is_missing(fuels: Fuels, csv: str, tmp_path: Path) -
     code, out, err = fuels("forecast", "p", "--data", "silent.csv")
     assert code == 1 and not out and "no client has the newest values" in err
     code, out, err = fuels("forecast", "r", "--data", "silent.csv")  # some experts need no window
-    assert code == 0 and out and "nothing is known of the last 24 steps of 4 clients" in err
+    assert code == 0 and out and "4 clients have no value in the last 24 steps" in err
 
 
 def test_only_forecasts_that_were_made_are_counted(fuels: Fuels, csv: str, tmp_path: Path) -> None:

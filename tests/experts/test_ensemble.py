@@ -16,11 +16,10 @@ from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.evaluation.evaluate import steps_ahead, truth_of
-from fuels.evaluation.evaluate import test_part as part_of_test
-from fuels.experts.ensemble import Mixing, begin, forecast_mixed, history_for
+from fuels.evaluation.evaluate import restricted_to_test, steps_ahead, targets_in_test
+from fuels.experts.ensemble import Ensemble, forecast_ensemble, history_for, new_ensemble
 from fuels.experts.history import History, history_of
-from fuels.experts.personal_model import ahead, forecast
+from fuels.experts.personal_model import forecast, forecasts_ahead
 from fuels.runs.build import build
 from fuels.runs.run import evaluate_job, run
 from fuels.storage.checkpoint import load_state, save_state
@@ -79,10 +78,14 @@ def until(history: History, steps: int) -> History:
     return replace(history, observed=history.observed[:, :steps], filled=history.filled[:, :steps])
 
 
-def start(trained: tuple[PersonalModels, Dataset]) -> tuple[Mixing, History, int]:
+def start(trained: tuple[PersonalModels, Dataset]) -> tuple[Ensemble, History, int]:
     models, dataset = trained
     history = history_of(dataset)
-    return begin(models, history, dataset.split.train, title="model"), history, dataset.split.train
+    return (
+        new_ensemble(models, history, dataset.split.train, title="model"),
+        history,
+        dataset.split.train,
+    )
 
 
 def test_the_models_forecasts_are_those_of_the_site(
@@ -92,11 +95,11 @@ def test_the_models_forecasts_are_those_of_the_site(
     first, last = dataset.split.part("test")
     with build(BEST, Engine(threads=1), panel) as job:
         site = job.site.forecast(models.parts, "test")
-    alone = ahead(models, history_of(dataset), first, last, HORIZON)
+    alone = forecasts_ahead(models, history_of(dataset), first, last, HORIZON)
     np.testing.assert_allclose(alone[:, :, 0], site, atol=1e-6)
-    beyond = ahead(models, history_of(dataset), first, last, HORIZON + 2)
+    beyond = forecasts_ahead(models, history_of(dataset), first, last, HORIZON + 2)
     np.testing.assert_array_equal(beyond[:, :, :HORIZON], alone)  # heads first, recursion after
-    again = ahead(models, history_of(dataset), first, last, HORIZON, direct=False)
+    again = forecasts_ahead(models, history_of(dataset), first, last, HORIZON, direct=False)
     np.testing.assert_array_equal(again[:, :, 0], alone[:, :, 0])
     assert np.abs(again[:, :, 1] - alone[:, :, 1]).max() > 1e-4  # another way to say it
 
@@ -105,12 +108,12 @@ def test_recursion_by_hand(trained: tuple[PersonalModels, Dataset]) -> None:
     """The second step sees the first forecast where the first step saw the last value."""
     models, dataset = trained
     history, at = history_of(dataset), dataset.split.train
-    first = ahead(models, history, at, at + 1, 1, direct=False)[:, 0, 0]
+    first = forecasts_ahead(models, history, at, at + 1, 1, direct=False)[:, 0, 0]
     told = history.filled.copy()
     told[:, at] = first
     pretended = replace(history, filled=told)
-    second = ahead(models, pretended, at + 1, at + 2, 1)[:, 0, 0]
-    both = ahead(models, history, at, at + 1, 2, direct=False)[:, 0]
+    second = forecasts_ahead(models, pretended, at + 1, at + 2, 1)[:, 0, 0]
+    both = forecasts_ahead(models, history, at, at + 1, 2, direct=False)[:, 0]
     np.testing.assert_allclose(both, np.stack([first, second], axis=1), atol=1e-6)
 
 
@@ -124,13 +127,13 @@ def test_the_future_changes_no_forecast(
     That holds at the end of the training too, where the experts know more: what they would say of
     the next h - 1 steps, from before the end, does not count.
     """
-    mixing, history, end = start(trained)
-    past = mixing.run(history, horizon=horizon)
+    ensemble, history, end = start(trained)
+    past = ensemble.run(history, horizon=horizon)
     models, dataset = trained
     changed = dataset.panel.values.copy()
     changed[end + cut - dataset.offset :] = 50.0 * dataset.std + dataset.mean
     other = history_for(models, replace(dataset.panel, values=changed))
-    altered = begin(models, other, end, title="model").run(other, horizon=horizon)
+    altered = new_ensemble(models, other, end, title="model").run(other, horizon=horizon)
     assert past is not None and altered is not None
     first = history.length - past.mixed.combined.shape[1]
     assert first == end + horizon - 1
@@ -146,9 +149,9 @@ def test_several_steps_ahead_right_after_the_training(
     trained: tuple[PersonalModels, Dataset],
 ) -> None:
     """The first forecasts count as soon as the training is over, and step by step they agree."""
-    mixing, history, end = start(trained)
-    whole = mixing.run(history, horizon=HORIZON)
-    other = begin(trained[0], history, end, title="model")
+    ensemble, history, end = start(trained)
+    whole = ensemble.run(history, horizon=HORIZON)
+    other = new_ensemble(trained[0], history, end, title="model")
     said = [other.next(until(history, end + k), HORIZON)[0] for k in range(4)]
     assert whole is not None
     np.testing.assert_allclose(np.stack(said, axis=1), whole.mixed.combined[:, :4], atol=1e-4)
@@ -157,43 +160,43 @@ def test_several_steps_ahead_right_after_the_training(
 def test_a_mixture_goes_on_from_its_file(
     trained: tuple[PersonalModels, Dataset], tmp_path: Path
 ) -> None:
-    mixing, history, end = start(trained)
-    whole = mixing.run(history)
-    value, _, bands = mixing.next(history)
+    ensemble, history, end = start(trained)
+    whole = ensemble.run(history)
+    value, _, bands = ensemble.next(history)
     pieces, path = [], tmp_path / "mixture.safetensors"
-    other = begin(trained[0], history, end, title="model")
+    other = new_ensemble(trained[0], history, end, title="model")
     for stop in (end + 1, end + 40, end + 41, history.length):
         past = other.run(until(history, stop))
         assert past is not None
         pieces.append(past.mixed.combined)
         other.save(path)
-        other = Mixing.load(path, trained[0])
+        other = Ensemble.load(path, trained[0])
     assert whole is not None and other.run(history) is None  # nothing left to learn
     # The model's own forecasts differ in their last bits with the number of steps asked for.
     np.testing.assert_allclose(np.concatenate(pieces, axis=1), whole.mixed.combined, atol=1e-4)
     again, _, same = other.next(history)
     np.testing.assert_allclose(again, value, atol=1e-4)
     np.testing.assert_allclose(same.upper, bands.upper, atol=1e-4)
-    with pytest.raises(FuelsError, match="not the mixture of these models"):
-        Mixing.load(path, trained[0].take(["c1", "c2"]))
+    with pytest.raises(FuelsError, match="the mixture belongs to other models"):
+        Ensemble.load(path, trained[0].take(["c1", "c2"]))
     arrays, facts = load_state(path)
     save_state(path, arrays, facts | {"format": 2})
-    with pytest.raises(FuelsError, match=r"format 2, of another version of fuels.*train again"):
-        Mixing.load(path, trained[0])
+    with pytest.raises(FuelsError, match=r"format 2, written by another version.*train again"):
+        Ensemble.load(path, trained[0])
 
 
 def test_data_that_begin_later_are_enough(
     trained: tuple[PersonalModels, Dataset], panel: Panel
 ) -> None:
     """The last days alone, with a hole since the mixture was last asked."""
-    mixing, history, end = start(trained)
-    mixing.run(until(history, end + 5))
+    ensemble, history, end = start(trained)
+    ensemble.run(until(history, end + 5))
     late = replace(panel, values=panel.values[-72:], start=panel.times[-72])
-    made = forecast_mixed(mixing, late, 1)
+    made = forecast_ensemble(ensemble, late, 1)
     assert np.isfinite(made.values).all() and made.lower is not None
-    assert mixing.seen[1] == history.times(history.length, history.length + 1)[0]
-    with pytest.raises(FuelsError, match="have yet to be fitted"):
-        forecast_mixed(mixing, late, 2)
+    assert ensemble.learned_until[1] == history.times(history.length, history.length + 1)[0]
+    with pytest.raises(FuelsError, match="are not fitted yet"):
+        forecast_ensemble(ensemble, late, 2)
 
 
 def test_a_client_that_is_silent_is_left_to_the_experts_that_can_speak(
@@ -201,11 +204,11 @@ def test_a_client_that_is_silent_is_left_to_the_experts_that_can_speak(
 ) -> None:
     """After 40 silent hours no window is known, but what was a week ago still is."""
     models, _ = trained
-    mixing, _, _ = start(trained)
+    ensemble, _, _ = start(trained)
     silent = panel.values.copy()
     silent[-40:, 2] = np.nan
     quiet = replace(panel, values=silent)
-    made = forecast_mixed(mixing, quiet.select(["c0", "c2", "c3"]))
+    made = forecast_ensemble(ensemble, quiet.select(["c0", "c2", "c3"]))
     assert made.ids == ("c0", "c2", "c3") and np.isfinite(made.values).all()
     with pytest.warns(UserWarning, match="newest values are missing: c2"):
         assert np.isnan(forecast(models, quiet).values[2]).all()
@@ -223,7 +226,7 @@ def test_the_kept_round_looks_at_every_head(panel: Panel) -> None:
     models = personal_models(job.dataset, parts, {}, **kind)  # type: ignore[arg-type]
     first, last = job.dataset.split.part("val")
     history = history_of(job.dataset)
-    made = ahead(models, history, first, last, HORIZON)
+    made = forecasts_ahead(models, history, first, last, HORIZON)
     squares: list[list[float]] = [[] for _ in models.ids]
     for c, k, h in np.ndindex(made.shape):
         if first + k + h < last and not np.isnan(truth := history.observed[c, first + k + h]):
@@ -262,19 +265,19 @@ def test_steps_ahead_are_judged_on_what_all_answer_after_the_training(
     with build(settings, Engine(threads=1), replace(panel, values=values)) as job:
         dataset = job.dataset
     models, history = trained[0], history_of(dataset)
-    mixing = begin(models, history, dataset.split.train, title="model")
+    ensemble = new_ensemble(models, history, dataset.split.train, title="model")
     parts = {}
-    for h, own in mixing.each(history, HORIZON, dataset.split.test):
-        past = mixing.run(history, dataset.split.test, h, own)
+    for h, model in ensemble.model_forecasts(history, HORIZON, dataset.split.test):
+        past = ensemble.run(history, dataset.split.test, h, model)
         assert past is not None
-        parts[h] = part_of_test(dataset, past)
+        parts[h] = restricted_to_test(dataset, past)
     steps = steps_ahead(dataset, models, history, parts)
     train, last = dataset.split.train, dataset.split.test
     for h in range(1, HORIZON + 1):
         first = train + h - 1  # made when the last step of the training was known
-        truth = truth_of(dataset)[:, h - 1 :]
+        truth = targets_in_test(dataset)[:, h - 1 :]
         made = [
-            ahead(models, history, train, last - h + 1, h, direct=direct)[:, :, h - 1]
+            forecasts_ahead(models, history, train, last - h + 1, h, direct=direct)[:, :, h - 1]
             for direct in (True, False)
         ]
         naive = [history.lagged(first, last, lag) for lag in (h, 24)]
@@ -332,9 +335,9 @@ def test_a_run_leaves_its_mixture_and_forecast_goes_on(panel: Panel, tmp_path: P
     models = outcome.dataset  # the mixture has seen the whole test part
     from fuels.storage.models import load_models
 
-    mixing = Mixing.load(folder.mixture, load_models(folder.models))
-    assert set(mixing.online) == {1, 2, 3}
-    made = forecast_mixed(mixing, panel, 2)
-    alone = forecast(mixing.models, panel, 2)
+    ensemble = Ensemble.load(folder.mixture, load_models(folder.models))
+    assert set(ensemble.horizons) == {1, 2, 3}
+    made = forecast_ensemble(ensemble, panel, 2)
+    alone = forecast(ensemble.models, panel, 2)
     assert made.values.shape == alone.values.shape == (len(models.ids), 2)
     assert (made.values != alone.values).any()

@@ -15,8 +15,8 @@ from fuels.data.calendar import Calendar, country_holidays, listed_holidays
 from fuels.data.loading import load_dataset
 from fuels.errors import FuelsError
 from fuels.experts.history import History, fill_from_earlier, make_history
+from fuels.experts.horizon import first_out_of_sample, fit_horizon
 from fuels.experts.linear import change_of_period, drift, season_lag, week_lags
-from fuels.experts.online import first_honest, start
 from fuels.experts.pool import EXPERTS, Pool
 from fuels.experts.ridge import fit_ridge
 from fuels.experts.smoothing import Smoothing
@@ -51,17 +51,17 @@ def test_filling_looks_only_back() -> None:
 
 def test_fixed_experts_by_hand() -> None:
     source = history(clients=1, days=24)
-    fitted = Pool().fit(source, 480, (1, 30))
+    near, distant = (Pool().fit(source, 480, horizon) for horizon in (1, 30))
     x = source.observed[0]
     k = 500
-    one = {name: f[0, 0] for name, f in fitted.forecasts(source, k, k + 1, 1).items()}
+    one = {name: f[0, 0] for name, f in near.forecasts(source, k, k + 1).items()}
     assert one["last value"] == x[k - 1]
     assert one["one period ago"] == x[k - 24]
     assert one["one week ago"] == x[k - 168]
     assert one["drift"] == pytest.approx(x[k - 1] + (x[k - 1] - x[k - 25]) / 24)
     expected = x[k - 1] + x[k - 24] - x[k - 25]
     assert one["last value + change of a period ago"] == pytest.approx(expected)
-    far = {name: f[0, 0] for name, f in fitted.forecasts(source, k, k + 1, 30).items()}
+    far = {name: f[0, 0] for name, f in distant.forecasts(source, k, k + 1).items()}
     assert far["last value"] == x[k - 30]
     assert far["one period ago"] == x[k - 48]
     assert far["last value + change of a period ago"] == pytest.approx(
@@ -86,9 +86,9 @@ def test_altering_the_future_changes_no_past_forecast(horizon: int) -> None:
     observed[:, cut:] = np.random.default_rng(3).normal(5, 9, observed[:, cut:].shape)
     observed[1, cut + 2 :] = np.nan
     changed = with_values(source, observed)
-    online = start(Pool(), source, 480, horizon=horizon)
-    other = start(Pool(), changed, 480, horizon=horizon)
-    begin = first_honest(480, horizon)
+    online = fit_horizon(Pool(), source, 480, horizon=horizon)
+    other = fit_horizon(Pool(), changed, 480, horizon=horizon)
+    begin = first_out_of_sample(480, horizon)
     past = online.run(source, begin, last)
     altered = other.run(changed, begin, last)
     # A target k uses values up to k - horizon: all targets before cut + horizon stay the same.
@@ -110,7 +110,7 @@ def test_the_warm_up_knows_no_future(cut: int) -> None:
     observed = source.observed.copy()
     observed[:, cut:] += 5.0
     warm, altered = (
-        start(Pool(), one, 480, horizon=5).warm_up
+        fit_horizon(Pool(), one, 480, horizon=5).warm_up
         for one in (source, with_values(source, observed))
     )
     assert warm is not None and altered is not None
@@ -125,7 +125,7 @@ def test_the_warm_up_knows_no_future(cut: int) -> None:
 
 def test_a_far_horizon_and_a_short_training_leave_no_warm_up() -> None:
     source = history(days=5)
-    online = start(Pool(), source, 72, horizon=30)
+    online = fit_horizon(Pool(), source, 72, horizon=30)
     assert online.warm_up is None
     value, weights, _ = online.next(with_values(source, source.observed[:, :72]))
     assert np.isfinite(value).all() and np.allclose(weights.sum(axis=1), 1.0)
@@ -135,8 +135,8 @@ def test_next_is_what_run_will_say_and_leaves_no_trace() -> None:
     source = history()
     known = with_values(source, source.observed[:, :540])
     for horizon in (1, 4):
-        online = start(Pool(), known, 480, horizon=horizon)
-        online.run(known, first_honest(480, horizon), 540)
+        online = fit_horizon(Pool(), known, 480, horizon=horizon)
+        online.run(known, first_out_of_sample(480, horizon), 540)
         before = online.arrays()
         value, weights, bands = online.next(known)
         for name, array in online.arrays().items():
@@ -149,38 +149,36 @@ def test_next_is_what_run_will_say_and_leaves_no_trace() -> None:
 
 def test_state_is_saved_and_goes_on_where_it_stopped() -> None:
     source = history()
-    whole = start(Pool(), source, 480, horizon=3)
+    whole = fit_horizon(Pool(), source, 480, horizon=3)
     expected = whole.run(source, 482, 560)
-    first = start(Pool(), source, 480, horizon=3)
+    first = fit_horizon(Pool(), source, 480, horizon=3)
     first.run(source, 482, 511)
-    second = start(Pool(), source, 480, horizon=3)
+    second = fit_horizon(Pool(), source, 480, horizon=3)
     second.load(first.arrays())
     rest = second.run(source, 511, 560)
     np.testing.assert_array_equal(rest.mixed.combined, expected.mixed.combined[:, 29:])
     np.testing.assert_array_equal(rest.bands.upper, expected.bands.upper[:, :, 29:])
     with pytest.raises(FuelsError, match="does not fit"):
-        start(Pool(), source, 480, horizon=2).load(first.arrays())
+        fit_horizon(Pool(), source, 480, horizon=2).load(first.arrays())
 
 
 def test_a_fitted_pool_is_saved_and_loaded() -> None:
     source = history()
-    fitted = Pool().fit(source, 480, (1, 2))
-    loaded = Pool().load(fitted.arrays(), source.clients)
     for horizon in (1, 2):
-        for name, forecasts in fitted.forecasts(source, 480, 500, horizon).items():
-            np.testing.assert_array_equal(
-                forecasts, loaded.forecasts(source, 480, 500, horizon)[name]
-            )
+        fitted = Pool().fit(source, 480, horizon)
+        loaded = Pool().load(fitted.arrays(), source.clients, horizon)
+        for name, forecasts in fitted.forecasts(source, 480, 500).items():
+            np.testing.assert_array_equal(forecasts, loaded.forecasts(source, 480, 500)[name])
     with pytest.raises(FuelsError, match="not 4"):
         Pool().load(fitted.arrays(), 4)
 
 
-def test_missing_input_lets_an_expert_sleep_and_the_others_speak() -> None:
+def test_an_expert_without_its_input_abstains_and_the_others_forecast() -> None:
     source = history()
     observed = source.observed.copy()
     observed[0, 300:360] = np.nan  # longer than a period, so not filled to its end
     broken = with_values(source, observed)
-    online = start(Pool(), broken, 288)
+    online = fit_horizon(Pool(), broken, 288)
     past = online.run(broken, 288, 520)
     weekly = past.experts["ridge, weekly lags, change"]
     assert np.isnan(weekly[0, 500 - 288])  # a week ago is unknown
@@ -192,16 +190,16 @@ def test_missing_input_lets_an_expert_sleep_and_the_others_speak() -> None:
     )
 
 
-def test_guests_join_sleep_and_are_checked() -> None:
+def test_external_experts_join_abstain_and_are_checked() -> None:
     source = history()
-    online = start(Pool(), source, 480, guests=["model"])
+    online = fit_horizon(Pool(), source, 480, external=["model"])
     oracle = source.observed[:, 480:560]
     past = online.run(source, 480, 560, {"model": oracle})
-    assert past.mixed.weights[-1, :, -1].min() > 0.8  # a guest that is always right leads
-    online.run(source, 560, 570)  # and may be silent
+    assert past.mixed.weights[-1, :, -1].min() > 0.8  # an expert that is always right leads
+    online.run(source, 560, 570)  # and may abstain
     with pytest.raises(FuelsError, match="shape"):
         online.run(source, 570, 576, {"model": oracle})
-    with pytest.raises(FuelsError, match="'other' is not one"):
+    with pytest.raises(FuelsError, match="'other' is not in the mixture"):
         online.run(source, 570, 576, {"other": oracle[:, :6]})
 
 
@@ -231,9 +229,9 @@ def test_change_ridge_follows_a_shift_of_level() -> None:
         np.testing.assert_allclose(fitted.forecasts(shifted, 500, 520)[name], plain + 10.0)
 
 
-def test_the_calendar_alone_repeats_no_spike_and_speaks_of_the_next_step_only() -> None:
+def test_the_calendar_ridge_repeats_no_spike_and_forecasts_one_step_only() -> None:
     source = history()
-    fitted = Pool().fit(source, 480, (1, 2))
+    fitted, two_ahead = (Pool().fit(source, 480, horizon) for horizon in (1, 2))
     name = "ridge, calendar"
     spiked = source.observed.copy()
     spiked[:, 480:499] = 1e3
@@ -244,8 +242,8 @@ def test_the_calendar_alone_repeats_no_spike_and_speaks_of_the_next_step_only() 
     assert (after["one period ago"] != plain["one period ago"]).any()
     slots = plain[name].reshape(-1, 20)  # a working day: each slot has its own usual value
     assert (np.ptp(slots, axis=1) > 0).all()
-    assert name in fitted.names() and name not in fitted.names(2)
-    assert list(fitted.forecasts(source, 500, 520, 2)) == list(fitted.names(2))
+    assert name in fitted.names and name not in two_ahead.names
+    assert list(two_ahead.forecasts(source, 500, 520)) == list(two_ahead.names)
 
 
 def test_smoothing_learns_a_profile_exactly() -> None:
@@ -254,8 +252,8 @@ def test_smoothing_learns_a_profile_exactly() -> None:
     observed = np.tile(profile, 24)[None, :]
     exact = with_values(source, observed)
     expert = Smoothing()
-    learned = expert.fit(exact, 480, 2, Calendar())
-    said = expert.forecasts(learned, exact, 480, 500, 2, Calendar())
+    learned = expert.fit(exact, 480, 2)
+    said = expert.forecasts(learned, exact, 480, 500, 2)
     np.testing.assert_allclose(said[0], observed[0, 480:500], atol=1e-9)
 
 
@@ -291,20 +289,20 @@ def test_calendar_columns_tell_slot_and_free_day() -> None:
 def test_refusals() -> None:
     source = history()
     with pytest.raises(FuelsError, match="horizon"):
-        Pool().fit(source, 480, (0,))
+        Pool().fit(source, 480, 0)
     with pytest.raises(FuelsError, match="the history has 576"):
         Pool().fit(source, 577)
     with pytest.raises(FuelsError, match="different names"):
         Pool((EXPERTS[0], EXPERTS[0]))
     fitted = Pool().fit(source, 480)
-    with pytest.raises(FuelsError, match="not 2"):
-        fitted.forecasts(source, 480, 490, 2)
+    with pytest.raises(FuelsError, match="fitted for 3 clients, the history has 2"):
+        fitted.forecasts(history(clients=2), 480, 490)
     with pytest.raises(FuelsError, match="ends at step 576"):
         fitted.forecasts(source, 570, 578)
     with pytest.raises(FuelsError, match="too few"):
-        start(Pool(), source, 48)
+        fit_horizon(Pool(), source, 48)
     with pytest.raises(FuelsError, match="use next"):
-        start(Pool(), source, 480).run(source, 480, 577)
+        fit_horizon(Pool(), source, 480).run(source, 480, 577)
 
 
 def test_milan_mixture_beats_every_expert_on_both_windows(real_data: Path) -> None:
@@ -316,7 +314,7 @@ def test_milan_mixture_beats_every_expert_on_both_windows(real_data: Path) -> No
     }
     dataset = load_dataset(merge(Settings(), changes, "test"))
     source = history_of(dataset)
-    past = start(Pool(), source, 960).run(source, 960, source.length)
+    past = fit_horizon(Pool(), source, 960).run(source, 960, source.length)
     truth = source.observed[:, 960:]
     for part in (slice(0, 264), slice(264, None)):
         alone = [np.mean((truth - f)[:, part] ** 2) for f in past.experts.values()]

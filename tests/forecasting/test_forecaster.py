@@ -209,7 +209,7 @@ def test_the_mixture_is_judged_after_its_training_only(
     table = best.evaluate(new)
     assert table["values"].to_list() == [96] * 4 and (table["mse"] < 0.2).all()
     assert best.evaluate(new).equals(table)  # nothing is remembered from call to call
-    with pytest.raises(FuelsError, match="give later ones"):
+    with pytest.raises(FuelsError, match="evaluate needs later values"):
         best.evaluate(frame.filter(pl.col("ds") < pl.datetime(2024, 1, 9)))
     with pytest.raises(FuelsError, match="before the end of the training"):
         best.predict(frame=frame.filter(pl.col("ds") < pl.datetime(2024, 1, 9)))

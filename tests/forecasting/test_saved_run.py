@@ -15,9 +15,9 @@ from fuels.data.joining import joined
 from fuels.data.panel import Panel
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
-from fuels.experts.ensemble import Mixing
+from fuels.experts.ensemble import Ensemble
 from fuels.forecasting.forecaster import Forecaster, long_frame
-from fuels.forecasting.saved_run import LEARNED, FinishedRun
+from fuels.forecasting.saved_run import LEARNED, SavedRun
 from fuels.runs.run import run
 from fuels.storage.run_folder import RunFolder
 from helpers.commands import Fuels
@@ -89,7 +89,7 @@ def test_a_run_stays_as_it_was(fuels: Fuels, folder: Path) -> None:
     assert set(after) - set(before) == {"learned.safetensors"}
     assert all(after[name] == content for name, content in before.items())
     again, told = forecasts(fuels)  # older data than it has learned from
-    assert again == pytest.approx(first, rel=1e-4) and "weighed anew" in told
+    assert again == pytest.approx(first, rel=1e-4) and "fitted again" in told
 
 
 def test_what_was_learned_can_be_forgotten(fuels: Fuels, folder: Path, panel: Panel) -> None:
@@ -112,7 +112,7 @@ def test_without_the_data_of_the_run_the_new_ones_stand_alone(fuels: Fuels, fold
     assert "rest on the new data alone" in told and "gone.csv" in told
     assert (folder / "run" / "learned.safetensors").exists()
     code, _, err = fuels("forecast", "run", "--data", "new.csv", "--horizon", "2")
-    assert code == 1 and "as many steps (--horizon)" in err and "have yet to be fitted" in err
+    assert code == 1 and "as many steps (--horizon)" in err and "are not fitted yet" in err
     assert fuels("forecast", "run", "--data", "all.csv", "--horizon", "2")[0] == 0
 
 
@@ -198,21 +198,21 @@ def test_experts_of_an_absent_client_are_fitted_on_its_own_past(
     write_panel(new.select(three), folder / "absent.csv")
     write_panel(panel.select(three), folder / "long.csv")
 
-    def learned(*words: str) -> Mixing:
+    def learned(*words: str) -> Ensemble:
         forecasts(fuels, *words, "--horizon", "2", "--forget")
-        mixing = FinishedRun.load(folder / "run").mixing
-        assert mixing is not None
-        return mixing
+        ensemble = SavedRun.load(folder / "run").ensemble
+        assert ensemble is not None
+        return ensemble
 
     whole, some = learned("--data", "new.csv"), learned("--data", "absent.csv")
-    wanted, found = (mixing.online[2].pool.arrays() for mixing in (whole, some))
+    wanted, found = (ensemble.horizons[2].pool.arrays() for ensemble in (whole, some))
     assert wanted.keys() == found.keys()
     for name, array in wanted.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-9, err_msg=name)
     config = folder / "run" / "config.toml"
     config.write_text(config.read_text().replace("old.csv", "gone.csv"))
-    assert set(learned("--data", "all.csv").online) == {1, 2}
-    assert set(learned("--data", "long.csv").online) == {1}
+    assert set(learned("--data", "all.csv").horizons) == {1, 2}
+    assert set(learned("--data", "long.csv").horizons) == {1}
 
 
 def test_models_alone_know_no_data(fuels: Fuels, folder: Path) -> None:
@@ -237,7 +237,7 @@ def test_python_and_the_command_line_say_the_same(fuels: Fuels, folder: Path) ->
 
 
 def test_what_lies_before_the_training_does_not_count(made: Path, panel: Panel) -> None:
-    finished = FinishedRun.load(made / "run")
+    finished = SavedRun.load(made / "run")
     earlier = np.random.default_rng(1).normal(50, 9, (10 * 24, len(panel.ids)))
     longer = replace(
         panel,
@@ -245,12 +245,12 @@ def test_what_lies_before_the_training_does_not_count(made: Path, panel: Panel) 
         start=panel.start - np.timedelta64(10, "D"),
     )
     said = [
-        FinishedRun.load(made / "run").forecast(one, 2, new=False, done=lambda steps: None)[0]
+        SavedRun.load(made / "run").forecast(one, 2, new=False, done=lambda steps: None)[0]
         for one in (panel, longer)
     ]
     (made / "run" / "learned.safetensors").unlink(missing_ok=True)
     np.testing.assert_allclose(said[0].values, said[1].values, rtol=1e-9)
-    assert finished.mixing is not None
+    assert finished.ensemble is not None
 
 
 def test_saving_over_another_leaves_nothing_of_it(panel: Panel, tmp_path: Path) -> None:
@@ -265,12 +265,12 @@ def test_saving_over_another_leaves_nothing_of_it(panel: Panel, tmp_path: Path) 
 
 
 def test_times_in_another_zone_are_the_same_moments(made: Path, panel: Panel) -> None:
-    finished = FinishedRun.load(made / "run")
+    finished = SavedRun.load(made / "run")
     zoned = replace(panel, timezone="Asia/Tokyo")
     with pytest.raises(FuelsError, match="in Asia/Tokyo, those of the training were without a"):
         finished.forecast(zoned, 1, new=True, done=lambda steps: None)
     models = replace(finished.models, timezone="Asia/Tokyo")
-    east = replace(finished, models=models, mixing=None)
+    east = replace(finished, models=models, ensemble=None)
     there, _ = east.forecast(zoned, 1, new=False, done=lambda steps: None)
     utc, _ = east.forecast(replace(panel, timezone="UTC"), 1, new=False, done=lambda steps: None)
     np.testing.assert_array_equal(there.values, utc.values)
@@ -372,4 +372,4 @@ def test_data_before_the_training_ended_are_refused_without_a_contradiction(
 ) -> None:
     forecasts(fuels, "--data", "new.csv")
     code, _, err = fuels("forecast", "run", "--to", "2024-01-10")
-    assert code == 1 and "before the end of the training" in err and "anew" not in err
+    assert code == 1 and "before the end of the training" in err and "fitted again" not in err

@@ -15,7 +15,7 @@ import pytest
 
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.evaluation.outcome import own_rows
+from fuels.evaluation.outcome import method_rows
 from fuels.report import plots
 from fuels.report.expert_plots import draw_experts
 from fuels.report.style import legend_columns, looks, midnights, origin
@@ -111,8 +111,8 @@ def test_no_two_lines_of_a_run_look_alike(rival: str) -> None:
         "ridge",
         "ridge + time of period",
     ]
-    names = [*own_rows("FUELS"), *references]
-    found = looks(names, *own_rows("FUELS"), rival)
+    names = [*method_rows("FUELS"), *references]
+    found = looks(names, *method_rows("FUELS"), rival)
     told = {(look["color"], str(look.get("linestyle", "solid"))) for look in found.values()}
     assert list(found) == names and len(told) == len(names)
 

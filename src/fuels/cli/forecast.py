@@ -85,7 +85,7 @@ def forecast_command(
     from fuels.config import Data, Engine
     from fuels.data.loading import load_panel
     from fuels.data.readers import is_raw
-    from fuels.forecasting.saved_run import FinishedRun
+    from fuels.forecasting.saved_run import SavedRun
     from fuels.forecasting.table import forecast_table
     from fuels.storage.tables import write_table
     from fuels.training.runtime import set_up
@@ -93,7 +93,7 @@ def forecast_command(
     set_up(Engine())
     if out is not None:
         _check_target(out, overwrite)
-    finished = FinishedRun.load(run, forget=forget)
+    finished = SavedRun.load(run, forget=forget)
     settings, models = finished.settings, finished.models
     if data is None and not finished.data.source:
         raise FuelsError(

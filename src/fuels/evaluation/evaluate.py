@@ -1,4 +1,4 @@
-"""What everyone would have said on the test part: the method, the experts beside it, references."""
+"""Forecasts and errors on the test part: the method, the local experts and the references."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from fuels.config import Mixture as MixtureSettings
 from fuels.data.windows import Dataset
-from fuels.evaluation.outcome import MixtureOutcome, StepsAhead, own_rows
+from fuels.evaluation.outcome import MixtureOutcome, StepsAhead, method_rows
 from fuels.evaluation.references import references
 from fuels.evaluation.scores import Scores, errors, score
-from fuels.experts.ensemble import Mixing, begin
+from fuels.experts.ensemble import Ensemble, new_ensemble
 from fuels.experts.history import Floats, History, history_of
-from fuels.experts.online import Past, first_honest
-from fuels.experts.personal_model import one_after_another
+from fuels.experts.horizon import Backtest, first_out_of_sample
+from fuels.experts.personal_model import forecast_chain
 from fuels.storage.models import PersonalModels
 
 Forecasts = dict[str, NDArray[Any]]
@@ -30,65 +30,71 @@ class Evaluation:
     forecasts: Forecasts
     scores: dict[str, Scores]
     mixture: MixtureOutcome | None = None
-    mixing: Mixing | None = None  # ready to go on after the test part
+    ensemble: Ensemble | None = None  # has learned the test part and can continue after it
     steps_ahead: StepsAhead | None = None
 
 
 def evaluate(
     dataset: Dataset,
     models: PersonalModels,
-    own_forecast: Callable[[], NDArray[Any]],
+    model_forecast: Callable[[], NDArray[Any]],
     *,
     title: str,
     chosen: MixtureSettings,
 ) -> Evaluation:
-    """Forecast the test part; empty where it has no target.
+    """Forecast the test part; empty if it has no target.
 
-    `own_forecast` gives the models' own forecasts of it, `title` names their method.
+    `model_forecast` gives the personal models' forecasts of it; `title` is their method's name.
     """
     first, last = dataset.split.part("test")
-    history, horizons = history_of(dataset), range(1, dataset.sample.horizon + 1)
-    mixing, pasts = None, {}
+    history, horizon = history_of(dataset), dataset.sample.horizon
+    ensemble, backtests = None, {}
     if chosen.on:
-        name = f"{title} model"
-        mixing = begin(models, history, dataset.split.train, title=name, levels=chosen.levels)
-        each = mixing.each(history, len(horizons), last)
-        pasts = {h: mixing.run(history, last, h, own) for h, own in each}
+        ensemble = new_ensemble(
+            models,
+            history,
+            dataset.split.train,
+            title=f"{title} model",
+            levels=chosen.levels,
+        )
+        chain = ensemble.model_forecasts(history, horizon, last)
+        backtests = {h: ensemble.run(history, last, h, model) for h, model in chain}
     if not dataset.target[:, first:last].any():
-        return Evaluation({}, {}, mixing=mixing)
-    forecasts: Forecasts = {title: own_forecast()}
-    parts = {h: test_part(dataset, past) for h, past in pasts.items() if past is not None}
+        return Evaluation({}, {}, ensemble=ensemble)
+    forecasts: Forecasts = {title: model_forecast()}
+    parts = {h: restricted_to_test(dataset, b) for h, b in backtests.items() if b is not None}
     mixture = None
-    if mixing is not None:
-        mixture = mixture_outcome(dataset, mixing.title, parts[1])
-        forecasts = {title: parts[1].mixed.combined, own_rows(title)[1]: forecasts[title]}
+    if ensemble is not None:
+        mixture = mixture_outcome(dataset, ensemble.title, parts[1])
+        forecasts = {title: parts[1].mixed.combined, method_rows(title)[1]: forecasts[title]}
     forecasts |= references(dataset, "test")
     return Evaluation(
         forecasts,
         {name: score(dataset, "test", value) for name, value in forecasts.items()},
         mixture,
-        mixing,
-        steps_ahead(dataset, models, history, parts) if len(horizons) > 1 else None,
+        ensemble,
+        steps_ahead(dataset, models, history, parts) if horizon > 1 else None,
     )
 
 
-def test_part(dataset: Dataset, past: Past) -> Past:
-    """What was said of the test part, of all that was said since the end of training.
+def restricted_to_test(dataset: Dataset, backtest: Backtest) -> Backtest:
+    """The steps of the test part, out of all steps since the end of training.
 
-    Several steps ahead that begins later than the test part does where this follows the training.
+    Where the test part follows training directly, the first h - 1 steps have no forecast h steps
+    ahead. An expert that abstains is scored with the mean of the active ones.
     """
     first, last = dataset.split.part("test")
-    mixed, bands = past.mixed, past.bands
-    steps = mixed.combined.shape[1]  # the last of them is that of the test part
+    mixed, bands = backtest.mixed, backtest.bands
+    steps = mixed.combined.shape[1]  # ends with the last step of the test part
     part = slice(max(steps - (last - first), 0), None)
-    experts = answering({name: f[:, part] for name, f in past.experts.items()})
-    usual = np.mean(list(experts.values()), axis=0)
+    experts = _without_abstentions({name: f[:, part] for name, f in backtest.experts.items()})
+    mean = np.mean(list(experts.values()), axis=0)
     combined = mixed.combined[:, part]
-    return Past(
+    return Backtest(
         experts,
         replace(
             mixed,
-            combined=np.where(np.isnan(combined), usual, combined),
+            combined=np.where(np.isnan(combined), mean, combined),
             weights=mixed.weights[part],
             learners=mixed.learners[:, :, part],
             trust=mixed.trust[part],
@@ -97,28 +103,28 @@ def test_part(dataset: Dataset, past: Past) -> Past:
     )
 
 
-def answering(experts: Mapping[str, Floats]) -> dict[str, Floats]:
-    """An expert judged alone must always answer: where it sleeps, the mean of those awake does."""
+def _without_abstentions(experts: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Forecasts in which the mean of the active experts replaces a missing one."""
     stacked = np.stack(list(experts.values()))
-    awake = ~np.isnan(stacked)
-    mean = np.nansum(stacked, axis=0) / np.maximum(awake.sum(axis=0), 1)
+    active = ~np.isnan(stacked)
+    mean = np.nansum(stacked, axis=0) / np.maximum(active.sum(axis=0), 1)
     return {name: np.where(np.isnan(f), mean, f) for name, f in experts.items()}
 
 
-def mixture_outcome(dataset: Dataset, model: str, part: Past) -> MixtureOutcome:
-    """How the experts did on the test part, and who was trusted."""
+def mixture_outcome(dataset: Dataset, model: str, part: Backtest) -> MixtureOutcome:
+    """Errors and weights of the experts on the test part."""
     return MixtureOutcome(
         model=model,
         names=tuple(part.experts),
         weights=part.mixed.weights,
         bands=part.bands,
-        coverage=part.bands.coverage(truth_of(dataset)),
+        coverage=part.bands.coverage(targets_in_test(dataset)),
         scores={name: score(dataset, "test", f) for name, f in part.experts.items()},
     )
 
 
-def truth_of(dataset: Dataset) -> Floats:
-    """The test part on the normalised scale, NaN where it is no target."""
+def targets_in_test(dataset: Dataset) -> Floats:
+    """The test part on the normalised scale; NaN where a step is not a target."""
     first, last = dataset.split.part("test")
     return np.where(dataset.target[:, first:last], dataset.series[:, first:last], np.nan)
 
@@ -127,48 +133,48 @@ def truth_of(dataset: Dataset) -> Floats:
 
 
 def steps_ahead(
-    dataset: Dataset, models: PersonalModels, history: History, parts: Mapping[int, Past]
+    dataset: Dataset, models: PersonalModels, history: History, parts: Mapping[int, Backtest]
 ) -> StepsAhead:
-    """Errors on the test part 1, ..., H steps ahead: mixture, heads, recursion and naive ones.
+    """Errors on the test part 1, ..., H steps ahead: mixture, heads, recursion and naive forecasts.
 
-    All of one row are judged on the same targets: those that each of them answers and whose
-    forecast was made when the training was over.
+    At each step ahead all are scored on the same targets: those that every one of them forecasts,
+    with forecasts made after the end of training.
     """
     first, last = dataset.split.part("test")
-    whole, horizon = truth_of(dataset), dataset.sample.horizon
+    whole, horizon = targets_in_test(dataset), dataset.sample.horizon
     found = StepsAhead({}, [], [])
     chains = {
-        name: one_after_another(models, history, first - horizon + 1, last, direct=direct)
+        name: forecast_chain(models, history, first - horizon + 1, last, direct=direct)
         for name, direct in (("own head", True), ("recursive", False))
     }
     for h in range(1, horizon + 1):
-        since = min(max(first, first_honest(dataset.split.train, h)), last)
-        truth, part = whole[:, since - first :], parts.get(h)  # no part where no step is left
-        said = {"mixture": truth if part is None else part.mixed.combined} if parts else {}
+        since = min(max(first, first_out_of_sample(dataset.split.train, h)), last)
+        truth, part = whole[:, since - first :], parts.get(h)  # None if no step is left
+        made = {"mixture": truth if part is None else part.mixed.combined} if parts else {}
         for name, chain in chains.items():  # a forecast of step k is made h steps before
-            said[name] = next(chain)[:, horizon - h :][:, since - first : last - first]
-        said["last value"] = history.lagged(since, last, h)
-        said["one period ago"] = history.lagged(
+            made[name] = next(chain)[:, horizon - h :][:, since - first : last - first]
+        made["last value"] = history.lagged(since, last, h)
+        made["one period ago"] = history.lagged(
             since, last, -(-h // dataset.period) * dataset.period
         )
-        common = np.logical_and.reduce([np.isfinite(one) for one in (truth, *said.values())])
-        for name, forecast in said.items():
+        common = np.logical_and.reduce([np.isfinite(one) for one in (truth, *made.values())])
+        for name, forecast in made.items():
             mse, _ = errors(truth, forecast, common)
             found.mse.setdefault(name, []).append(_mean(mse))
         if parts:
-            coverage, width = _inside(part, truth, common, len(parts[1].bands.levels))
+            coverage, width = _coverage(part, truth, common, len(parts[1].bands.levels))
             found.coverage.append(coverage)
             found.width.append(width)
     return found
 
 
-def _inside(
-    part: Past | None, truth: Floats, common: NDArray[np.bool_], levels: int
+def _coverage(
+    part: Backtest | None, truth: Floats, common: NDArray[np.bool_], levels: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Coverage and mean width of the intervals on some targets, by level; NaN without any."""
+    """Coverage and mean width of the intervals on some targets, by level; NaN without targets."""
     if part is None or not (common & ~np.isnan(part.bands.lower[0])).any():
-        nothing = (float("nan"),) * levels
-        return nothing, nothing
+        missing = (float("nan"),) * levels
+        return missing, missing
     lower, upper = (np.where(common, band, np.nan) for band in (part.bands.lower, part.bands.upper))
     bands = replace(part.bands, lower=lower, upper=upper)
     return (
@@ -178,5 +184,5 @@ def _inside(
 
 
 def _mean(errors: Floats) -> float:
-    """Over the clients that have one; NaN without any."""
+    """The mean over clients that have an error; NaN if none has."""
     return float("nan") if np.isnan(errors).all() else float(np.nanmean(errors))

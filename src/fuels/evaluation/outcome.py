@@ -91,7 +91,7 @@ class Outcome:
     steps_ahead: StepsAhead | None = None
 
 
-def own_rows(title: str) -> tuple[str, str]:
+def method_rows(title: str) -> tuple[str, str]:
     """The forecasts of a method itself: what it says, and its model without the experts."""
     return title, f"{title} model alone"
 

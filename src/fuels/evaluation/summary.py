@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fuels.evaluation.outcome import own_rows
+from fuels.evaluation.outcome import method_rows
 from fuels.methods.messages import BYTES
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def data_facts(dataset: Dataset) -> dict[str, Any]:
 
 def compared(title: str, scores: Mapping[str, Scores]) -> dict[str, Any]:
     """The best reference, and for how many clients the method beats it; empty without any."""
-    means = {n: s.means()["mse"] for n, s in scores.items() if n not in own_rows(title)}
+    means = {n: s.means()["mse"] for n, s in scores.items() if n not in method_rows(title)}
     if not means:
         return {}
     best = min(means, key=lambda name: means[name])

@@ -1,21 +1,22 @@
-"""The personal model among local experts: their online mixture, kept from call to call.
+"""The personal model and the local experts, combined online and saved between calls.
 
-    mixing = begin(models, history, end, title="FUELS")   # experts learn from the steps before end
-    past = mixing.run(history)                            # all steps since whose truth is known
-    value, weights, bands = mixing.next(history, horizon) # after the end of the history
+    ensemble = new_ensemble(models, history, end, title="FUELS")  # training ends before step `end`
+    ensemble.fit(history, (1, 2))                                 # the experts of these horizons
+    backtest = ensemble.run(history)                              # learn all steps since training
+    value, weights, bands = ensemble.next(history, horizon)       # forecast beyond the history
 
-The model is one expert (a guest) beside those of experts/pool.py. It has seen the training part, so
-it sleeps there and is awake from `end` on. There is one mixture for each horizon, made when it is
-first asked for. Everything is local: nothing of it travels.
+The personal model is an external expert next to those of experts/pool.py. It has seen the training
+part, so it abstains there and joins from `end` on. Each horizon has its own mixture, fitted once:
+by `fit`, or when it is first needed. Everything is local to the client; nothing is sent.
 
-Steps are told apart by their time, so a mixture that was saved goes on with whatever data come
-next, provided they reach back as far as the windows; steps it never saw are passed over.
+Steps are identified by their time, so a saved ensemble continues with whatever data come next, as
+long as they cover the models' windows. Steps that it never saw are skipped.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,16 +28,21 @@ from numpy.typing import NDArray
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.experts.history import Floats, History, make_history
+from fuels.experts.horizon import (
+    Backtest,
+    HorizonEnsemble,
+    first_out_of_sample,
+    fit_horizon,
+    untrained,
+)
 from fuels.experts.intervals import Bands
-from fuels.experts.online import Online, Past, first_honest, fresh, start
 from fuels.experts.personal_model import (
     Forecast,
-    ahead,
     check_horizon,
-    fitting,
-    in_unit,
-    matching,
-    one_after_another,
+    clients_with_model,
+    denormalised,
+    forecast_chain,
+    on_model_clock,
 )
 from fuels.experts.pool import Pool
 from fuels.storage.checkpoint import load_state, prefixed, save_state, unprefixed
@@ -44,125 +50,179 @@ from fuels.storage.models import PersonalModels
 
 FORMAT = 4
 LEVELS = (80.0, 95.0)
+POOL = Pool()
 
-Own = Callable[[int, int], Floats]  # the model's forecasts of steps first..last-1, [client, step]
+ModelForecasts = Callable[[int, int], Floats]  # of steps first..last-1, [client, step]
 
 
 @dataclass
-class Mixing:
-    """Mixtures of some clients, one for each horizon."""
+class Ensemble:
+    """The mixtures of some clients, one per horizon."""
 
     models: PersonalModels
-    title: str  # of the model among the experts
-    since: np.datetime64  # local standard time of the first step of the training part
-    trained: np.datetime64  # and of the first one after it
+    title: str  # the personal model's name among the experts
+    since: np.datetime64  # local standard time of the first step of training
+    trained: np.datetime64  # and of the first step after it
     levels: tuple[float, ...] = LEVELS
-    online: dict[int, Online] = field(default_factory=dict)  # by horizon
-    seen: dict[int, np.datetime64] = field(default_factory=dict)  # time of the first step not seen
+    horizons: dict[int, HorizonEnsemble] = field(default_factory=dict)
+    learned_until: dict[int, np.datetime64] = field(default_factory=dict)  # first step not learned
 
-    @property
-    def pool(self) -> Pool:
-        return Pool(calendar=self.models.calendar)
+    def fit(self, history: History, horizons: Iterable[int]) -> None:
+        """Fit the experts for the horizons that have none yet, on the training part."""
+        for horizon in horizons:
+            if horizon in self.horizons:
+                continue
+            end = self._step(history, self.trained)
+            if history.start > self.since or end > history.length:
+                raise FuelsError(
+                    f"the experts for {horizon} steps ahead are not fitted yet, which needs the"
+                    f" training data, from {self.since} to {self.trained}: give a file that"
+                    " includes them, or train with as many steps (--horizon) as you forecast"
+                )
+            self.horizons[horizon] = fit_horizon(
+                POOL, history, end, horizon=horizon, levels=self.levels, external=[self.title]
+            )
+            self.learned_until[horizon] = self._first(horizon)
 
     def run(
         self,
         history: History,
         last: int | None = None,
         horizon: int = 1,
-        own: Own | None = None,
-    ) -> Past | None:
-        """Forecast and learn the steps not seen yet, up to `last`; None where there are none.
+        model: ModelForecasts | None = None,
+    ) -> Backtest | None:
+        """Forecast and learn the steps not learned yet, up to `last`; None if there are none.
 
-        `own` tells the model's forecasts where they are known already.
+        `model` gives the personal model's forecasts if they are already computed.
         """
-        online = self._online(history, horizon)
+        self.fit(history, [horizon])
         last = history.length if last is None else last
-        first = self._step(history, self.seen[horizon])
-        if first < 0:  # the data begin later: what lies between was never seen
-            online.skip(-first)
+        first = self._step(history, self.learned_until[horizon])
+        if first < 0:  # the data begin later
+            self.horizons[horizon].skip(-first)
             first = 0
         if first >= last:
             return None
-        own = own or self._own(history, horizon)
-        past = online.run(history, first, last, {self.title: own(first, last)})
-        self.seen[horizon] = history.times(last, last + 1)[0]
-        return past
+        model = model or self._model(history, horizon, last)
+        backtest = self.horizons[horizon].run(
+            history, first, last, {self.title: model(first, last)}
+        )
+        self.learned_until[horizon] = history.times(last, last + 1)[0]
+        return backtest
 
     def next(
-        self, history: History, horizon: int = 1, own: Own | None = None
+        self, history: History, horizon: int = 1, model: ModelForecasts | None = None
     ) -> tuple[Floats, Floats, Bands]:
         """The value `horizon` steps after the history's last one: [client], weights, intervals."""
         newest = history.times(history.length - 1, history.length)[0]
-        if self.untrained(history):
+        if self.ends_in_training(history):
             raise FuelsError(
                 f"the data end with {newest} (standard time), before the end of the training at"
-                f" {self.trained}: the experts have seen what is to come"
+                f" {self.trained}: the experts were fitted on the values to be forecast"
             )
-        if self.knows_beyond(history, horizon):
+        if self.has_learned_beyond(history, horizon):
             raise FuelsError(
                 f"the data end with {newest} (standard time), and the experts have learned from"
-                " later ones: what they would say knows its future"
+                " later values: the forecast would leak future data"
             )
-        own = own or self._own(history, horizon)
-        self.run(history, horizon=horizon, own=own)
+        model = model or self._model(history, horizon, history.length + 1)
+        self.run(history, horizon=horizon, model=model)
         target = history.length + horizon - 1
-        return self.online[horizon].next(history, {self.title: own(target, target + 1)})
+        return self.horizons[horizon].next(history, {self.title: model(target, target + 1)})
 
-    def each(self, history: History, horizon: int, last: int) -> Iterator[tuple[int, Own]]:
-        """The model's forecasts of steps before `last` and beyond, 1 to `horizon` steps ahead.
+    def model_forecasts(
+        self, history: History, horizon: int, last: int
+    ) -> Iterator[tuple[int, ModelForecasts]]:
+        """The personal model's forecasts made before step `last`, 1 to `horizon` steps ahead.
 
-        They are one chain: each horizon goes on from the one before.
+        They form one chain: each horizon continues from the one before.
         """
         ahead = range(1, horizon + 1)
-        seen = (self._step(history, self.seen.get(h, self._first(h, history.step))) for h in ahead)
-        start = min(max(first, 0) - (h - 1) for h, first in zip(ahead, seen, strict=True))
+        known = (self.learned_until.get(h, self._first(h)) for h in ahead)
+        start = min(
+            max(self._step(history, time), 0) - (h - 1)
+            for h, time in zip(ahead, known, strict=True)
+        )
         start = min(start, last - 1)
-        chain = one_after_another(self.models, history, start, last)
-        for h, said in zip(ahead, chain, strict=False):
-            yield h, partial(_part, said, start + h - 1)
+        chain = forecast_chain(self.models, history, start, last)
+        for h, forecasts in zip(ahead, chain, strict=False):
+            yield h, partial(_steps, forecasts, start + h - 1)
 
     def history(self, panel: Panel) -> History:
-        """The history of a panel from the start of the training on: what lies before does not
-        count, so that a forecast does not depend on how far back the data reach."""
+        """The history of a panel from the start of training on.
+
+        Earlier data are left out, so that a forecast does not depend on how far back they reach.
+        """
         before = int((self.since - panel.start - panel.standard_offset) // panel.step)
         if 0 < before < panel.length:
             panel = replace(panel, values=panel.values[before:], start=panel.times[before])
         return history_for(self.models, panel)
 
-    def knows_beyond(self, history: History, horizon: int) -> bool:
-        """Whether a mixture up to this horizon has learned from steps after those of a history."""
+    def has_learned_beyond(self, history: History, horizon: int) -> bool:
+        """Whether a mixture up to this horizon has learned from steps after a history's end."""
         return any(
-            self._step(history, time) > history.length and time > self._first(h, history.step)
-            for h, time in self.seen.items()
+            self._step(history, time) > history.length and time > self._first(h)
+            for h, time in self.learned_until.items()
             if h <= horizon
         )
 
-    def anew(self) -> Mixing:
-        """The same before it had learned anything."""
-        return replace(self, online={}, seen={})
+    def ends_in_training(self, history: History) -> bool:
+        """Whether a history ends before the training does."""
+        return self._step(history, self.trained) > history.length
 
-    def drop_unfit(self, history: History, horizons: Collection[int]) -> None:
-        """Forget the experts just fitted for some horizons if of one client nothing was known.
+    # -- copies --------------------------------------------------------------------------------
 
-        It would be without them for good: experts are fitted once.
+    def unfitted(self) -> Ensemble:
+        """The same models without any fitted expert."""
+        return replace(self, horizons={}, learned_until={})
+
+    def as_fitted(self) -> Ensemble:
+        """Only the horizons that have learned nothing since they were fitted."""
+        horizons = {
+            h: fitted
+            for h, fitted in self.horizons.items()
+            if self.learned_until[h] == self._first(h)
+        }
+        return replace(
+            self, horizons=horizons, learned_until={h: self.learned_until[h] for h in horizons}
+        )
+
+    def copy(self) -> Ensemble:
+        """A copy that learns independently."""
+        horizons = {h: fitted.copy() for h, fitted in self.horizons.items()}
+        return replace(self, horizons=horizons, learned_until=dict(self.learned_until))
+
+    def with_levels(self, history: History, levels: tuple[float, ...]) -> Ensemble:
+        """An independent copy as fitted, with intervals for other levels.
+
+        A horizon whose warm-up is not at hand is left out; it will be fitted again.
+        """
+        if levels == self.levels:
+            return self.copy()
+        end = self._step(history, self.trained)
+        made = {h: fitted.with_levels(history, end, levels) for h, fitted in self.horizons.items()}
+        horizons = {h: fitted for h, fitted in made.items() if fitted is not None}
+        until = {h: self._first(h) for h in horizons}
+        return replace(self, levels=levels, horizons=horizons, learned_until=until)
+
+    def discard_incomplete(self, history: History, horizons: Collection[int]) -> None:
+        """Discard experts just fitted if a client had no training data.
+
+        That client would otherwise never get experts, because they are fitted once.
         """
         training = history.observed[:, : max(self._step(history, self.trained), 0)]
         if np.isnan(training).all(axis=1).any():
             for horizon in horizons:
-                del self.online[horizon], self.seen[horizon]
-
-    def untrained(self, history: History) -> bool:
-        """Whether a history ends before the training did."""
-        return self._step(history, self.trained) > history.length
+                del self.horizons[horizon], self.learned_until[horizon]
 
     # -- on disk -------------------------------------------------------------------------------
 
     def save(self, path: Path) -> None:
-        """Everything but the models, which have a file of their own."""
+        """Write everything but the models, which have their own file."""
         arrays: dict[str, NDArray[Any]] = {}
-        for horizon, online in self.online.items():
-            arrays |= prefixed(f"{horizon}.online", online.arrays())
-            arrays |= prefixed(f"{horizon}.pool", online.pool.arrays())
+        for horizon, fitted in self.horizons.items():
+            arrays |= prefixed(f"{horizon}.online", fitted.arrays())
+            arrays |= prefixed(f"{horizon}.pool", fitted.pool.arrays())
         facts = {
             "format": FORMAT,
             "ids": list(self.models.ids),
@@ -170,133 +230,111 @@ class Mixing:
             "since": str(self.since),
             "trained": str(self.trained),
             "levels": list(self.levels),
-            "seen": {str(horizon): str(time) for horizon, time in self.seen.items()},
+            "seen": {str(horizon): str(time) for horizon, time in self.learned_until.items()},
         }
         save_state(path, arrays, facts)
 
     @classmethod
-    def load(cls, path: Path, models: PersonalModels) -> Mixing:
+    def load(cls, path: Path, models: PersonalModels) -> Ensemble:
         arrays, facts = load_state(path)
         if facts.get("format") != FORMAT:
             raise FuelsError(
-                f"{path}: a mixture of format {facts.get('format')}, of another version of fuels"
-                f" (this one reads {FORMAT}); train again: fuels run --config"
+                f"{path}: the mixture has format {facts.get('format')}, written by another version"
+                f" of fuels (this one reads {FORMAT}); train again: fuels run --config"
                 f" {path.parent / 'config.toml'}"
             )
         if tuple(facts["ids"]) != models.ids:
-            raise FuelsError(f"{path}: not the mixture of these models")
+            raise FuelsError(f"{path}: the mixture belongs to other models")
         since, trained = (np.datetime64(facts[name]) for name in ("since", "trained"))
-        mixing = cls(models, facts["title"], since, trained, tuple(facts["levels"]))
-        clients = len(models.ids)
+        ensemble = cls(models, facts["title"], since, trained, tuple(facts["levels"]))
         for text, time in facts["seen"].items():
             horizon = int(text)
-            fitted = mixing.pool.load(unprefixed(f"{text}.pool", arrays), clients)
-            online = fresh(fitted, models.period, horizon, mixing.levels, [mixing.title])
-            online.load(unprefixed(f"{text}.online", arrays))
-            mixing.online[horizon], mixing.seen[horizon] = online, np.datetime64(time)
-        return mixing
+            pool = POOL.load(unprefixed(f"{text}.pool", arrays), len(models.ids), horizon)
+            fitted = untrained(pool, models.period, ensemble.levels, [ensemble.title])
+            fitted.load(unprefixed(f"{text}.online", arrays))
+            ensemble.horizons[horizon] = fitted
+            ensemble.learned_until[horizon] = np.datetime64(time)
+        return ensemble
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _online(self, history: History, horizon: int) -> Online:
-        """The mixture of a horizon, which learns from the training part when first asked for."""
-        if horizon not in self.online:
-            end = self._step(history, self.trained)
-            if history.start > self.since or end > history.length:
-                raise FuelsError(
-                    f"experts for {horizon} steps ahead have yet to be fitted, which needs the data"
-                    f" of the training, from {self.since} to {self.trained}: give a file that holds"
-                    " them too, or train with as many steps (--horizon) as are to be forecast"
-                )
-            self.online[horizon] = start(
-                self.pool, history, end, horizon=horizon, levels=self.levels, guests=[self.title]
-            )
-            self.seen[horizon] = self._first(horizon, history.step)
-        return self.online[horizon]
+    def _model(self, history: History, horizon: int, last: int) -> ModelForecasts:
+        return dict(self.model_forecasts(history, horizon, last))[horizon]
 
-    def _own(self, history: History, horizon: int) -> Own:
-        """The model's forecasts, each made `horizon` steps before."""
-        before = horizon - 1
-
-        def said(first: int, last: int) -> Floats:
-            made = ahead(self.models, history, first - before, last - before, horizon)
-            return made[:, :, before]
-
-        return said
-
-    def _first(self, horizon: int, step: np.timedelta64) -> np.datetime64:
-        """The time of the first step after training that counts `horizon` steps ahead."""
-        return self.trained + first_honest(0, horizon) * step
+    def _first(self, horizon: int) -> np.datetime64:
+        """The time of the first step that is out of sample `horizon` steps ahead."""
+        step = np.timedelta64(self.models.step_seconds, "s")
+        return self.trained + first_out_of_sample(0, horizon) * step
 
     def _step(self, history: History, time: np.datetime64) -> int:
         return int((time - history.start) // history.step)
 
 
-def _part(said: Floats, start: int, first: int, last: int) -> Floats:
+def _steps(forecasts: Floats, start: int, first: int, last: int) -> Floats:
     """Steps first..last-1 of forecasts that begin with step `start`."""
-    return said[:, first - start : last - start]
+    return forecasts[:, first - start : last - start]
 
 
-def begin(
+def new_ensemble(
     models: PersonalModels,
     history: History,
     end: int,
     *,
     title: str,
     levels: Sequence[float] = LEVELS,
-) -> Mixing:
-    """A mixture whose experts learn from the steps of a history before `end`."""
+) -> Ensemble:
+    """An ensemble whose experts will be fitted on the steps of a history before `end`."""
     trained = history.times(end, end + 1)[0]
-    return Mixing(models, title, history.start, trained, tuple(float(level) for level in levels))
+    return Ensemble(models, title, history.start, trained, tuple(float(level) for level in levels))
 
 
-def forecast_mixed(
-    mixing: Mixing,
+def forecast_ensemble(
+    ensemble: Ensemble,
     panel: Panel,
     horizon: int = 1,
-    done: Callable[[int], None] = lambda steps: None,
+    progress: Callable[[int], None] = lambda steps: None,
     history: History | None = None,
 ) -> Forecast:
     """The `horizon` values after the end of the panel with their intervals; learns on the way.
 
-    `done` is told after each step ahead how many are made. Where more is known than the panel
-    holds, `history` tells it, up to the same end; the panel's clients are those that are forecast.
+    The panel's clients are forecast; `history` may hold more data, up to the same end. `progress`
+    is called after each step ahead with the number of steps completed.
     """
     check_horizon(horizon)
-    panel = fitting(mixing.models, panel)
-    known = matching(mixing.models, panel)
-    history = mixing.history(panel) if history is None else history
+    panel = on_model_clock(ensemble.models, panel)
+    known = clients_with_model(ensemble.models, panel)
+    history = ensemble.history(panel) if history is None else history
     made = []
-    for h, own in mixing.each(history, horizon, history.length + 1):
-        made.append(mixing.next(history, h, own))
-        done(len(made))
-    warn_of_silence(mixing.models, history, known)
-    rows = [i for i, client in enumerate(mixing.models.ids) if client in set(known)]
+    for h, model in ensemble.model_forecasts(history, horizon, history.length + 1):
+        made.append(ensemble.next(history, h, model))
+        progress(len(made))
+    warn_no_recent_values(ensemble.models, history, known)
+    rows = [i for i, client in enumerate(ensemble.models.ids) if client in set(known)]
     values = np.stack([value[rows] for value, _, _ in made], axis=1)
     lower = np.concatenate([bands.lower[:, rows] for _, _, bands in made], axis=2)
     upper = np.concatenate([bands.upper[:, rows] for _, _, bands in made], axis=2)
-    return in_unit(mixing.models.take(known), panel, values, mixing.levels, (lower, upper))
+    return denormalised(ensemble.models.take(known), panel, values, ensemble.levels, (lower, upper))
 
 
-def warn_of_silence(models: PersonalModels, history: History, known: Sequence[str]) -> None:
-    """One warning with the clients of whose last period no value is known."""
+def warn_no_recent_values(models: PersonalModels, history: History, known: Sequence[str]) -> None:
+    """Warn about the clients without a value in the last period."""
     last = history.observed[:, -models.period :]
     silent = [c for c, row in zip(models.ids, last, strict=True) if np.isnan(row).all()]
     named = [client for client in silent if client in set(known)]
     if named:
         warnings.warn(
-            f"nothing is known of the last {models.period} steps of {len(named)} clients, whose"
-            f" forecasts rest on what was before: {', '.join(named[:5])}",
+            f"{len(named)} clients have no value in the last {models.period} steps; their forecasts"
+            f" rely on older data: {', '.join(named[:5])}",
             stacklevel=3,
         )
 
 
 def history_for(models: PersonalModels, panel: Panel) -> History:
-    """The history of the models' clients in a panel; those it does not have are unknown."""
+    """The history of the models' clients in a panel; absent clients have no values."""
     column = {client: i for i, client in enumerate(panel.ids)}
     values = np.full((panel.length, len(models.ids)), np.nan)
     for i, client in enumerate(models.ids):
         if client in column:
             values[:, i] = panel.values[:, column[client]]
     aligned = replace(panel, values=values, ids=models.ids, coordinates=None)
-    return make_history(aligned, models.period, models.mean, models.std)
+    return make_history(aligned, models.period, models.mean, models.std, calendar=models.calendar)

@@ -1,17 +1,21 @@
-"""What an expert may look at: the normalised past of every client, filled from the past alone.
+"""The inputs of the experts: the normalised past of every client, and the calendar.
 
-A dataset fills a gap once its end is known; a forecaster at work does not know that end yet. So
-experts fill by themselves, with the newest earlier value at the same time of the period, and a
-forecast made on stored data is the one that would have been made on the day.
+An expert takes all its inputs from a `History`; a ridge declares them as `Columns`. An input that
+is not known is NaN, and the expert then abstains.
+
+A dataset fills a gap once it knows where the gap ends, which a live forecaster cannot know. The
+history therefore fills a gap with the newest earlier value at the same time of the period, so that
+a forecast computed on stored data equals the one that would have been made at the time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.data.calendar import Calendar
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
@@ -22,15 +26,24 @@ ALL = slice(None)
 
 
 @dataclass(frozen=True)
+class Columns:
+    """The inputs that a ridge declares."""
+
+    lags: tuple[int, ...]  # of the client's own filled values
+    calendar: bool = False  # time of the period, separately for free days
+
+
+@dataclass(frozen=True)
 class History:
     """Series on the scale of the training part, [client, time], and their clock."""
 
     observed: Floats  # NaN where nothing was observed
     filled: Floats  # gaps of up to one period filled from earlier periods, NaN beyond
     period: int
-    week: int  # steps of one week; the period where a week is no whole number of steps
+    week: int  # steps in a week; the period if a week is not a whole number of steps
     start: np.datetime64  # local standard time of step 0
     step: np.timedelta64
+    calendar: Calendar = field(default_factory=Calendar)
 
     @property
     def clients(self) -> int:
@@ -41,7 +54,7 @@ class History:
         return int(self.observed.shape[1])
 
     def times(self, first: int, last: int) -> NDArray[np.datetime64]:
-        """Local standard time of steps first..last-1, which may lie after the end."""
+        """Local standard time of steps first..last-1, which may be after the end."""
         return self.start + np.arange(first, last) * self.step
 
     def lagged(self, first: int, last: int, lag: int, clients: slice = ALL) -> Floats:
@@ -53,19 +66,36 @@ class History:
             result[:, low - first + lag : high - first + lag] = source[:, low:high]
         return result
 
+    def columns(self, wanted: Columns, first: int, last: int, clients: slice = ALL) -> Floats:
+        """The inputs for steps first..last-1, [client, step, column]: lags, then calendar."""
+        x = np.empty((len(self.observed[clients]), last - first, len(wanted.lags)))
+        for i, lag in enumerate(wanted.lags):
+            x[:, :, i] = self.lagged(first, last, lag, clients)
+        if not wanted.calendar:
+            return x
+        phase = np.arange(first, last) % self.period
+        time = self.calendar.columns(("time", "free"), self.times(first, last), phase, self.period)
+        return np.concatenate([x, np.broadcast_to(time, (len(x), *time.shape))], axis=2)
+
 
 def history_of(dataset: Dataset) -> History:
     """The history of a dataset's clients; step 0 is the dataset's step 0."""
-    return make_history(dataset.panel, dataset.period, dataset.mean, dataset.std, dataset.offset)
+    scale = dataset.mean, dataset.std
+    return make_history(dataset.panel, dataset.period, *scale, dataset.offset, dataset.calendar)
 
 
 def make_history(
-    panel: Panel, period: int, mean: Floats, std: Floats, offset: int | None = None
+    panel: Panel,
+    period: int,
+    mean: Floats,
+    std: Floats,
+    offset: int | None = None,
+    calendar: Calendar | None = None,
 ) -> History:
     """The history of a panel's clients, on the scale (mean, std) [client] of their training."""
     if len(mean) != len(panel.ids) or len(std) != len(panel.ids):
         raise FuelsError(
-            f"{panel.name}: {len(panel.ids)} clients, but the scale of {len(mean)} is given"
+            f"{panel.name}: {len(panel.ids)} clients, but {len(mean)} scales are given"
         )
     if offset is None:
         offset = int(panel.phases(period)[0]) if panel.length else 0
@@ -79,13 +109,14 @@ def make_history(
         week=WEEK_SECONDS // panel.step_seconds if whole else period,
         start=panel.start + panel.standard_offset - offset * panel.step,
         step=panel.step,
+        calendar=calendar or Calendar(),
     )
 
 
 def fill_from_earlier(observed: Floats, period: int) -> Floats:
-    """Missing values [client, time] replaced by the newest earlier one of the same phase.
+    """Missing values [client, time] replaced by the newest earlier value of the same phase.
 
-    From the step on where a client has been silent for a whole period its values stay NaN.
+    Once a client has had no value for a whole period, its values stay NaN.
     """
     length = observed.shape[1]
     present = ~np.isnan(observed)

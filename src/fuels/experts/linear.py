@@ -1,55 +1,47 @@
-"""Experts that are sums of lagged values: with fixed coefficients, or with coefficients learned.
+"""Linear experts: weighted sums of lagged values, with fixed or fitted coefficients.
 
-For a target h steps ahead only lags of at least h are known. Seasonal lags shorter than h are
-pushed back by whole seasons, so that they exist at every horizon.
+For a target h steps ahead only lags of at least h are known. A shorter seasonal lag is moved back
+by whole seasons, so that it is known at every horizon.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.data.calendar import Calendar
-from fuels.experts.history import Floats, History
+from fuels.experts.history import Columns, Floats, History
 from fuels.experts.ridge import Ridge, fit_ridge
 
-CHUNK = 64  # clients fitted at once: their features stay small in memory
+CHUNK = 64  # clients fitted at once, to limit the memory for their features
 
 Arrays = dict[str, NDArray[np.float64]]
 Terms = Callable[[History, int], Mapping[int, float]]
 
 
 def season_lag(season: int, horizon: int) -> int:
-    """The least whole number of seasons that is known `horizon` steps ahead."""
+    """The smallest multiple of the season that is known `horizon` steps ahead."""
     return -(-horizon // season) * season
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """A forecast without anything to learn: coefficients by lag, given history and horizon."""
+class FixedLinear:
+    """An expert with nothing to fit: coefficients by lag, given history and horizon."""
 
     name: str
     terms: Terms
-    next_only: bool = False
+    one_step_only: bool = False
 
-    def fit(self, history: History, end: int, horizon: int, calendar: Calendar) -> Arrays:
+    def fit(self, history: History, end: int, horizon: int) -> Arrays:
         return {}
 
     def forecasts(
-        self,
-        fitted: Arrays,
-        history: History,
-        first: int,
-        last: int,
-        horizon: int,
-        calendar: Calendar,
+        self, fitted: Arrays, history: History, first: int, last: int, horizon: int
     ) -> Floats:
-        parts = self.terms(history, horizon).items()
         total = np.zeros((history.clients, last - first))
-        for lag, coefficient in parts:
+        for lag, coefficient in self.terms(history, horizon).items():
             total += coefficient * history.lagged(first, last, lag)
         return total
 
@@ -67,13 +59,13 @@ def one_week_ago(history: History, horizon: int) -> dict[int, float]:
 
 
 def drift(history: History, horizon: int) -> dict[int, float]:
-    """The last value, moved on at the pace of the last period."""
+    """The last value plus the trend of the last period."""
     pace = horizon / history.period
     return {horizon: 1.0 + pace, horizon + history.period: -pace}
 
 
 def change_of_period(history: History, horizon: int) -> dict[int, float]:
-    """The last value and the change that followed at the same time one period ago."""
+    """The last value plus the change that followed at the same time one period ago."""
     season = season_lag(history.period, horizon)
     return _sum((horizon, 1.0), (season, 1.0), (season + horizon, -1.0))
 
@@ -84,7 +76,7 @@ def change_of_week(history: History, horizon: int) -> dict[int, float]:
 
 
 def _sum(*terms: tuple[int, float]) -> dict[int, float]:
-    """Coefficients by lag; a lag named twice counts twice (it is, where horizon = season)."""
+    """Coefficients by lag, added up where a lag occurs twice (horizon = season)."""
     total: dict[int, float] = {}
     for lag, coefficient in terms:
         total[lag] = total.get(lag, 0.0) + coefficient
@@ -95,7 +87,7 @@ Lags = Callable[[History, int], tuple[int, ...]]
 
 
 def no_lags(history: History, horizon: int) -> tuple[int, ...]:
-    """With the calendar alone: what is usual at this time, whatever came before."""
+    """For the calendar only: the usual value at this time, whatever came before."""
     return ()
 
 
@@ -121,25 +113,27 @@ def _ordered(*lags: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Linear:
-    """Each client's own ridge regression on lags and, if asked, the calendar.
+class RidgeExpert:
+    """A ridge regression per client on the columns it declares.
 
-    With `change` it forecasts the difference to the last value from the lags' differences to it:
-    then a shift of the level shifts the forecast by as much, which is what holidays need.
+    With `change` it forecasts the difference from the last value, and the lags enter as differences
+    from it: a shift in level then shifts the forecast equally, which helps on holidays.
     """
 
     name: str
     lags: Lags
     change: bool = False
     calendar: bool = False
-    next_only: bool = False
+    one_step_only: bool = False
 
-    def fit(self, history: History, end: int, horizon: int, calendar: Calendar) -> Arrays:
-        """Coefficients from the steps before `end`."""
+    def columns(self, history: History, horizon: int) -> Columns:
+        """The inputs of a forecast `horizon` steps ahead."""
+        return Columns(self.lags(history, horizon), self.calendar)
+
+    def fit(self, history: History, end: int, horizon: int) -> Arrays:
         fits: list[Ridge] = []
-        for low in range(0, history.clients, CHUNK):
-            clients = slice(low, low + CHUNK)
-            x, base = self._features(history, 0, end, horizon, calendar, clients)
+        for clients in _chunks(history):
+            x, base = self._features(history, 0, end, horizon, clients)
             y = history.observed[clients, :end] - base
             fits.append(fit_ridge(x, y, ~np.isnan(y) & ~np.isnan(x).any(axis=2)))
         return {
@@ -148,44 +142,28 @@ class Linear:
         }
 
     def forecasts(
-        self,
-        fitted: Arrays,
-        history: History,
-        first: int,
-        last: int,
-        horizon: int,
-        calendar: Calendar,
+        self, fitted: Arrays, history: History, first: int, last: int, horizon: int
     ) -> Floats:
         parts = []
-        for low in range(0, history.clients, CHUNK):
-            clients = slice(low, low + CHUNK)
-            x, base = self._features(history, first, last, horizon, calendar, clients)
+        for clients in _chunks(history):
+            x, base = self._features(history, first, last, horizon, clients)
             ridge = Ridge(fitted["weights"][clients], fitted["constant"][clients])
             parts.append(ridge.predict(x) + base)
         return np.concatenate(parts)
 
     def _features(
-        self,
-        history: History,
-        first: int,
-        last: int,
-        horizon: int,
-        calendar: Calendar,
-        clients: slice,
+        self, history: History, first: int, last: int, horizon: int, clients: slice
     ) -> tuple[Floats, Floats]:
-        """Features [client, step, feature] and what the forecast is counted from [client, step]."""
-        base = np.zeros((len(history.observed[clients]), last - first))
-        lags = self.lags(history, horizon)
-        x = np.empty((*base.shape, len(lags)))
-        for i, lag in enumerate(lags):
-            x[:, :, i] = history.lagged(first, last, lag, clients)
-        if self.change:
-            base = x[:, :, 0]  # the last value: lags are in order
-            x = x[:, :, 1:] - base[:, :, None]
-        if self.calendar:
-            steps = np.arange(first, last)
-            shared = calendar.columns(
-                ("time", "free"), history.times(first, last), steps % history.period, history.period
-            )
-            x = np.concatenate([x, np.broadcast_to(shared, (len(x), *shared.shape))], axis=2)
+        """Features [client, step, column] and the value that the forecast is added to."""
+        columns = self.columns(history, horizon)
+        x = history.columns(columns, first, last, clients)
+        if not self.change:
+            return x, np.zeros(x.shape[:2])
+        base = x[:, :, 0]  # the last value: lags are in ascending order
+        x = x[:, :, 1:].copy()
+        x[:, :, : len(columns.lags) - 1] -= base[:, :, None]
         return x, base
+
+
+def _chunks(history: History) -> Iterator[slice]:
+    return (slice(low, low + CHUNK) for low in range(0, history.clients, CHUNK))

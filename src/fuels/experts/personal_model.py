@@ -1,4 +1,4 @@
-"""Forecasts from trained models and the newest data; works at a site alone."""
+"""Forecasts of trained personal models from the newest data; needs no server and no other site."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fuels.errors import FuelsError
 from fuels.experts.history import Floats, History, make_history
 from fuels.storage.models import PersonalModels
 
-CHUNK = 4096  # rows encoded at once
+CHUNK = 4096  # windows encoded at once
 
 
 @dataclass(frozen=True)
@@ -45,35 +45,35 @@ class Forecast:
 def forecast(models: PersonalModels, panel: Panel, horizon: int = 1) -> Forecast:
     """The `horizon` values after the end of the panel.
 
-    Steps that have a head of their own are forecast directly; beyond, a forecast value stands in
-    for the one not seen yet. Gaps of up to one period are filled from earlier periods, at the very
-    end too.
+    Steps that have their own head are forecast directly; beyond them, forecasts replace the values
+    that are not known yet. Gaps of up to one period are filled from earlier periods, including at
+    the end of the data.
     """
     check_horizon(horizon)
-    panel = fitting(models, panel)
-    known = matching(models, panel)
+    panel = on_model_clock(models, panel)
+    known = clients_with_model(models, panel)
     models = models.take(known)
-    # Windows need the last `reach` steps; gap filling may look further back for the same phase.
+    # Windows need the last `reach` steps; gap filling may look further back.
     steps = min(panel.length, models.sample.reach + 8 * models.period)
     tail = replace(panel, values=panel.values[-steps:], start=panel.times[-steps])
     history = make_history(tail.select(known), models.period, models.mean, models.std)
     if panel.length < models.sample.reach:
         raise FuelsError(
-            f"{panel.name}: {panel.length} steps are too few, the windows reach back"
+            f"{panel.name}: {panel.length} steps are too few: the windows need"
             f" {models.sample.reach}"
         )
-    values = ahead(models, history, history.length, history.length + 1, horizon)[:, 0]
-    return in_unit(models, panel, values)
+    values = forecasts_ahead(models, history, history.length, history.length + 1, horizon)[:, 0]
+    return denormalised(models, panel, values)
 
 
-def in_unit(
+def denormalised(
     models: PersonalModels,
     panel: Panel,
     values: Floats,
     levels: tuple[float, ...] = (),
     bands: tuple[Floats, Floats] | None = None,
 ) -> Forecast:
-    """Normalised values [client, step] after the end of a panel as a forecast, in its unit."""
+    """Normalised values [client, step] after the end of a panel, as a forecast in its unit."""
     mean, std = models.mean[:, None], models.std[:, None]
     lower, upper = (None, None) if bands is None else (band * std + mean for band in bands)
     result = Forecast(
@@ -100,7 +100,7 @@ def check_horizon(horizon: int) -> None:
         raise FuelsError(f"horizon must be a whole number of steps, at least 1; it is {horizon!r}")
 
 
-def fitting(models: PersonalModels, panel: Panel) -> Panel:
+def on_model_clock(models: PersonalModels, panel: Panel) -> Panel:
     """The panel in the time zone of the models; refuses one that is not on their clock."""
     if panel.step_seconds != models.step_seconds:
         raise FuelsError(
@@ -113,21 +113,21 @@ def fitting(models: PersonalModels, panel: Panel) -> Panel:
             for zone in (models.timezone, panel.timezone)
         )
         raise FuelsError(
-            f"{panel.name}: its times are {ours}, those of the training were {theirs}; write them"
-            " the same way, or name the zone with --timezone"
+            f"{panel.name}: its times are {ours}, those of the training were {theirs}; write both"
+            " the same way, or give the zone with --timezone"
         )
     panel = replace(panel, timezone=models.timezone)  # the same moments, in UTC
     if panel.clock_seconds != models.clock_seconds:
         raise FuelsError(
-            f"{panel.name}: its times do not lie on the clock of the training: they are"
-            f" {panel.clock_seconds} s after whole steps of {panel.step_seconds} s, those were"
-            f" {models.clock_seconds} s"
+            f"{panel.name}: its times are off the clock of the training: they are"
+            f" {panel.clock_seconds} s after whole steps of {panel.step_seconds} s, those of the"
+            f" training {models.clock_seconds} s"
         )
     return panel
 
 
-def matching(models: PersonalModels, panel: Panel) -> list[str]:
-    """The clients of a panel that have a model; one at least."""
+def clients_with_model(models: PersonalModels, panel: Panel) -> list[str]:
+    """The clients of a panel that have a model, at least one."""
     there = set(panel.ids)
     known = [client for client in models.ids if client in there]
     if not known:
@@ -138,7 +138,7 @@ def matching(models: PersonalModels, panel: Panel) -> list[str]:
     return known
 
 
-def ahead(
+def forecasts_ahead(
     models: PersonalModels,
     history: History,
     first: int,
@@ -149,42 +149,41 @@ def ahead(
 ) -> Floats:
     """Forecasts made before each of the steps first..last-1, [client, step, horizon].
 
-    Entry [.., k, h] is of step first + k + h and knows the values before step first + k alone.
+    Entry [.., k, h] is of step first + k + h from the values before step first + k.
     """
-    steps = one_after_another(models, history, first, last, direct=direct)
+    steps = forecast_chain(models, history, first, last, direct=direct)
     return np.stack(list(islice(steps, horizon)), axis=2)
 
 
-def one_after_another(
+def forecast_chain(
     models: PersonalModels, history: History, first: int, last: int, *, direct: bool = True
 ) -> Iterator[Floats]:
-    """The same for one step ahead, then for two, and so on without end: [client, step] each.
+    """Forecasts one step ahead, then two, and so on without end: [client, step] each.
 
-    Unknown values are NaN, and so is a forecast that would need one. Without `direct` the first
-    head alone speaks, and its forecasts feed on each other.
+    Unknown values are NaN, as is a forecast that needs one. Without `direct`, only the first head
+    is used, recursively.
     """
     sample = models.sample
-    said: deque[Floats] = deque(maxlen=max(sample.lags))  # the newest forecasts, the last one last
+    made: deque[Floats] = deque(maxlen=max(sample.lags))  # the newest forecasts, in order
     heads = sample.horizon if direct else 1
     done = 0
     while True:
         lags = [
-            said[-lag] if lag <= done else history.lagged(first + done, last + done, lag)
+            made[-lag] if lag <= done else history.lagged(first + done, last + done, lag)
             for lag in sample.lags
         ]
         x = torch.from_numpy(np.stack(lags, axis=2).astype(np.float32))
         times = history.times(first + done, last + done + sample.horizon - 1)
         clock = torch.from_numpy(sample.clock(models.calendar, times, first + done))
-        speaks = heads if done == 0 else 1  # every head speaks from what is known
-        for spoken in _speak(models, x, clock, speaks):
-            said.append(spoken)
+        for forecasts in _heads(models, x, clock, heads if done == 0 else 1):
+            made.append(forecasts)
             done += 1
-            yield spoken
+            yield forecasts
 
 
 @torch.no_grad()
-def _speak(models: PersonalModels, x: Tensor, clock: Tensor, heads: int) -> list[Floats]:
-    """What the first or all heads say, [client, row] each."""
+def _heads(models: PersonalModels, x: Tensor, clock: Tensor, heads: int) -> list[Floats]:
+    """The forecasts of the first head or of all, [client, row] each."""
     network, parts = models.network, models.parts
     pieces = []
     for low in range(0, x.shape[1], CHUNK):
@@ -193,5 +192,5 @@ def _speak(models: PersonalModels, x: Tensor, clock: Tensor, heads: int) -> list
             pieces.append(network.predict(parts, x[:, rows], clock[rows]).unsqueeze(2))
         else:
             pieces.append(network.predict_all(parts, x[:, rows], clock[rows]))
-    said = torch.cat(pieces, dim=1).double().numpy()
-    return [said[:, :, h] for h in range(heads)]
+    made = torch.cat(pieces, dim=1).double().numpy()
+    return [made[:, :, h] for h in range(heads)]

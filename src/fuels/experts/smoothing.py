@@ -13,7 +13,6 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.data.calendar import Calendar
 from fuels.experts.history import Floats, History
 from fuels.experts.linear import Arrays
 from fuels.kernels.smoothing import choose_pace, smooth_all
@@ -27,24 +26,18 @@ class Smoothing:
     """The expert; its forecasts follow from the history from its first step on."""
 
     name: str = "smoothing"
-    next_only: bool = False
+    one_step_only: bool = False
 
-    def fit(self, history: History, end: int, horizon: int, calendar: Calendar) -> Arrays:
-        slot, slots = _slots(history, end, calendar)
+    def fit(self, history: History, end: int, horizon: int) -> Arrays:
+        slot, slots = _slots(history, end)
         warm = min(history.week, end // 2)
         y = np.ascontiguousarray(history.observed[:, :end])
         return {"pace": GRID[choose_pace(y, slot, slots, horizon, warm, GRID)]}
 
     def forecasts(
-        self,
-        fitted: Arrays,
-        history: History,
-        first: int,
-        last: int,
-        horizon: int,
-        calendar: Calendar,
+        self, fitted: Arrays, history: History, first: int, last: int, horizon: int
     ) -> Floats:
-        slot, slots = _slots(history, last, calendar)
+        slot, slots = _slots(history, last)
         known = min(history.length, last - 1)  # the newest value a forecast up to `last` may need
         y = np.ascontiguousarray(history.observed[:, :known])
         out = np.full((history.clients, last), np.nan)
@@ -52,8 +45,8 @@ class Smoothing:
         return out[:, first:]
 
 
-def _slots(history: History, last: int, calendar: Calendar) -> tuple[NDArray[np.int64], int]:
+def _slots(history: History, last: int) -> tuple[NDArray[np.int64], int]:
     """Slot of every step before `last`: the phase, and once more for free days."""
     phase = np.arange(last) % history.period
-    free = calendar.free(history.times(0, last))
+    free = history.calendar.free(history.times(0, last))
     return phase + history.period * free, 2 * history.period

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,16 @@ from fuels.data.tables import panel_from_frame
 from fuels.data.windows import LEAST
 from fuels.errors import FuelsError
 from fuels.evaluation.scores import errors
-from fuels.experts.ensemble import Mixing, begin, forecast_mixed, history_for
+from fuels.experts.ensemble import Ensemble, forecast_ensemble, history_for, new_ensemble
 from fuels.experts.history import Floats, History
 from fuels.experts.intervals import checked_levels
-from fuels.experts.personal_model import ahead, fitting, forecast
-from fuels.forecasting.saved_run import CONFIG, LEARNED, MIXTURE, MODELS, RECENT, FinishedRun
+from fuels.experts.personal_model import (
+    check_horizon,
+    forecast,
+    forecasts_ahead,
+    on_model_clock,
+)
+from fuels.forecasting.saved_run import CONFIG, LEARNED, MIXTURE, MODELS, RECENT, SavedRun
 from fuels.forecasting.table import forecast_table
 from fuels.methods.base import MODEL
 from fuels.methods.registry import find_method
@@ -119,7 +123,7 @@ class Forecaster:
         self.models: PersonalModels | None = None
         self.left_out: dict[str, str] = {}
         self._panel: Panel | None = None
-        self._mixing: Mixing | None = None
+        self._ensemble: Ensemble | None = None
         self._pandas = False
 
     def __repr__(self) -> str:
@@ -162,15 +166,12 @@ class Forecaster:
             warnings.warn(f"left out: {'; '.join(named[:5])}", stacklevel=2)
         self._pandas = _is_pandas(frame)
         self._panel = panel
-        self._mixing = None
+        self._ensemble = None
         if settings.mixture.on:
-            self._mixing = begin(
-                self.models,
-                history_for(self.models, panel),
-                job.dataset.split.train,
-                title=f"{job.method.title} model",
-                levels=settings.mixture.levels,
-            )
+            history, end = history_for(self.models, panel), job.dataset.split.train
+            name, levels = f"{job.method.title} model", settings.mixture.levels
+            self._ensemble = new_ensemble(self.models, history, end, title=name, levels=levels)
+            self._ensemble.fit(history, range(1, settings.windows.horizon + 1))
         return self
 
     def predict(self, h: int = 1, frame: Any = None, level: Sequence[float] | None = None) -> Any:
@@ -181,8 +182,8 @@ class Forecaster:
         """
         models, name = self._fitted(), find_method(self.settings.method).title
         panel = self._history() if frame is None else self._continued(self._newer(frame))
-        mixing = self._mixed(level)
-        made = forecast_mixed(mixing, panel, h) if mixing else forecast(models, panel, h)
+        ensemble = self._copy_of_ensemble(h, level)
+        made = forecast_ensemble(ensemble, panel, h) if ensemble else forecast(models, panel, h)
         wanted = () if level is None else checked_levels(level)
         columns = {"client": "unique_id", "time": "ds", "forecast": name}
         for each in wanted:
@@ -210,15 +211,15 @@ class Forecaster:
         known = [client for client in models.ids if client in there]
         if not known:
             raise FuelsError("none of the clients in this frame has a model")
-        mixing = self._mixing
-        history = history_for(models, whole) if mixing is None else mixing.history(whole)
+        ensemble = self._ensemble
+        history = history_for(models, whole) if ensemble is None else ensemble.history(whole)
         before = history.length - whole.length  # where the panel begins in the history
         start = before + int((new.start - whole.start) // whole.step)
         reach = models.sample.reach
         first, last = max(start, max(before, 0) + reach), start + new.length
         if first >= last:
             raise FuelsError(f"the windows reach back {reach} steps: give more values to evaluate")
-        predicted = self._said(history, first, last)
+        predicted = self._one_step(history, first, last)
         actual = history.observed[:, first:last]
         target = ~np.isnan(actual) & ~np.isnan(predicted)
         mse, mae = errors(np.nan_to_num(actual), np.nan_to_num(predicted), target)
@@ -250,8 +251,8 @@ class Forecaster:
                 learned.unlink()
             save_models(folder / MODELS, models)
             (folder / MIXTURE).unlink(missing_ok=True)
-            if self._mixing is not None:
-                self._mixing.save(folder / MIXTURE)
+            if self._ensemble is not None:
+                self._ensemble.save(folder / MIXTURE)
             recent = folder / RECENT
             write_panel(panel, recent, overwrite=True)
             # `fuels forecast FOLDER` then goes on from the data of `fit`.
@@ -268,26 +269,28 @@ class Forecaster:
         """
         from fuels.config import read_config
 
-        finished = FinishedRun.load(Path(path))
-        loaded, config = cls(preset="paper"), finished.folder / CONFIG
-        loaded.settings = finished.settings
+        saved = SavedRun.load(Path(path))
+        loaded, config = cls(preset="paper"), saved.folder / CONFIG
+        loaded.settings = saved.settings
         if config.is_file():
             loaded.engine = read_config(config)[1]
             set_up(loaded.engine)
         else:
-            loaded.settings = replace(loaded.settings, method=finished.models.method)
-        loaded.models, loaded._mixing = finished.models, finished.mixing
+            loaded.settings = replace(loaded.settings, method=saved.models.method)
+        loaded.models, loaded._ensemble = saved.models, saved.ensemble
         try:
-            loaded._panel = finished.own_data()
+            loaded._panel = saved.own_data()
         except FuelsError as error:
-            warnings.warn(f"forecasts will rest on the frames given alone: {error}", stacklevel=2)
+            warnings.warn(f"forecasts will use only the frames given: {error}", stacklevel=2)
+        if loaded._panel is not None and loaded._ensemble is not None:
+            loaded._ensemble = loaded._ensemble.as_fitted()
         return loaded
 
     # -- inside --------------------------------------------------------------------------------
 
     def _newer(self, frame: Any) -> Panel:
         """The panel of a frame that fits the models."""
-        return fitting(self._fitted(), panel_from_frame(frame))
+        return on_model_clock(self._fitted(), panel_from_frame(frame))
 
     def _continued(self, new: Panel) -> Panel:
         """The data of `fit`, where they are at hand, with new ones after them."""
@@ -297,40 +300,44 @@ class Forecaster:
             warnings.warn(sentence, stacklevel=3)
         return joined(self._panel, new)
 
-    def _mixed(self, level: Sequence[float] | None) -> Mixing | None:
-        """A mixture that has learned nothing since `fit`, with intervals of the levels asked for.
+    def _copy_of_ensemble(self, horizon: int, level: Sequence[float] | None) -> Ensemble | None:
+        """The ensemble as `fit` left it, with intervals for the given levels.
 
-        Every call starts from there and learns what the data hold, so calls do not depend on the
-        calls before them.
+        Each call learns the data after training on its own copy, so calls do not depend on the
+        calls before them. Experts for further horizons are fitted on the data of `fit`, once.
         """
-        if self._mixing is None:
+        if self._ensemble is None:
             if level is not None:
                 raise FuelsError(
                     "intervals come with the mixture of experts: Forecaster(preset='best')"
                 )
             return None
-        levels = self._mixing.levels if level is None else checked_levels(level)
-        if self._panel is None:  # without the data of `fit` experts cannot be fitted anew
-            if set(levels) - set(self._mixing.levels):
-                known = ", ".join(f"{each:g}" for each in self._mixing.levels)
-                raise FuelsError(f"this forecaster was loaded with intervals of {known} % alone")
-            return deepcopy(self._mixing)
-        return replace(self._mixing.anew(), levels=levels)
+        check_horizon(horizon)
+        levels = self._ensemble.levels if level is None else checked_levels(level)
+        if self._panel is None:  # experts cannot be fitted without the training data
+            if set(levels) - set(self._ensemble.levels):
+                known = ", ".join(f"{each:g}" for each in self._ensemble.levels)
+                raise FuelsError(f"this forecaster was loaded with intervals for {known} % only")
+            return self._ensemble.copy()
+        history = self._ensemble.history(self._panel)
+        self._ensemble.fit(history, range(1, horizon + 1))
+        return self._ensemble.with_levels(history, levels)
 
-    def _said(self, history: History, first: int, last: int) -> Floats:
+    def _one_step(self, history: History, first: int, last: int) -> Floats:
         """One-step forecasts of steps first..last-1."""
-        mixing = self._mixed(None)
-        if mixing is None:
-            return ahead(self._fitted(), history, first, last)[:, :, 0]
-        past = None if mixing.untrained(history) else mixing.run(history, last)
-        if past is None:
+        ensemble = self._copy_of_ensemble(1, None)
+        if ensemble is None:
+            return forecasts_ahead(self._fitted(), history, first, last)[:, :, 0]
+        backtest = None if ensemble.ends_in_training(history) else ensemble.run(history, last)
+        if backtest is None:
             raise FuelsError(
-                f"the experts were fitted on values up to {mixing.trained}: give later ones to"
-                " evaluate"
+                f"the experts were fitted on values up to {ensemble.trained}: evaluate needs later"
+                " values"
             )
-        said = np.full((history.clients, history.length), np.nan)  # what was fitted is not judged
-        said[:, last - past.mixed.combined.shape[1] : last] = past.mixed.combined
-        return said[:, first:last]
+        combined = backtest.mixed.combined
+        forecasts = np.full((history.clients, history.length), np.nan)  # NaN in the training part
+        forecasts[:, last - combined.shape[1] : last] = combined
+        return forecasts[:, first:last]
 
     def _fitted(self) -> PersonalModels:
         if self.models is None:

@@ -21,9 +21,9 @@ from fuels.data.joining import joined, unknown_between, with_absent
 from fuels.data.loading import load_panel
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
-from fuels.experts.ensemble import Mixing, forecast_mixed
+from fuels.experts.ensemble import Ensemble, forecast_ensemble
 from fuels.experts.history import History
-from fuels.experts.personal_model import Forecast, fitting, forecast, matching
+from fuels.experts.personal_model import Forecast, clients_with_model, forecast, on_model_clock
 from fuels.storage.models import PersonalModels, load_models
 
 MODELS, MIXTURE, LEARNED = "models.safetensors", "mixture.safetensors", "learned.safetensors"
@@ -32,18 +32,18 @@ RECENT = "recent.parquet"  # the data in a folder of Forecaster.save
 
 
 @dataclass
-class FinishedRun:
+class SavedRun:
     """Models and mixture of a run folder, or of a folder of Forecaster.save."""
 
     folder: Path
     settings: Settings  # its data say how new ones are read
     data: Data  # the run's own; without a source where they are not known
     models: PersonalModels
-    mixing: Mixing | None
+    ensemble: Ensemble | None
     forget: bool = False  # what later forecasts have taught goes with the next one
 
     @classmethod
-    def load(cls, path: Path, *, forget: bool = False) -> FinishedRun:
+    def load(cls, path: Path, *, forget: bool = False) -> SavedRun:
         """From the folder or its models; `forget` does without what later forecasts have taught."""
         if not path.exists():
             raise FuelsError(f"{path}: there is no such run")
@@ -69,8 +69,8 @@ class FinishedRun:
         data = Data(source=str(recent)) if recent.is_file() else known
         # Without settings the mixture beside the models tells that they are one expert of several.
         mixed = settings.mixture.on if config.is_file() else (folder / MIXTURE).is_file()
-        mixing = _mixing(folder, models, forget) if mixed else None
-        return cls(folder, settings, data, models, mixing, forget)
+        ensemble = _ensemble(folder, models, forget) if mixed else None
+        return cls(folder, settings, data, models, ensemble, forget)
 
     def own_data(self) -> Panel:
         """The data the run was made from."""
@@ -78,7 +78,7 @@ class FinishedRun:
             raise FuelsError(
                 f"{self.folder}: without {CONFIG} beside the models their own data are not known"
             )
-        return fitting(self.models, load_panel(replace(self.settings, data=self.data)))
+        return on_model_clock(self.models, load_panel(replace(self.settings, data=self.data)))
 
     def forecast(
         self,
@@ -95,9 +95,9 @@ class FinishedRun:
         the others are still to be learned.
         """
         notes: list[str] = []
-        panel = whole = fitting(self.models, without_blank_end(panel, notes))
-        known = matching(self.models, panel)
-        if self.mixing is None and not self.data.source:
+        panel = whole = on_model_clock(self.models, without_blank_end(panel, notes))
+        known = clients_with_model(self.models, panel)
+        if self.ensemble is None and not self.data.source:
             notes.append(
                 f"{self.folder}: neither {CONFIG} nor {MIXTURE} is beside the models; these are"
                 " their own forecasts, without the experts that a run may have had"
@@ -109,44 +109,47 @@ class FinishedRun:
                 whole = joined(own, with_absent(panel, self.models.ids))
             except FuelsError as error:
                 notes.append(f"the forecasts rest on the new data alone: {error}")
-        if self.mixing is None:
+        if self.ensemble is None:
             return forecast(self.models, whole.select(panel.ids), horizon), notes
-        history = self.mixing.history(whole)
-        mixing = self._mixing_for(history, panel, horizon, notes)
-        fitted = set(mixing.online)
+        history = self.ensemble.history(whole)
+        ensemble = self._ensemble_for(history, panel, horizon, notes)
+        fitted = set(ensemble.horizons)
         try:
-            result = forecast_mixed(mixing, panel, horizon, done, history)
+            result = forecast_ensemble(ensemble, panel, horizon, done, history)
         except FuelsError as error:
             raise FuelsError("; ".join([str(error), *notes])) from None
         if self.forget:
             _delete(self.folder / LEARNED)
         if some and len(known) < len(self.models.ids):
             notes.append("some clients alone were asked for: what they learned is not kept")
-        elif mixing is self.mixing:
-            mixing.drop_unfit(history, set(mixing.online) - fitted)
+        elif ensemble is self.ensemble:
+            ensemble.discard_incomplete(history, set(ensemble.horizons) - fitted)
             notes += passed_over(self.models, history)
             self._keep(notes)
         return result, notes
 
-    def _mixing_for(self, history: History, panel: Panel, horizon: int, notes: list[str]) -> Mixing:
-        """The mixture, or one that starts over where it has learned from what is yet to come."""
-        assert self.mixing is not None
-        if self.mixing.untrained(history) or not self.mixing.knows_beyond(history, horizon):
-            return self.mixing  # the first is refused by the mixture itself
+    def _ensemble_for(
+        self, history: History, panel: Panel, horizon: int, notes: list[str]
+    ) -> Ensemble:
+        """The ensemble, or an unfitted one if it has learned from data after the panel's end."""
+        ensemble = self.ensemble
+        assert ensemble is not None
+        if ensemble.ends_in_training(history) or not ensemble.has_learned_beyond(history, horizon):
+            return ensemble  # which refuses data that end in training
         end = format_moment(panel.times[-1], panel.timezone)
         notes.append(
-            f"the data end at {end}, before what this run has learned from: its experts are weighed"
-            " anew for this forecast, and nothing of it is kept"
+            f"the data end at {end}, before the newest data this run has learned from: the experts"
+            " are fitted again for this forecast, and nothing is saved"
         )
-        return self.mixing.anew()
+        return ensemble.unfitted()
 
     def _keep(self, notes: list[str]) -> None:
         """Write down what the mixture has learned; a forecast is worth having even if it fails."""
-        assert self.mixing is not None
+        assert self.ensemble is not None
         learned = self.folder / LEARNED
         own = learned.with_name(f"{learned.stem}-{os.getpid()}{learned.suffix}")  # others may write
         try:
-            self.mixing.save(own)
+            self.ensemble.save(own)
             own.replace(learned)
         except (FuelsError, OSError):
             own.unlink(missing_ok=True)
@@ -181,7 +184,7 @@ def passed_over(models: PersonalModels, history: History) -> list[str]:
     ]
 
 
-def _mixing(folder: Path, models: PersonalModels, forget: bool) -> Mixing:
+def _ensemble(folder: Path, models: PersonalModels, forget: bool) -> Ensemble:
     """What a mixture has learned so far, or the mixture as the run left it."""
     mixture, learned = folder / MIXTURE, folder / LEARNED
     if not mixture.is_file():
@@ -189,11 +192,11 @@ def _mixing(folder: Path, models: PersonalModels, forget: bool) -> Mixing:
             f"{mixture} is missing: this run's forecasts are a mixture of experts, and its models"
             " alone would say something else"
         )
-    as_left = Mixing.load(mixture, models)  # so --forget is not advised where it would not help
+    as_left = Ensemble.load(mixture, models)  # so --forget is not advised where it would not help
     if forget or not learned.is_file():
         return as_left
     try:
-        return Mixing.load(learned, models)
+        return Ensemble.load(learned, models)
     except FuelsError as error:
         raise FuelsError(f"{error}; fuels forecast --forget does without it") from None
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fuels.data.clock import format_step
 from fuels.errors import FuelsError
-from fuels.evaluation.outcome import Outcome, best_reference, own_rows
+from fuels.evaluation.outcome import Outcome, best_reference, method_rows
 from fuels.report.style import (
     INK,
     METHOD,
@@ -362,4 +362,4 @@ def _reading(history: Sequence[dict[str, Any]], best: int | None, sent: float) -
 
 
 def _looks(outcome: Outcome, names: Sequence[str]) -> dict[str, Look]:
-    return looks(names, *own_rows(outcome.title), best_reference(outcome))
+    return looks(names, *method_rows(outcome.title), best_reference(outcome))

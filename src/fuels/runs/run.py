@@ -199,8 +199,8 @@ def write_evaluation(dataset: Dataset, folder: RunFolder, judged: Evaluation) ->
         write_table(forecast_frame(dataset, forecast, bands), folder.forecasts)
     if judged.mixture is not None:
         write_table(weights_frame(dataset, judged.mixture), folder.weights)
-    if judged.mixing is not None:
-        judged.mixing.save(folder.mixture)
+    if judged.ensemble is not None:
+        judged.ensemble.save(folder.mixture)
 
 
 def outcome_of(job: Job, folder: RunFolder, judged: Evaluation) -> Outcome:

@@ -21,12 +21,12 @@ import numpy as np
 
 from fuels.data.calendar import Calendar, weekday
 from fuels.data.windows import Dataset
-from fuels.evaluation.evaluate import mixture_outcome, test_part
+from fuels.evaluation.evaluate import mixture_outcome, restricted_to_test
 from fuels.evaluation.outcome import MixtureOutcome
 from fuels.evaluation.scores import Scores, score
 from fuels.experts.history import Floats, History, history_of
+from fuels.experts.horizon import WARM_SHARE, fit_horizon
 from fuels.experts.linear import week_lags
-from fuels.experts.online import WARM_SHARE, start
 from fuels.experts.pool import Pool
 
 TITLE = "LightGBM, pooled data"
@@ -70,8 +70,8 @@ def judge_pooled(
     train, last = dataset.split.train, dataset.split.test
     model = fit(table, train, {**PARAMETERS, "seed": seed, "num_threads": threads})
     said = model.forecasts(table, train, last)
-    online = start(Pool(calendar=dataset.calendar), history, train, levels=levels, guests=[TITLE])
-    part = test_part(dataset, online.run(history, train, last, {TITLE: said}))
+    online = fit_horizon(Pool(), history, train, levels=levels, external=[TITLE])
+    part = restricted_to_test(dataset, online.run(history, train, last, {TITLE: said}))
     return Pooled(
         alone=score(dataset, "test", part.experts[TITLE]),
         mixed=score(dataset, "test", part.mixed.combined),

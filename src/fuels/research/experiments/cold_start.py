@@ -21,7 +21,7 @@ import numpy as np
 from fuels.data.newcomers import newcomers
 from fuels.data.sample import parse_lags
 from fuels.errors import FuelsError
-from fuels.evaluation.outcome import own_rows
+from fuels.evaluation.outcome import method_rows
 from fuels.methods.registry import METHODS, find_method
 from fuels.report.style import METHOD, QUIET, RIVAL, figure, legend, log_scale, number
 from fuels.report.tables import Cell, Column, Table
@@ -218,7 +218,7 @@ def judge(
         title = runs[0][0].title
         lines.append(line(name, runs, title, True))
         if name == BEST:
-            lines.append(line(f"{BEST}, model alone", runs, own_rows(title)[1], True))
+            lines.append(line(f"{BEST}, model alone", runs, method_rows(title)[1], True))
     lines += [line(name, first, name, False) for name in first[0][0].references]
     shown = [Row(name, tuple(runs[0]), runs[0][0].title, True) for name, runs in done.items()]
     return Study(

@@ -16,7 +16,7 @@ import numpy as np
 
 from fuels.config import PRESETS
 from fuels.errors import FuelsError
-from fuels.evaluation.outcome import own_rows
+from fuels.evaluation.outcome import method_rows
 from fuels.methods.registry import METHODS, find_method
 from fuels.report.style import number
 from fuels.report.tables import Cell, Column, Table
@@ -138,7 +138,7 @@ def judge(context: Context, source: str, comparison: Comparison) -> Skill:
     rows = [
         own[PAPER],
         best,
-        Row(ALONE, best.records, own_rows(best.forecast)[1], True),
+        Row(ALONE, best.records, method_rows(best.forecast)[1], True),
         *(row for row in comparison.methods if row.name not in (PAPER, BEST)),
         Told(EXPERT, best.records, expert, False, told),
     ]

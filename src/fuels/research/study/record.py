@@ -22,7 +22,7 @@ from fuels.config import Settings, to_dict
 from fuels.data.loading import SYNTHETIC
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.evaluation.outcome import Outcome, own_rows
+from fuels.evaluation.outcome import Outcome, method_rows
 from fuels.evaluation.scores import Scores
 from fuels.evaluation.summary import NO_TARGETS
 from fuels.methods.registry import complete, method_options
@@ -71,7 +71,7 @@ class Record:
 
     @property
     def references(self) -> tuple[str, ...]:
-        return tuple(name for name in self.mse if name not in own_rows(self.title))
+        return tuple(name for name in self.mse if name not in method_rows(self.title))
 
     def scores(self, name: str | None = None) -> Scores:
         """Errors of the method, or of a reference by name."""
