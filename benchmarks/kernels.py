@@ -14,6 +14,7 @@ prototypes.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import time
 from collections.abc import Callable
@@ -22,11 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fuels.model.gru import GruShape, begin, encoder_size
+from fuels.kernels.gru import Encoding
+from fuels.kernels.optimiser import adam_stage
+from fuels.kernels.stages import run
+from fuels.model.gru import GruShape
 from fuels.model.network import Target
-from fuels.model.optimiser import adam
 from fuels.paper.divergence import pairwise_jsd
-from fuels.paper.losses import Inter, Intra, local_losses, plain_losses
+from fuels.paper.losses import Inter, Intra, local_losses
 from fuels.research.bench.floor import FLOORS, on_threads, one_core
 
 EPOCH = 37
@@ -39,13 +42,13 @@ class Group:
 
     def __init__(self, clients: int, rows: int, batches: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
-        uniform = torch.rand(clients, encoder_size(SHAPE), generator=generator) * 2 - 1
+        uniform = torch.rand(clients, SHAPE.size, generator=generator) * 2 - 1
         self.params = uniform / HIDDEN**0.5
         # Clients share both: each goes through all stages before the next one starts.
         self.upstream = torch.randn(1, rows, SHAPE.width, generator=generator)
-        self.gradient = torch.empty(1, encoder_size(SHAPE))
-        self.m = torch.zeros(clients, encoder_size(SHAPE))
-        self.v = torch.zeros(clients, encoder_size(SHAPE))
+        self.gradient = torch.empty(1, SHAPE.size)
+        self.m = torch.zeros(clients, SHAPE.size)
+        self.v = torch.zeros(clients, SHAPE.size)
         self.step = torch.zeros(clients, dtype=torch.int64)
         self.active = torch.ones(clients, dtype=torch.bool)
         self.data = [
@@ -54,16 +57,17 @@ class Group:
 
     def train(self) -> None:
         for batch in range(self.data[0].shape[1]):
-            encoding = begin(self.params, [x[:, batch] for x in self.data], SHAPE)
-            update = adam(self.params, self.m, self.v, self.step, self.active, lr=1e-3)
-            if encoding is None or update.stage is None:
-                raise SystemExit("there are no compiled kernels on this machine")
+            encoding = Encoding(self.params, [x[:, batch] for x in self.data], SHAPE)
             tape = encoding.take_tape(shared=True)
-            encoding.run(
+            stages = [
                 encoding.forward(tape, shared=True),
                 encoding.backward(tape, self.upstream, self.gradient, shared=True),
-                update.stage(self.gradient, True),
-            )
+                adam_stage(
+                    self.params, self.gradient, self.m, self.v, self.step, self.active,
+                    lr=1e-3, shared=True,
+                ),
+            ]  # fmt: skip
+            run(stages, encoding.clients)
             encoding.give_tape(tape)
 
 
@@ -153,7 +157,7 @@ def main() -> None:
             times[name].append(turn())
     jsd = jsd_turn(threads)
     jsd()
-    named = {"kernel": local_losses, "torch operators": plain_losses}
+    named = {"kernel": local_losses, "torch operators": inspect.unwrap(local_losses)}
     losses_us: dict[str, list[float]] = {name: [] for name in named}
     for _ in range(options.turns + 1):
         for name, losses in named.items():

@@ -19,7 +19,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.kernels import stage_tables, stages
+from fuels.kernels import stages
 from fuels.research.bench.ours import Ours
 from fuels.research.bench.work import Sizes
 
@@ -50,8 +50,8 @@ class Timer:
 
 def measure(ours: Ours, method: str, turn: int, apart: bool) -> dict[str, float]:
     """Microseconds per client and batch: the whole round, and the parts of it."""
-    timer = Timer(stage_tables.call_all, apart)
-    with patch.object(stage_tables, "call_all", timer):
+    timer = Timer(stages.call_all, apart)
+    with patch.object(stages, "call_all", timer):
         start = time.process_time()  # of the site's one thread, and of the caller that waits
         ours.turn(method, turn + 1)
         whole = time.process_time() - start

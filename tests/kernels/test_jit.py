@@ -16,7 +16,7 @@ import pytest
 import fuels
 from fuels.config import Engine
 from fuels.kernels import jit_cache
-from fuels.kernels.dispatch import kernels
+from fuels.kernels.dispatch import find_kernels
 from fuels.kernels.jit import compiled
 from fuels.training.runtime import set_up
 from helpers.commands import SMALL
@@ -40,11 +40,11 @@ SPLIT = ["--split", "10/2/2"]
 # Prints every function whose machine code is looked for on disk, and for which types.
 LOOK = """
 import fuels.kernels.jit_cache as kept
-look = kept.KeptCode.load_overload
+look = kept.CodeCache.load_overload
 def load_overload(self, sig, context):
     print("looked for", self._name.split(" at ")[0], sig)
     return look(self, sig, context)
-kept.KeptCode.load_overload = load_overload
+kept.CodeCache.load_overload = load_overload
 """
 
 
@@ -112,7 +112,7 @@ def test_runs_come_to_their_end_without_a_compiler(
 def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder of its own for compiled code, and nothing said or given up yet."""
     monkeypatch.setattr("numba.core.config.CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(jit_cache, "_told", set())
+    monkeypatch.setattr(jit_cache, "_logged", set())
     monkeypatch.setattr(jit_cache, "_writable", True)
     return tmp_path
 
@@ -147,7 +147,7 @@ def test_damaged_code_is_noted_once_and_replaced(
     assert str(file.parent) in note.getMessage() and "compiled again" in note.getMessage()
     assert len(file.read_bytes()) == len(whole)
     caplog.clear()
-    jit_cache._told.clear()
+    jit_cache._logged.clear()
     assert make_double()(4.0) == 8.0
     assert not caplog.records
 
@@ -162,7 +162,7 @@ def test_on_a_full_disk_kernels_are_compiled_in_memory(
     for _ in range(2):
         assert make_double()(4.0) == 8.0
     notes = [record.getMessage() for record in caplog.records]
-    assert sum("cannot be kept ([Errno 28] No space left" in note for note in notes) == 1
+    assert sum("cannot be stored ([Errno 28] No space left" in note for note in notes) == 1
     assert len(notes) == 2  # and that compiling begins
     assert not [file for file in kept.rglob("*") if file.is_file()]
 
@@ -174,7 +174,7 @@ def test_without_a_folder_kernels_are_compiled_in_memory(
     for _ in range(2):
         assert make_double()(4.0) == 8.0
     (note,) = caplog.records
-    assert "NUMBA_CACHE_DIR names a folder" in note.getMessage()
+    assert "set NUMBA_CACHE_DIR to a writable folder" in note.getMessage()
 
 
 def uses_numba(path: Path) -> bool:
@@ -204,13 +204,13 @@ def test_another_building_block_makes_kept_code_stale(
         LOOK
         + """
 import fuels.kernels.jit_cache as kept
-kept._building_blocks = lambda: {digest!r}
-found = kept.FunctionCache.load_overload
+kept._shared_digest = lambda: {digest!r}
+found = kept.DiskCache.load_overload
 def tell(self, sig, context):
     made = found(self, sig, context)
     print("found" if made is not None else "not there")
     return made
-kept.FunctionCache.load_overload = tell
+kept.DiskCache.load_overload = tell
 import fuels.kernels.optimiser
 """
     )
@@ -228,6 +228,6 @@ def test_the_server_of_a_gpu_keeps_its_kernels(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     try:
         set_up(Engine(device="cuda", kernels="fused", threads=1))
-        assert kernels("fuels.kernels.divergence") is not None
+        assert find_kernels("fuels.kernels.divergence") is not None
     finally:
         set_up(Engine(threads=1))

@@ -13,7 +13,7 @@ from fuels.kernels.dispatch import use_kernels
 from fuels.methods import base
 from fuels.methods.base import MODEL
 from fuels.model.network import Parts
-from fuels.model.optimiser import adam, pull, sgd
+from fuels.model.optimiser import Update, adam, proximal, sgd
 from fuels.paper.losses import Inter, Intra
 from fuels.training.groups import Batch, Group, Optimiser
 from fuels.training.step import Contrast, Step, Terms, descend, differentiate, nothing
@@ -69,12 +69,12 @@ def step(
         updates = group.updates(names, batch.active)
         anchors = {name: torch.full((1, group.parts[name].shape[1]), 0.5) for name in names}
         for name, several in updates.items():
-            several.insert(0, pull(group.parts[name], anchors[name], weight))
-        [found] = descend(group.network, group.parts, [Step(batch, updates, contrast)])
+            several.insert(0, Update(proximal, group.parts[name], (anchors[name], weight)))
+        [(encoded, terms)] = descend(group.network, group.parts, [Step(batch, updates, contrast)])
     finally:
         use_kernels("auto")
-    left = {"encoded": found.encoded}
-    left |= {f"term {name}": value for name, value in found.terms.items()}
+    left = {"encoded": encoded}
+    left |= {f"term {name}": value for name, value in terms.items()}
     left |= {f"part {name}": value for name, value in group.parts.items()}
     for name, slot in group.slots.items():
         left |= {f"{key} of {name}": value for key, value in slot.items()}
@@ -149,10 +149,10 @@ def test_steps_in_one_go_change_no_bit(
         finally:
             use_kernels("auto")
         memory = [value for slot in group.slots.values() for value in slot.values()]
-        terms = [value for each in found for value in each.terms.values()]
-        left.append([found[-1].encoded, *terms, *group.parts.values(), *memory])
+        terms = [value for _, each in found for value in each.values()]
+        left.append([found[-1][0], *terms, *group.parts.values(), *memory])
     assert all(torch.equal(one, other) for one, other in zip(*left, strict=True))
-    first, *later = (each.terms["prediction"] for each in found)
+    first, *later = (each["prediction"] for _, each in found)
     assert not any(torch.equal(first, other) for other in later)
 
 
@@ -212,15 +212,15 @@ def test_gradients_that_do_not_fit_are_refused() -> None:
     param, state = torch.zeros(2, 5), torch.zeros(2, 5)
     active, count = torch.ones(2).bool(), torch.zeros(2, dtype=torch.int64)
     for update in (
-        adam(param, state, state.clone(), count, active, lr=0.1),
-        sgd(param, state, active, lr=0.1),
-        pull(param, torch.zeros(1, 5), 0.1),
+        Update(adam, param, (state, state.clone(), count, active, 0.1)),
+        Update(sgd, param, (state, active, 0.1)),
+        Update(proximal, param, (torch.zeros(1, 5), 0.1)),
     ):
-        with pytest.raises(FuelsError, match="does not fit"):
+        with pytest.raises(FuelsError, match="not fit"):
             update(torch.zeros(2, 4))
-        with pytest.raises(FuelsError, match="does not fit"):
+        with pytest.raises(FuelsError, match="not fit"):
             update(torch.zeros(1, 5))
-        with pytest.raises(FuelsError, match="does not fit"):
+        with pytest.raises(FuelsError, match="not fit"):
             update(torch.zeros(2, 5, dtype=torch.float64))
 
 
@@ -234,9 +234,9 @@ def test_a_pull_towards_ones_own_anchor_or_everybodys(rows: int) -> None:
         use_kernels(kernels)
         try:
             found = gradient.clone()
-            pull(param, anchor, 0.3)(found)
+            proximal(param, found, anchor, 0.3)
         finally:
             use_kernels("auto")
         torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
     with pytest.raises(FuelsError, match="does not fit"):
-        pull(param, torch.zeros(2, 37), 0.3)
+        proximal(param, found, torch.zeros(2, 37), 0.3)

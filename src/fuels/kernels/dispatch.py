@@ -1,15 +1,23 @@
-"""Which implementation runs: compiled kernels, or plain torch operators.
+"""Chooses between a reference and its compiled twin: the only place that does.
 
-`auto` (the default) takes the kernels for float32 tensors on the CPU where Numba can compile them,
-and the plain path otherwise, saying so once. `fused` insists on the kernels, `plain` does without.
+    @has_twin("fuels.kernels.gru", check_encoder)
+    def encode(params, inputs, shape): ...  # the reference, in plain PyTorch or NumPy
+
+A twin is the function of the same name in the module given. `auto` (the default) calls the twin on
+float32 tensors on the CPU if Numba can compile it, and the reference otherwise, with one log line.
+`fused` insists on the twins; `plain` calls the references only.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from types import ModuleType
+from typing import ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -19,6 +27,9 @@ from fuels.kernels import jit
 
 CHOICES = ("auto", "fused", "plain")
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
 _choice = "auto"
@@ -26,18 +37,59 @@ _threads = 1
 _loaded: dict[str, ModuleType | Exception] = {}
 
 
-def prepare_thread() -> None:
-    """Settings of PyTorch that hold per thread: one core each, and tiny numbers count as zero.
+def has_twin(
+    module: str, check: Callable[..., object] | None = None
+) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
+    """Mark a reference whose twin is in `module`; `check` refuses bad arguments of both.
 
-    Gradients of saturated contrastive losses are denormal numbers, a hundred times slower to
-    multiply; all threads must treat them alike for results not to depend on their number.
+    A twin returns NotImplemented for arguments it does not cover; the reference then runs.
+    inspect.unwrap gives the reference itself.
     """
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
+
+    def decorate(reference: Callable[Given, Result]) -> Callable[Given, Result]:
+        @functools.wraps(reference)
+        def choose(*args: Given.args, **options: Given.kwargs) -> Result:
+            if check is not None:
+                check(*args, **options)
+            kernels = find_kernels(module, args, options)
+            if kernels is not None:
+                result = getattr(kernels, reference.__name__)(*args, **options)
+                if result is not NotImplemented:
+                    return cast(Result, result)
+            return reference(*args, **options)
+
+        choose.__dict__["twin"] = f"{module}.{reference.__name__}"
+        return choose
+
+    return decorate
+
+
+def find_kernels(module: str, *arguments: object) -> ModuleType | None:
+    """The module of compiled kernels to use on these arguments, or None for the reference."""
+    if _choice == "plain":
+        return None
+    if not all(_suits_kernels(tensor) for tensor in _tensors(arguments)):
+        if _choice == "fused":
+            raise FuelsError("kernels: the fused kernels need float32 on the CPU; choose auto")
+        return None
+    found = _loaded.get(module) or _load(module)
+    if isinstance(found, ModuleType):
+        return found
+    if _choice == "fused":
+        raise FuelsError(f"kernels: the fused kernels are not available ({found}); choose auto")
+    return None
+
+
+def use_kernels(choice: str, place: str = "kernels") -> None:
+    """Choose "auto", "fused" or "plain" for the whole process; errors name the setting `place`."""
+    global _choice
+    if choice not in CHOICES:
+        raise FuelsError(f"{place} must be one of {', '.join(CHOICES)}, not {choice!r}")
+    _choice = choice
 
 
 def set_threads(count: int) -> None:
-    """How many threads work that is not done client by client may use."""
+    """Set how many threads the work across clients, such as the divergences, may use."""
     global _threads
     _threads = count
 
@@ -46,45 +98,51 @@ def threads() -> int:
     return _threads
 
 
-def use_kernels(choice: str, place: str = "kernels") -> None:
-    """Choose "auto", "fused" or "plain" for the whole process; `place` says who chose."""
-    global _choice
-    if choice not in CHOICES:
-        raise FuelsError(f"{place} must be one of {', '.join(CHOICES)}, not {choice!r}")
-    _choice = choice
+def prepare_thread() -> None:
+    """Set up PyTorch for the calling thread: one core, and denormal numbers count as zero.
+
+    Gradients of saturated contrastive losses are denormal, which makes products a hundred times
+    slower. All threads must treat them alike, or results would depend on the number of threads.
+    """
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
 
 
-def kernels(name: str, *tensors: Tensor) -> ModuleType | None:
-    """The module of compiled kernels to use on these tensors, or None for the plain path."""
-    if _choice == "plain":
-        return None
-    fitting = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
-    if not fitting:
-        if _choice == "fused":
-            raise FuelsError("kernels: the fused kernels need float32 on the CPU; choose auto")
-        return None
-    module = _loaded.get(name) or _load(name)
-    if isinstance(module, ModuleType):
-        return module
-    if _choice == "fused":
-        raise FuelsError(f"kernels: the fused kernels are not available ({module}); choose auto")
-    return None
+def _suits_kernels(tensor: Tensor) -> bool:
+    single = tensor.dtype == torch.float32 or not tensor.is_floating_point()
+    return single and tensor.device.type == "cpu"
 
 
-def _load(name: str) -> ModuleType | Exception:
+def _tensors(value: object) -> Iterator[Tensor]:
+    """All tensors in nested arguments."""
+    if isinstance(value, Tensor):
+        yield value
+        return
+    inside: Iterable[object] = ()
+    if isinstance(value, Mapping):
+        inside = value.values()
+    elif isinstance(value, list | tuple):
+        inside = value
+    elif is_dataclass(value):
+        inside = (getattr(value, field.name) for field in fields(value))
+    for each in inside:
+        yield from _tensors(each)
+
+
+def _load(module: str) -> ModuleType | Exception:
     with _lock:
-        if name not in _loaded:
-            _loaded[name] = _imported(name)
-        return _loaded[name]
+        if module not in _loaded:
+            _loaded[module] = _imported(module)
+        return _loaded[module]
 
 
-def _imported(name: str) -> ModuleType | Exception:
+def _imported(module: str) -> ModuleType | Exception:
     if jit.ABSENT:
-        jit.note_absence()
+        jit.warn_absent()
         return RuntimeError(jit.ABSENT)
     try:
-        return importlib.import_module(name)
-    except Exception as problem:  # whatever stops the compiler, the plain path still works
-        if str(problem) not in map(str, _loaded.values()):  # one cause is told once
+        return importlib.import_module(module)
+    except Exception as problem:  # whatever stops the compiler, the reference still works
+        if str(problem) not in map(str, _loaded.values()):  # one log line per cause
             _log.warning("compiled kernels are not available (%s): plain torch runs", problem)
         return problem

@@ -1,40 +1,67 @@
-"""The compiled kernel of the pairwise Jensen-Shannon divergence.
+"""Compiled twin of paper/divergence.py: the pairwise Jensen-Shannon divergence.
 
-With s = p + q, d = (p - q) / s, an element adds s f(d) / 4, where
+With s = p + q and d = (p - q) / s, an element adds s f(d) / 4, where
 
     f(d) = (1 + d) ln(1 + d) + (1 - d) ln(1 - d) = d^2 (1 + d^2 / 6 + d^4 / 15 + ...)
 
-so equal distributions give exactly 0 and nearly equal ones lose no digits, which the difference of
-entropies would. For d^2 <= 0.7 (one probability less than 11 times the other: softmaxes of entries
-in [-1, 1], as GRU states are, hardly come further apart) a polynomial in d^2 gives f to 2e-7; a
-chunk with a larger ratio in it, or with a zero, takes two logarithms.
+so equal distributions give exactly 0 and nearly equal ones lose no digits, as the difference of
+entropies would. For d^2 <= 0.7 a polynomial in d^2 gives f to 2e-7. That covers probabilities less
+than 11 times apart; softmaxes of entries in [-1, 1], such as GRU states, hardly exceed it. A chunk
+with a larger ratio, or with a zero, takes two logarithms.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numba import float32, int64, void
+from numpy.typing import NDArray
 
 from fuels.kernels.jit import compiled
 from fuels.kernels.simd import (
     LANES,
     address,
     any_above,
+    broadcast,
     greater,
     load,
     ratio,
     split_power,
-    spread,
     total,
 )
 
-CHUNK = 16 * LANES  # summed in registers, then added to the sum of chunks in double precision
-TINY = np.float32(1e-30)  # where both are 0 nothing is added
-BLOCK = 16  # distributions that stay in the cache while all others pass by
+CHUNK = 16 * LANES  # summed in registers; the sum over chunks is in double precision
+TINY = np.float32(1e-30)  # keeps 0 / 0 away: a pair of zeros adds nothing
+BLOCK = 16  # distributions that stay in the cache while all others are read
 
 Lanes = Any  # a register; Numba infers its type
+
+
+def pairwise_jsd(
+    P: NDArray[np.float32], fresh: NDArray[np.int64], out: NDArray[np.float32], threads: int = 1
+) -> None:
+    """Blocks of fresh distributions on several threads.
+
+    Every pair is computed in the same way in any block, so the result does not depend on threads.
+    """
+    count, rows, _ = P.shape
+    fresh = np.unique(np.asarray(fresh, dtype=np.int64))
+    flat = P.reshape(count, -1)
+    missing = -flat.shape[1] % LANES  # zeros up to whole registers add nothing
+    flat = np.ascontiguousarray(np.pad(flat, ((0, 0), (0, missing))) if missing else flat)
+    rank = np.full(count, -1, dtype=np.int64)
+    rank[fresh] = np.arange(fresh.size)
+    size = min(BLOCK, max(1, fresh.size // (4 * threads)))  # work for every thread
+
+    def block(first: int) -> None:
+        jsd_block(flat, rows, fresh[first : first + size], first, rank, out)
+
+    starts = range(0, fresh.size, size)[::-1]  # later blocks have more pairs: they go first
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(block, starts):
+            pass
 
 
 @compiled()
@@ -55,8 +82,8 @@ def _log(x: Lanes) -> Lanes:
 @compiled()
 def _chunk_by_logs(a: int, b: int, start: int, stop: int) -> Lanes:
     """Sum of s f(d) = 2 (p ln(2 p / s) + q ln(2 q / s)), for any p and q."""
-    part = spread(np.float32(0.0))
-    two, tiny = spread(np.float32(2.0)), spread(TINY)
+    part = broadcast(np.float32(0.0))
+    two, tiny = broadcast(np.float32(2.0)), broadcast(TINY)
     for i in range(start, stop, LANES):
         p, q = load(a, i), load(b, i)
         inverse = ratio(two, greater(tiny, p + q))
@@ -68,10 +95,10 @@ def _chunk_by_logs(a: int, b: int, start: int, stop: int) -> Lanes:
 def _divergence(a: int, b: int, size: int) -> float:
     """Sum over size numbers of s f(d)."""
     whole = 0.0
-    one, tiny = spread(np.float32(1.0)), spread(TINY)
+    one, tiny = broadcast(np.float32(1.0)), broadcast(TINY)
     for start in range(0, size, CHUNK):
         stop = min(start + CHUNK, size)
-        part = largest = spread(np.float32(0.0))
+        part = largest = broadcast(np.float32(0.0))
         for i in range(start, stop, LANES):
             p, q = load(a, i), load(b, i)
             difference = p - q
@@ -94,7 +121,7 @@ def _divergence(a: int, b: int, size: int) -> float:
 
 
 @compiled(void(float32[:, ::1], int64, int64[::1], int64, int64[::1], float32[:, ::1]))
-def divergences(
+def jsd_block(
     P: np.ndarray,
     rows: int,
     members: np.ndarray,
@@ -104,8 +131,8 @@ def divergences(
 ) -> None:
     """Pairs of some fresh distributions (members) with all others, of P [N, rows * width].
 
-    rank [N] numbers all the fresh ones, -1 for the others; the members are numbers first, first + 1
-    and so on. Of a pair of two fresh ones the higher number does the work.
+    rank [N] numbers the fresh ones and is -1 for the others; the members have the ranks first,
+    first + 1, .... A pair of two fresh ones is computed by the one with the higher rank.
     """
     count, size = P.shape
     base = address(P)
@@ -114,7 +141,7 @@ def divergences(
         for k in range(max(0, rank[other] - first), members.shape[0]):
             i = members[k]
             value = np.float32(0.0)
-            if i != other:  # the lower number first: the same bits whichever of them is fresh
+            if i != other:  # in a fixed order: the same bits whichever is fresh
                 low, high = min(i, other), max(i, other)
                 whole = _divergence(base + 4 * low * size, base + 4 * high * size, size)
                 value = np.float32(whole * scale)

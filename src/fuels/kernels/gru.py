@@ -1,329 +1,145 @@
-"""Compiled kernels of the encoder: the GRU forward and backward, for stacked clients.
+"""Compiled twin of model/gru.py: runs the GRU loops on torch tensors and manages their memory.
 
-Both are stages (stages.py): a call encodes one client, or gives its gradient. A stage runs on one
-thread, without the GIL; groups of clients are spread over threads by the caller, so results do not
-depend on the number of threads. Inside, a state is held as
-[unit, row] with the rows of a block padded to whole registers: every product then reads the
-weights as they lie in memory, and the element-wise work of a unit follows its product while the
-numbers are still in the nearest cache.
-
-Tape of one block of rows, kept from forward to backward: for each step and unit r, z, n and
-W_hn h + b_hn, padded rows each. States are not kept but made again from z and n: memory traffic
-costs more than that.
+Each thread keeps the tapes that link forward to backward passes, as it does scratch memory.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numba import float32, int64, void
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from fuels.kernels.jit import compiled
-from fuels.kernels.matmul import multiply, multiply_turned, transpose
-from fuels.kernels.simd import (
-    LANES,
-    TILE,
-    clamp,
-    get,
-    lanes,
-    load,
-    put,
-    ratio,
-    spread,
-    store,
-    total,
-)
-from fuels.kernels.stage_tables import STAGE, wholes
+from fuels.errors import FuelsError
+from fuels.kernels.gru_loops import GATES, MAX_ROWS, gru_backward, gru_forward
+from fuels.kernels.simd import LANES, TILE
+from fuels.kernels.stages import Given, Stage, run, scratch
 
-MAX_ROWS = 96  # rows of a block: its tape and the weights of one branch stay in a 1 MB cache
-GATES = 4  # what the tape keeps of a unit at each step: r, z, n, W_hn h + b_hn
-
-# A plan [branch, 9] says where a branch finds its data and parameters: the address of its inputs
-# [client, row, step, input] and the distances along these four, its length, its inputs per step,
-# its place among the parameters and its column in the result. Distances and places count float32
-# numbers.
-PLAN = 9
-
-Lanes = Any  # a register; Numba infers its type
+if TYPE_CHECKING:
+    from fuels.model.gru import GruShape
 
 
-@compiled(lanes(lanes))
-def tanh(x: Lanes) -> Lanes:
-    """Rational approximation on [-8, 8], fitted to the largest error; within 3e-7 in float32."""
-    x = clamp(x, np.float32(8.0))
-    s = x * x
-    p = s * np.float32(2.32401778e-11) + np.float32(-1.46003519e-08)
-    p = p * s + np.float32(9.84371864e-06)
-    p = p * s + np.float32(2.98196789e-03)
-    p = p * s + np.float32(0.129755588)
-    p = p * s + np.float32(0.99999995)
-    q = s * np.float32(2.36669607e-04) + np.float32(2.40118683e-02)
-    q = q * s + np.float32(0.463088657)
-    q = q * s + np.float32(1.0)
-    return ratio(x * p, q)
+def encode(params: Tensor, inputs: Sequence[Tensor], shape: GruShape) -> Any:
+    if not inputs[0].shape[1]:  # no rows
+        return NotImplemented
+    encoding = Encoding(params, inputs, shape)
+    if torch.is_grad_enabled() and params.requires_grad:
+        return cast(Tensor, cast(Any, _Encode).apply(params, encoding))
+    run([encoding.forward(None)], encoding.clients)
+    return encoding.encoded
 
 
-@compiled(lanes(lanes))
-def sigmoid(x: Lanes) -> Lanes:
-    return tanh(x * np.float32(0.5)) * np.float32(0.5) + np.float32(0.5)
+class _Encode(torch.autograd.Function):
+    """Joins the forward and the backward pass by a tape, which serves once."""
+
+    @staticmethod
+    def forward(ctx: Any, params: Tensor, encoding: Encoding) -> Tensor:
+        ctx.encoding, ctx.tape = encoding, encoding.take_tape(shared=False)
+        ctx.save_for_backward(params)  # autograd refuses parameters changed in between
+        run([encoding.forward(ctx.tape)], encoding.clients)
+        return encoding.encoded.detach()  # the result refers to ctx: no cycle
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
+        if ctx.tape is None:
+            raise FuelsError("encoder: a second backward pass needs a second forward pass")
+        (params,) = ctx.saved_tensors
+        gradient = torch.empty(params.shape)
+        run([ctx.encoding.backward(ctx.tape, grad_out, gradient)], ctx.encoding.clients)
+        ctx.encoding.give_tape(ctx.tape)  # the next forward pass finds it in the cache
+        ctx.tape = None
+        return gradient, None
 
 
-@compiled(void(*[int64] * 6))
-def _lay_inputs(branch: int, client: int, first: int, rows: int, padded: int, work: int) -> None:
-    """Rows of one client's inputs to work [step, input, padded row], zero where there is no row."""
-    x, x_client, x_row, x_step, x_input, length, inputs = wholes(branch, 0, 7)
-    base = x + 4 * (client * x_client + first * x_row)
-    for t in range(length):
-        for i in range(inputs):
-            at = (t * inputs + i) * padded
-            for row in range(rows):
-                put(work, at + row, get(base, row * x_row + t * x_step + i * x_input))
-            for row in range(rows, padded):
-                put(work, at + row, np.float32(0.0))
+class _Memory(threading.local):
+    """Tapes of one thread, ready for the next forward pass."""
+
+    def __init__(self) -> None:
+        self.tapes: list[Tensor] = []
 
 
-@compiled(void(*[int64] * 10))
-def _cells_forward(
-    first: int, last: int, hidden: int, inputs: int, padded: int, w_ih: int, x: int,
-    gates: int, before: int, after: int,
-) -> None:  # fmt: skip
-    """Gates and new states of some units; before and after are states, before = 0 at the first."""
-    b_ih = w_ih + 4 * 3 * hidden * (inputs + hidden)
-    b_hh = b_ih + 4 * 3 * hidden
-    for unit in range(first, last):
-        bias_r = get(b_ih, unit) + get(b_hh, unit)
-        bias_z = get(b_ih, hidden + unit) + get(b_hh, hidden + unit)
-        bias_n = get(b_ih, 2 * hidden + unit)
-        bias_h = get(b_hh, 2 * hidden + unit)
-        for row in range(0, padded, LANES):
-            at = unit * GATES * padded + row
-            a_r, a_z, a_n, hn = spread(bias_r), spread(bias_z), spread(bias_n), spread(bias_h)
-            for i in range(inputs):
-                value = load(x, i * padded + row)
-                a_r = a_r + value * get(w_ih, unit * inputs + i)
-                a_z = a_z + value * get(w_ih, (hidden + unit) * inputs + i)
-                a_n = a_n + value * get(w_ih, (2 * hidden + unit) * inputs + i)
-            if before != 0:
-                a_r = a_r + load(gates, at)
-                a_z = a_z + load(gates, at + padded)
-                hn = hn + load(gates, at + 2 * padded)
-            r, z = sigmoid(a_r), sigmoid(a_z)
-            n = tanh(a_n + r * hn)
-            h = n - z * n
-            if before != 0:
-                h = h + z * load(before, unit * padded + row)
-                store(gates, at + 3 * padded, hn)
-            store(gates, at, r)
-            store(gates, at + padded, z)
-            store(gates, at + 2 * padded, n)
-            store(after, unit * padded + row, h)
+_memory = _Memory()
 
 
-@compiled(inline="always")  # compiled once, inside its only caller
-def _forward(
-    branch: int, hidden: int, client: int, params: int, first: int, count: int, padded: int,
-    tape: int, work: int, out: int, out_row: int,
-) -> None:  # fmt: skip
-    """One branch of one client: a block of rows, from its inputs to its final state."""
-    length, inputs, offset, column = wholes(branch, 5, 4)
-    plane = hidden * padded
-    states = work  # two, the one before and the one after a step
-    x = states + 4 * 2 * plane
-    w_ih = params + 4 * offset
-    w_hh = w_ih + 4 * 3 * hidden * inputs
-    _lay_inputs(branch, client, first, count, padded, x)
-    before = 0
-    for t in range(length):
-        gates = tape + 4 * t * GATES * plane
-        after = states + 4 * (t % 2) * plane
-        for unit in range(0, hidden, TILE):
-            units = min(TILE, hidden - unit)
-            for gate in range(3 if t > 0 else 0):  # at first h = 0: there is nothing to multiply
-                multiply(
-                    w_hh + 4 * (gate * hidden + unit) * hidden, hidden, units,
-                    before, padded, hidden,
-                    gates + 4 * (unit * GATES + gate) * padded, GATES * padded, padded, False,
-                )  # fmt: skip
-            _cells_forward(
-                unit, unit + units, hidden, inputs, padded, w_ih, x + 4 * t * inputs * padded,
-                gates, before, after,
-            )  # fmt: skip
-        before = after
-    transpose(before, padded, hidden, count, out + 4 * column, out_row)
+def _padded(count: int) -> int:
+    """count, rounded up to whole registers."""
+    return -(-count // LANES) * LANES
 
 
-@compiled(STAGE)
-def gru_forward(table: int, client: int) -> None:
-    """One client's rows to its final states in out [client, rows, width].
+class Encoding:
+    """The encoder of stacked clients on one batch.
 
-    The tape of a client is tape_size numbers long; it begins where that of the client before ended,
-    or at the same place if shared. Without keep, each block and branch writes over the one before.
+    A tape links forward and backward: one for each client, or a shared one if each client has gone
+    back before the next one goes forward.
     """
-    plan, branches, hidden, params, size, out, rows, width, block, padded = wholes(table, 0, 10)
-    tape, tape_size, shared, keep, work = wholes(table, 10, 5)
-    place = tape if shared else tape + 4 * client * tape_size
-    for first in range(0, rows, block):
-        count = min(block, rows - first)
-        for b in range(branches):
-            branch = plan + 8 * PLAN * b
-            _forward(
-                branch, hidden, client, params + 4 * client * size, first, count, padded,
-                place, work, out + 4 * (client * rows + first) * width, width,
-            )  # fmt: skip
-            if keep:
-                place += 4 * wholes(branch, 5, 1)[0] * GATES * hidden * padded
 
+    def __init__(self, params: Tensor, inputs: Sequence[Tensor], shape: GruShape) -> None:
+        self.clients, self.rows = inputs[0].shape[:2]
+        self.shape, self.inputs = shape, inputs  # held: the plan has only their addresses
+        self.plan = _plan(inputs, shape)
+        self.params = params.detach().contiguous()
+        blocks = max(1, -(-self.rows // MAX_ROWS))
+        self.block = max(1, -(-self.rows // blocks))  # rows in a block
+        self.padded = _padded(self.block)
+        steps = sum(length for length, _ in shape.branches)
+        self.block_tape = steps * GATES * shape.hidden * self.padded  # numbers
+        self.tape_size = blocks * self.block_tape
+        self.longest = max(length * width for length, width in shape.branches)
+        self.encoded = torch.empty(self.clients, self.rows, shape.width)  # the final states
 
-@compiled(void(*[int64] * 5, float32, *[int64] * 7))
-def _cell_backward(
-    unit: int, hidden: int, inputs: int, padded: int, x: int, bias: float,
-    gates: int, before: int, dh: int, dg: int, dg_row: int, grad: int, lane_work: int,
-) -> None:  # fmt: skip
-    """Gradients of one unit at one step: into grad (biases, W_ih), dg (W_hh h) and dh (direct)."""
-    d_r = d_z = d_n = d_h = spread(np.float32(0.0))
-    one = np.float32(1.0)
-    for row in range(0, padded, LANES):
-        at = unit * GATES * padded + row
-        r, z, n = load(gates, at), load(gates, at + padded), load(gates, at + 2 * padded)
-        d = load(dh, unit * padded + row)
-        hn, change = spread(bias), spread(np.float32(0.0)) - n
-        if before != 0:
-            hn = load(gates, at + 3 * padded)
-            change = load(before, unit * padded + row) - n
-        a_n = d * (one - z) * (one - n * n)
-        a_z = d * change * z * (one - z)
-        a_h = a_n * r
-        a_r = a_h * hn * (one - r)
-        d_r, d_z, d_n, d_h = d_r + a_r, d_z + a_z, d_n + a_n, d_h + a_h
-        store(lane_work, row, a_r)
-        store(lane_work, padded + row, a_z)
-        store(lane_work, 2 * padded + row, a_n)
-        if before != 0:
-            store(dg, unit * dg_row + row, a_r)
-            store(dg, (hidden + unit) * dg_row + row, a_z)
-            store(dg, (2 * hidden + unit) * dg_row + row, a_h)
-            store(dh, unit * padded + row, d * z)
-    b_ih = 3 * hidden * (inputs + hidden)
-    b_hh = b_ih + 3 * hidden
-    sum_r, sum_z = total(d_r), total(d_z)
-    for at, value in (
-        (b_ih + unit, sum_r),
-        (b_ih + hidden + unit, sum_z),
-        (b_ih + 2 * hidden + unit, total(d_n)),
-        (b_hh + unit, sum_r),
-        (b_hh + hidden + unit, sum_z),
-        (b_hh + 2 * hidden + unit, total(d_h)),
-    ):
-        put(grad, at, get(grad, at) + value)
-    for i in range(inputs):
-        for gate in range(3):
-            weighted = spread(np.float32(0.0))
-            for row in range(0, padded, LANES):
-                weighted = weighted + load(lane_work, gate * padded + row) * load(
-                    x, i * padded + row
-                )
-            at = (gate * hidden + unit) * inputs + i
-            put(grad, at, get(grad, at) + total(weighted))
+    def take_tape(self, shared: bool) -> Tensor:
+        size = self.tape_size * (1 if shared else self.clients)
+        waiting = _memory.tapes
+        for i, tape in enumerate(waiting):
+            if tape.numel() == size:
+                return waiting.pop(i)
+        return torch.empty(size)
 
+    def give_tape(self, tape: Tensor) -> None:
+        """Keep a tape for the next forward pass; a thread keeps the two newest."""
+        _memory.tapes = [tape, *_memory.tapes[:1]]
 
-@compiled(void(*[int64] * 5))
-def _states(tape: int, length: int, hidden: int, padded: int, states: int) -> None:
-    """The states after all steps but the last, [step, H, padded], from the z and n of the tape."""
-    plane = hidden * padded
-    for t in range(length - 1):
-        gates, after = tape + 4 * t * GATES * plane, states + 4 * t * plane
-        for unit in range(hidden):
-            for row in range(0, padded, LANES):
-                at = unit * GATES * padded + row
-                z, n = load(gates, at + padded), load(gates, at + 2 * padded)
-                h = n - z * n
-                if t > 0:
-                    h = h + z * load(after - 4 * plane, unit * padded + row)
-                store(after, unit * padded + row, h)
-
-
-@compiled(inline="always")  # compiled once, inside its only caller
-def _backward(
-    branch: int, hidden: int, client: int, params: int, first: int, count: int, padded: int,
-    tape: int, work: int, upstream: int, upstream_row: int, grad: int,
-) -> None:  # fmt: skip
-    """Gradient of one branch of one client for a block of rows; the first block starts it."""
-    length, inputs, offset, column = wholes(branch, 5, 4)
-    plane = hidden * padded
-    wide = (hidden + LANES - 1) // LANES * LANES
-    steps = (length - 1) * padded  # rows of all steps but the first, side by side
-    dh = work
-    dg = dh + 4 * plane
-    states = dg + 4 * 3 * hidden * steps
-    turned = states + 4 * hidden * steps  # the states again, [row, unit]
-    tile = turned + 4 * steps * wide
-    lane_work = tile + 4 * TILE * wide
-    x = lane_work + 4 * 3 * padded
-    w_hh = params + 4 * (offset + 3 * hidden * inputs)
-    b_hn = w_hh + 4 * hidden * (3 * hidden + 5)
-    d = grad + 4 * offset
-    d_hh = d + 4 * 3 * hidden * inputs
-    if first == 0:  # W_hh is set by its product, if there is more than one step
-        for i in range(3 * hidden * inputs):
-            put(d, i, np.float32(0.0))
-        for i in range(0 if length == 1 else 3 * hidden * hidden, 3 * hidden * (hidden + 2)):
-            put(d_hh, i, np.float32(0.0))
-    if count < padded:
-        for i in range(plane):
-            put(dh, i, np.float32(0.0))
-    _lay_inputs(branch, client, first, count, padded, x)
-    transpose(upstream + 4 * column, upstream_row, count, hidden, dh, padded)
-    _states(tape, length, hidden, padded, states)
-    for t in range(length - 1, -1, -1):
-        before = states + 4 * (t - 1) * plane if t > 0 else 0
-        dg_t = dg + 4 * (t - 1) * padded
-        for unit in range(hidden):
-            _cell_backward(
-                unit, hidden, inputs, padded, x + 4 * t * inputs * padded, get(b_hn, unit),
-                tape + 4 * t * GATES * plane, before, dh, dg_t, steps, d, lane_work,
-            )  # fmt: skip
-        for unit in range(0, hidden if t > 0 else 0, TILE):
-            multiply_turned(
-                w_hh + 4 * unit, hidden, min(TILE, hidden - unit), dg_t, steps, 3 * hidden,
-                dh + 4 * unit * padded, padded, padded, True,
-            )  # fmt: skip
-        if t > 0:
-            transpose(before, padded, hidden, padded, turned + 4 * (t - 1) * padded * wide, wide)
-    for gate in range(0, 3 * hidden if length > 1 else 0, TILE):
-        gates = min(TILE, 3 * hidden - gate)
-        target, stride = tile, wide  # a row of W_hh may not be whole registers
-        if wide == hidden:
-            target, stride = d_hh + 4 * gate * hidden, hidden
-        multiply(
-            dg + 4 * gate * steps, steps, gates, turned, wide, steps,
-            target, stride, wide, wide == hidden and first > 0,
+    def forward(self, tape: Tensor | None, shared: bool = False) -> Stage:
+        """Fills `encoded`, and the tape if there is one."""
+        used = self.padded * (self.longest + 2 * self.shape.hidden)
+        work = scratch(used + self.block_tape)
+        keep = tape is not None
+        return Stage(
+            gru_forward, *self._given(self.encoded), tape if keep else work[used:],
+            self.tape_size, shared or not keep, keep, work,
         )  # fmt: skip
-        for j in range(gates if wide != hidden else 0):
-            for k in range(hidden):
-                at = (gate + j) * hidden + k
-                held = get(d_hh, at) if first > 0 else np.float32(0.0)
-                put(d_hh, at, held + get(tile, j * wide + k))
+
+    def backward(
+        self, tape: Tensor, upstream: Tensor, gradient: Tensor, shared: bool = False
+    ) -> Stage:
+        """Fills the gradient [client, E] of the parameters from upstream [client, row, width]."""
+        hidden, padded, wide = self.shape.hidden, self.padded, _padded(self.shape.hidden)
+        steps = (max(length for length, _ in self.shape.branches) - 1) * padded
+        size = padded * (self.longest + 3 + hidden) + steps * (4 * hidden + wide) + TILE * wide
+        return Stage(
+            gru_backward, *self._given(upstream.contiguous()), tape, self.tape_size, shared,
+            gradient, scratch(size),
+        )  # fmt: skip
+
+    def _given(self, states: Tensor) -> tuple[Given, ...]:
+        """The first entries of both tables."""
+        params, shape = self.params, self.shape
+        return (
+            self.plan, len(self.plan), shape.hidden, params, params.shape[1],
+            states, self.rows, shape.width, self.block, self.padded,
+        )  # fmt: skip
 
 
-@compiled(STAGE)
-def gru_backward(table: int, client: int) -> None:
-    """One client's gradient [size] from upstream [client, rows, width] and the tape.
-
-    Shared: tape, upstream and gradient have room for one client, who is the one at hand.
-    """
-    plan, branches, hidden, params, size, upstream, rows, width, block, padded = wholes(
-        table, 0, 10
-    )
-    tape, tape_size, shared, grad, work = wholes(table, 10, 5)
-    here = 0 if shared else client
-    place = tape + 4 * here * tape_size
-    for first in range(0, rows, block):
-        for b in range(branches):
-            branch = plan + 8 * PLAN * b
-            _backward(
-                branch, hidden, client, params + 4 * client * size, first,
-                min(block, rows - first), padded, place, work,
-                upstream + 4 * (here * rows + first) * width, width, grad + 4 * here * size,
-            )  # fmt: skip
-            place += 4 * wholes(branch, 5, 1)[0] * GATES * hidden * padded
+def _plan(inputs: Sequence[Tensor], shape: GruShape) -> NDArray[np.int64]:
+    """A row for each branch; gru_loops.py names the columns."""
+    rows, offset = [], 0
+    for b, (x, (length, width)) in enumerate(zip(inputs, shape.branches, strict=True)):
+        rows.append((x.data_ptr(), *x.stride(), length, width, offset, b * shape.hidden))
+        offset += shape.branch_size(width)
+    return np.array(rows, dtype=np.int64)

@@ -1,10 +1,11 @@
-"""Numba where it is there, plain Python where it is not.
+"""Compiles functions with Numba; without Numba they run as plain Python.
 
-The first run on a machine compiles what it uses, half a minute in all, and keeps it. Setting up can
-do it ahead, so that the first run does not wait: python -m fuels.kernels.jit
+The first run on a machine compiles what it uses, about half a minute in all, and stores the result.
+`python -m fuels.kernels.jit` does it during installation, so that the first run does not wait.
 
-Without Numba `compiled` hands back the function as it is. A loop over arrays then runs slowly; what
-works on registers cannot run at all, and kernels/dispatch.py takes plain torch instead.
+Without Numba `compiled` returns the function unchanged. Loops over arrays (mixture, intervals,
+smoothing, telecom) then run slowly. Kernels that work on registers cannot run at all, and
+dispatch.py calls their references.
 """
 
 from __future__ import annotations
@@ -16,27 +17,19 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 try:
-    from fuels.kernels.jit_cache import compile_ahead, config, jit
+    from fuels.kernels.jit_cache import compile_ahead, jit
+    from fuels.kernels.numba_internals import jit_disabled
 
     # Why nothing can be compiled here; empty if it can.
-    ABSENT = "NUMBA_DISABLE_JIT is set" if config.DISABLE_JIT else ""
+    ABSENT = "NUMBA_DISABLE_JIT is set" if jit_disabled() else ""
 except (ImportError, OSError) as problem:  # an OSError is a compiler library that does not load
     ABSENT = str(problem)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-KERNELS = (
-    "fuels.kernels.telecom",
-    "fuels.kernels.intervals",
-    "fuels.kernels.mixture",
-    "fuels.kernels.smoothing",
-    "fuels.kernels.divergence",
-    "fuels.kernels.losses",
-    "fuels.kernels.encoding",
-    "fuels.kernels.optimiser",
-)
+KERNELS = ("telecom", "intervals", "mixture", "smoothing", "divergence", "step")
 
-# A number divided by 0 is infinite, as in numpy and torch: many calls could not raise an exception.
+# Division by 0 gives infinity, as in NumPy and PyTorch: a stage has no way to raise an exception.
 OPTIONS = {"nogil": True, "error_model": "numpy"}
 
 _log = logging.getLogger(__name__)
@@ -45,15 +38,15 @@ _log = logging.getLogger(__name__)
 def compiled(
     signature: Any = None, *, ahead: str = "", **options: Any
 ) -> Callable[[Function], Function]:
-    """Compile without the GIL; from the second process on the machine code comes from disk.
+    """Compile without the GIL; later processes load the machine code from disk.
 
-    With a signature when the module is imported, without it at the first call with each types;
-    `ahead` are the types that setting up compiles it for, as text, which needs no import of Numba.
+    With a signature it compiles on import, without one at the first call with new types. `ahead`
+    names the types to compile for during installation, as text, which does not import Numba.
     """
 
     def decorate(function: Function) -> Function:
         if ABSENT:
-            note_absence()
+            warn_absent()
             return function
         made: Function = jit(function, signature, ahead, {**OPTIONS, **options})
         return made
@@ -62,7 +55,7 @@ def compiled(
 
 
 @functools.cache  # once in a process
-def note_absence() -> None:
+def warn_absent() -> None:
     _log.warning(
         "compiled kernels are not available (%s): plain torch and Python run, slower", ABSENT
     )
@@ -70,10 +63,10 @@ def note_absence() -> None:
 
 def compile_all() -> None:
     if ABSENT:
-        note_absence()
+        warn_absent()
         return
     for name in KERNELS:
-        importlib.import_module(name)
+        importlib.import_module(f"fuels.kernels.{name}")
     compile_ahead()
 
 

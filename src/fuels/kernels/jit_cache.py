@@ -1,8 +1,8 @@
-"""Machine code kept on disk; a disk that is full, damaged or closed to us never stops a run.
+"""The cache of machine code on disk. A full, damaged or read-only disk never stops a run.
 
-Numba looks for a folder by itself: NUMBA_CACHE_DIR, else __pycache__ beside the source, else one in
-the user's home. What cannot be read there is compiled again and replaced; what cannot be written is
-compiled in memory, by every process anew. Each is noted once in a process.
+Numba chooses the folder: NUMBA_CACHE_DIR, else __pycache__ next to the source, else one in the
+user's home. Files that cannot be read are compiled again and replaced. If nothing can be written,
+every process compiles in memory. Each case is logged once in a process.
 """
 
 from __future__ import annotations
@@ -11,113 +11,107 @@ import functools
 import hashlib
 import logging
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numba.core.config
-import numba.core.sigutils
-from numba import njit
-from numba.core.caching import FunctionCache
+from fuels.kernels.numba_internals import (
+    DiskCache,
+    compile_only,
+    compile_types,
+    llvm_version,
+    make_dispatcher,
+    set_cache,
+)
 
-config: Any = numba.core.config  # Numba's own annotations cover it in part
-sigutils: Any = numba.core.sigutils
-
-# Files that decide how the functions of other files are compiled, or are compiled into them.
-SHARED = ("jit.py", "simd_f64.py", "simd.py", "stage_tables.py", "matmul.py")
+# Files that are compiled into the functions of other files, or decide how these are compiled.
+SHARED = ("jit.py", "matmul.py", "numba_internals.py", "simd.py", "simd_f64.py", "stages.py")
 
 _log = logging.getLogger(__name__)
-_told: set[str] = set()
+_logged: set[str] = set()
 _writable = True
 _ahead: list[tuple[Any, str]] = []
 
 
 def jit(function: Callable[..., Any], signature: Any, ahead: str, options: dict[str, Any]) -> Any:
-    """The function compiled: for its signature now, without one when its types are known."""
-    made: Any = njit(**options)(function)
+    """Compile a function: now if it has a signature, otherwise at the first call."""
+    made = make_dispatcher(function, options)
     try:
-        # What Numba's cache=True does, with another class.
-        made._cache = KeptCode(function)
+        set_cache(made, CodeCache(function, _shared_digest()))
     except (RuntimeError, OSError) as problem:
-        _note_closed(problem)
+        _log_unwritable(problem)
     if signature is not None:
-        made.compile(signature)
-        made.disable_compile()
+        compile_only(made, signature)
     elif ahead:
         _ahead.append((made, ahead))
     return made
 
 
 def compile_ahead() -> None:
-    """Compile what waits for its first call for the types of that call."""
+    """Compile the functions that would wait for their first call, for the types of that call."""
     for made, types in _ahead:
-        made.compile(
-            sigutils.normalize_signature(types)[0]
-        )  # as a call has them, and the disk's index
+        compile_types(made, types)
 
 
 @functools.cache
-def _building_blocks() -> str:
-    """A digest of what kernels are built from, besides their own file."""
-    found = hashlib.blake2b(version("llvmlite").encode(), digest_size=16)
+def _shared_digest() -> str:
+    """A digest of the shared files.
+
+    Numba compares a function's own file only: code of another file that was compiled into it
+    would survive an upgrade.
+    """
+    digest = hashlib.blake2b(llvm_version().encode(), digest_size=16)
     for name in SHARED:
-        found.update((Path(__file__).parent / name).read_bytes())
-    return found.hexdigest()
+        digest.update((Path(__file__).parent / name).read_bytes())
+    return digest.hexdigest()
 
 
-class KeptCode(FunctionCache):
-    """The compiled versions of one function on disk."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)  # type: ignore[no-untyped-call]
-        # Numba looks at the function's own file alone: code of another file that is compiled into
-        # it would stay what it was before an upgrade.
-        self._cache_file._source_stamp = (self._cache_file._source_stamp, _building_blocks())
+class CodeCache(DiskCache):
+    """The machine code of one function on disk."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
-            found = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            found = super().load_overload(sig, target_context)
         except Exception as problem:  # damaged bytes can make unpickling raise anything
-            _note(
+            _log_once(
                 "compiled kernels in %s cannot be read (%s) and are compiled again",
                 self.cache_path,
                 problem,
             )
-            self._forget()
+            self._remove_index()
             return None
         if found is None and _writable:
-            _note("compiling kernels, once on this machine: about half a minute")
+            _log_once("compiling kernels, once on this machine: about half a minute")
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         if not _writable:
             return
         try:
-            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+            super().save_overload(sig, data)
         except OSError as problem:
-            _note_closed(problem)
-            self._forget()  # it may name code that could not be written
+            _log_unwritable(problem)
+            self._remove_index()  # it may name code that could not be written
 
-    def _forget(self) -> None:
-        """Remove the index, which needs no room; data files are written anew."""
+    def _remove_index(self) -> None:
+        """Without the index Numba writes the machine code again; removing needs no disk space."""
         try:
-            Path(self._cache_file._index_path).unlink(missing_ok=True)
+            self.index.unlink(missing_ok=True)
         except OSError as problem:
-            _note_closed(problem)
+            _log_unwritable(problem)
 
 
-def _note_closed(problem: Exception) -> None:
-    """From now on nothing is written: the next file would fare no better."""
+def _log_unwritable(problem: Exception) -> None:
+    """Stop writing: the next file would fail too."""
     global _writable
     _writable = False
-    _note(
-        "compiled kernels cannot be kept (%s), so every run compiles them, about half a minute:"
-        " NUMBA_CACHE_DIR names a folder to keep them in",
+    _log_once(
+        "compiled kernels cannot be stored (%s), so every run compiles them, about half a minute:"
+        " set NUMBA_CACHE_DIR to a writable folder",
         problem,
     )
 
 
-def _note(text: str, *values: object) -> None:
-    if text not in _told:
-        _told.add(text)
+def _log_once(text: str, *values: object) -> None:
+    if text not in _logged:
+        _logged.add(text)
         _log.warning(text, *values)

@@ -1,17 +1,16 @@
-"""The matrix product and the transposition of the kernels, built of register tiles.
+"""Matrix product and transposition, built of register tiles.
 
-`multiply` computes up to TILE rows of C = A B, or C += A B: TILE x 3 registers hold the result
-while A's numbers are spread and B's rows are loaded, so that the multiply-add units are the only
-limit. `multiply_turned` does the same for A', the transpose of an A that lies row by row. The two
-cover the three products of a GRU: gates = W h, its gradient W' dg, and dW = dg h'. A library's
-sgemm first copies its operands into another layout; at 128 x 384 x 48 that costs a fifth of its
-time.
+`multiply` computes up to TILE rows of C = A B, or C += A B. TILE x 3 registers hold the result
+while numbers of A are broadcast and rows of B are loaded, so only the multiply-add units limit the
+speed. `multiply_transposed` does the same for A', where A is stored row by row. The two cover the
+three products of a GRU: gates = W h, its gradient W' dg, and dW = dg h'. A library's sgemm first
+copies its operands into another layout, a fifth of its time at 128 x 384 x 48.
 
     multiply(a, a_row, rows, b, b_row, depth, c, c_row, columns, keep)
 
-a, b and c are addresses, a_row, b_row and c_row the distances between their rows in numbers; A is
-[rows, depth] (in multiply_turned [depth, rows]), B [depth, columns], C [rows, columns]; rows is at
-most TILE, columns a multiple of LANES; keep adds to what is in C.
+a, b and c are addresses; a_row, b_row and c_row are the strides between rows in numbers. A is
+[rows, depth] (in multiply_transposed [depth, rows]), B [depth, columns], C [rows, columns]. rows is
+at most TILE, columns a multiple of LANES; keep adds to what is in C.
 """
 
 from __future__ import annotations
@@ -19,30 +18,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-
 from fuels.kernels.jit import compiled
+from fuels.kernels.numba_internals import cgutils, ir, types
 from fuels.kernels.simd import (
     INT,
     LANES,
     TILE,
     VECTOR,
-    cgutils,
+    broadcast_scalar,
     get,
     intrinsic,
     load_vector,
     number,
     pointer,
     put,
-    spread_scalar,
     store_vector,
 )
 
 UNROLL = 4
 
 
-def _make_tile(rows: int, width: int, turned: bool) -> Callable[..., None]:
+def _make_tile(rows: int, width: int, transposed: bool) -> Callable[..., None]:
     """A product of `rows` rows of A by `width` registers of columns, in registers throughout."""
     kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
     name = f"llvm.fmuladd.v{LANES}f32"
@@ -71,9 +67,11 @@ def _make_tile(rows: int, width: int, turned: bool) -> Callable[..., None]:
                 for column in range(width)
             ]
             for m in range(rows):
-                along, down = (number(m), k) if turned else (k, number(m))
+                along, down = (number(m), k) if transposed else (k, number(m))
                 place = builder.add(along, builder.mul(down, a_row))
-                scalar = spread_scalar(builder, builder.load(pointer(builder, a, place), align=4))
+                scalar = broadcast_scalar(
+                    builder, builder.load(pointer(builder, a, place), align=4)
+                )
                 for column, values in enumerate(columns):
                     held = sums[m * width + column]
                     builder.store(builder.call(fma, [scalar, values, builder.load(held)]), held)
@@ -107,9 +105,11 @@ def _make_tile(rows: int, width: int, turned: bool) -> Callable[..., None]:
     return tile
 
 
-_tile1, _tile2, _tile3 = (_make_tile(TILE, width, turned=False) for width in (1, 2, 3))
-_turned1, _turned2, _turned3 = (_make_tile(TILE, width, turned=True) for width in (1, 2, 3))
-_single, _single_turned = (_make_tile(1, 1, turned) for turned in (False, True))
+_tile1, _tile2, _tile3 = (_make_tile(TILE, width, transposed=False) for width in (1, 2, 3))
+_transposed1, _transposed2, _transposed3 = (
+    _make_tile(TILE, width, transposed=True) for width in (1, 2, 3)
+)
+_single, _single_transposed = (_make_tile(1, 1, transposed) for transposed in (False, True))
 
 _PRODUCT = types.void(*[types.int64] * 9, types.boolean)
 
@@ -141,7 +141,7 @@ def multiply(
 
 
 @compiled(_PRODUCT)
-def multiply_turned(
+def multiply_transposed(
     a: int, a_row: int, rows: int, b: int, b_row: int, depth: int,
     c: int, c_row: int, columns: int, keep: bool,
 ) -> None:  # fmt: skip
@@ -153,16 +153,16 @@ def multiply_turned(
         if rows < TILE:
             for i in range(rows):
                 c_i = c_here + 4 * i * c_row
-                _single_turned(a + 4 * i, a_row, b_here, b_row, depth, c_i, c_row, keep)
+                _single_transposed(a + 4 * i, a_row, b_here, b_row, depth, c_i, c_row, keep)
             column += LANES
         elif left == 3 or left > 4:
-            _turned3(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
+            _transposed3(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
             column += 3 * LANES
         elif left >= 2:
-            _turned2(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
+            _transposed2(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
             column += 2 * LANES
         else:
-            _turned1(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
+            _transposed1(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
             column += LANES
 
 

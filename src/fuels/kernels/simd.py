@@ -1,10 +1,9 @@
 """Vectors of float32 for Numba: the arithmetic of the kernels, one machine register at a time.
 
 LLVM's automatic vectoriser gives up on loops over many arrays (it cannot prove that they do not
-overlap), and no BLAS is at its best on products as small as a GRU's. So the kernels say what they
-mean: a value of type `lanes` is LANES float32 numbers that live in a register, loaded from and
-stored to addresses, with + - * / against each other and against scalars. This module and tiles.py
-know Numba and LLVM and nothing of GRUs.
+overlap), and no BLAS is fast on products as small as a GRU's. So the kernels are explicit: a value
+of type `lanes` is LANES float32 numbers in a register, loaded from and stored to addresses, with
++ - * / between registers and with scalars.
 
 Addresses are plain integers (`address(array)`), offsets count float32 numbers.
 """
@@ -15,24 +14,14 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import numba.core.cgutils
-import numba.core.codegen
-import numba.core.config
-import numba.extending
 import numba.types
-from llvmlite import ir
 
-extending: Any = numba.extending  # Numba's own annotations cover it in part
-cgutils: Any = numba.core.cgutils
-codegen: Any = numba.core.codegen
-config: Any = numba.core.config
-types: Any = numba.types
+from fuels.kernels.numba_internals import cgutils, cpu_features, extending, ir, types
 
 
 def _registers() -> tuple[int, int]:
-    """(float32 numbers in a register, rows of a tile that fit the registers) as Numba compiles."""
-    chosen = config.CPU_FEATURES
-    features = (codegen.get_host_cpu_features() if chosen is None else chosen).split(",")
+    """(float32 numbers in a register, rows of a tile that fits the registers)."""
+    features = cpu_features()
     if "+avx512f" in features:
         return 16, 8
     if "+avx" in features:
@@ -50,7 +39,7 @@ FLAGS = ("contract", "arcp", "nsz")  # NaN and infinity keep their meaning
 
 
 def intrinsic(generator: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the kernels that is written as LLVM instructions."""
+    """A function for kernels, written as LLVM instructions."""
     made: Callable[..., Any] = extending.intrinsic(generator)
     return made
 
@@ -76,7 +65,7 @@ def number(value: int) -> ir.Constant:
     return ir.Constant(INT, value)
 
 
-def spread_scalar(builder: ir.IRBuilder, scalar: Any) -> Any:
+def broadcast_scalar(builder: ir.IRBuilder, scalar: Any) -> Any:
     """The same scalar in every lane."""
     empty = ir.Constant(VECTOR, ir.Undefined)
     first = builder.insert_element(empty, scalar, ir.Constant(ir.IntType(32), 0))
@@ -89,7 +78,7 @@ def _as_vector(builder: ir.IRBuilder, kind: Any, value: Any) -> Any:
         return value
     if kind == types.float64:
         value = builder.fptrunc(value, FLOAT)
-    return spread_scalar(builder, value)
+    return broadcast_scalar(builder, value)
 
 
 def _register_operator(function: Callable[..., Any], name: str) -> None:
@@ -140,7 +129,7 @@ def store_vector(builder: ir.IRBuilder, value: Any, pointer: Any) -> None:
 
 @intrinsic
 def address(typingctx: Any, array: Any) -> Any:
-    """Address of an array's first number; it keeps no array alive, tables.py says more."""
+    """Address of an array's first number; it does not keep the array alive."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -192,11 +181,11 @@ def put(typingctx: Any, base: Any, offset: Any, value: Any) -> Any:
 
 
 @intrinsic
-def spread(typingctx: Any, value: Any) -> Any:
+def broadcast(typingctx: Any, value: Any) -> Any:
     """A scalar in every lane."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        return spread_scalar(builder, args[0])
+        return broadcast_scalar(builder, args[0])
 
     return lanes(types.float32), generate
 
@@ -234,8 +223,8 @@ def clamp(typingctx: Any, value: Any, limit: Any) -> Any:
     """Each lane held between -limit and limit; NaN stays NaN."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        high = spread_scalar(builder, args[1])
-        low = spread_scalar(builder, builder.fneg(args[1]))
+        high = broadcast_scalar(builder, args[1])
+        low = broadcast_scalar(builder, builder.fneg(args[1]))
         capped = builder.select(builder.fcmp_ordered(">", args[0], high), high, args[0])
         return builder.select(builder.fcmp_ordered("<", capped, low), low, capped)
 
@@ -257,7 +246,7 @@ def any_above(typingctx: Any, value: Any, limit: Any) -> Any:
     """Whether some lane is greater than the limit."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        above = builder.fcmp_ordered(">", args[0], spread_scalar(builder, args[1]))
+        above = builder.fcmp_ordered(">", args[0], broadcast_scalar(builder, args[1]))
         bits = builder.bitcast(above, ir.IntType(LANES))
         return builder.icmp_unsigned("!=", bits, ir.Constant(ir.IntType(LANES), 0))
 

@@ -1,9 +1,8 @@
-"""Sums over float32 numbers that are made in double precision, one machine register at a time.
+"""Sums over float32 numbers in double precision, one machine register at a time.
 
 Cosines of nearly parallel rows differ in digits that float32 does not have, and a small temperature
-blows the difference up. So the contrastive losses sum their products in double registers while all
-that is kept in memory stays float32. As in tiles.py, a tile of results is held in registers; this
-module knows Numba and LLVM and nothing of losses.
+amplifies the difference. So the contrastive losses sum their products in double registers, while
+everything in memory stays float32. As in matmul.py, registers hold a tile of results.
 
     dots(a, a_row, rows, b, b_row, columns, depth, out, out_row)      out[m, n] = a[m] . b[n]
     pairs(a, a_row, rows, b, b_row, depth, out)                       out[m] = a[m] . b[m]
@@ -11,9 +10,9 @@ module knows Numba and LLVM and nothing of losses.
                             out[m] = sum_i by[m, i] x[i] + sum_t scale_t[m] row_t[m]
     exponentials(x, count)                                            x[i] = e^x[i] for x[i] <= 0
 
-a, b, the x and out of combine and row_t are addresses of float32 numbers, everything else of
-float64; *_row and by_step are distances in numbers. terms is the address of int64 [count, 3]: the
-addresses of scale_t [rows] and of row_t [rows, width], and the distance between the latter's rows.
+a, b, the x and out of combine and row_t are addresses of float32 numbers, all others of float64;
+*_row and by_step are strides in numbers. terms is the address of int64 [count, 3]: the addresses of
+scale_t [rows] and of row_t [rows, width], and the stride between the latter's rows.
 """
 
 from __future__ import annotations
@@ -22,11 +21,9 @@ from collections.abc import Callable
 from math import factorial, log
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-
 from fuels.kernels.jit import compiled
-from fuels.kernels.simd import FLOAT, INT, LANES, cgutils, intrinsic, number, pointer
+from fuels.kernels.numba_internals import cgutils, ir, types
+from fuels.kernels.simd import FLOAT, INT, LANES, intrinsic, number, pointer
 
 DOUBLE = ir.DoubleType()
 WIDE = LANES // 2  # double numbers in a register
@@ -40,7 +37,7 @@ def _load(builder: ir.IRBuilder, place: Any, lanes: int) -> Any:
     return builder.fpext(builder.load(held, align=4), ir.VectorType(DOUBLE, lanes))
 
 
-def _spread(builder: ir.IRBuilder, scalar: Any, lanes: int) -> Any:
+def _broadcast(builder: ir.IRBuilder, scalar: Any, lanes: int) -> Any:
     kind = ir.VectorType(DOUBLE, lanes)
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, number(0))
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
@@ -75,7 +72,7 @@ def _zeros(builder: ir.IRBuilder, count: int, lanes: int) -> list[Any]:
 
 
 def _make_dots(rows: int, columns: int, chains: int) -> Callable[..., None]:
-    """Products of `rows` rows with `columns` rows; the depth left over is summed one by one."""
+    """Products of `rows` rows with `columns` rows; the rest of the depth is summed one by one."""
     kind = ir.FunctionType(DOUBLE, [DOUBLE, ir.VectorType(DOUBLE, WIDE)])
     name = f"llvm.vector.reduce.fadd.v{WIDE}f64"
 
@@ -173,7 +170,7 @@ def _make_combination(rows: int, columns: int, lanes: int) -> Callable[..., None
                     builder.mul(builder.add(row, number(m)), by_row),
                     builder.mul(loop.index, by_step),
                 )
-                factor = _spread(builder, builder.load(_double(builder, by, at)), lanes)
+                factor = _broadcast(builder, builder.load(_double(builder, by, at)), lanes)
                 for n in range(columns):
                     add(factor, found[n], sums[m * columns + n])
         with cgutils.for_range(builder, count) as loop:
@@ -184,7 +181,7 @@ def _make_combination(rows: int, columns: int, lanes: int) -> Callable[..., None
             )
             for m in range(rows):
                 index = builder.add(row, number(m))
-                factor = _spread(builder, builder.load(_double(builder, scale, index)), lanes)
+                factor = _broadcast(builder, builder.load(_double(builder, scale, index)), lanes)
                 for n, value in enumerate(values(term, term_row, index)):
                     add(factor, value, sums[m * columns + n])
         single = ir.VectorType(FLOAT, lanes)
@@ -216,7 +213,7 @@ def combine(
     by: int, by_row: int, by_step: int, x: int, x_row: int, depth: int, terms: int, count: int,
     rows: int, out: int, out_row: int, width: int,
 ) -> None:  # fmt: skip
-    """out [rows, width]: combinations of the rows of x, and of a row of its own from every term."""
+    """out [rows, width]: combinations of the rows of x, plus a scaled row of every term."""
     tile = COLUMNS * WIDE
     tall, wide, whole = rows - rows % ROWS, width - width % tile, width - width % WIDE
     for column in range(0, wide, tile):
@@ -263,8 +260,8 @@ def _make_exponentials(lanes: int) -> Callable[..., None]:
         power = builder.shl(builder.bitcast(shifted, bits), ir.Constant(bits, [52] * lanes))
         scaled = builder.bitcast(builder.add(builder.bitcast(p, bits), power), kind)
         scaled = builder.select(low, all_lanes(0.0), scaled)
-        no_number = builder.fcmp_unordered("uno", x, x)
-        builder.store(builder.select(no_number, x, scaled), place, align=8)
+        is_nan = builder.fcmp_unordered("uno", x, x)
+        builder.store(builder.select(is_nan, x, scaled), place, align=8)
         return context.get_dummy_value()
 
     @intrinsic

@@ -1,13 +1,15 @@
-"""Kernels as stages: a client goes through a list of them before the next client starts.
+"""Stages: each client goes through a list of kernels before the next client starts.
 
-Parameters, tape and gradient of a client fit a processor's cache, those of a group of clients do
-not: stage after stage for all of them would fetch from memory what the stage before has just
-written. And a call from Python in between costs ten microseconds when its code has left the cache.
-So a stage is a compiled function of two numbers, the address of a table with all that it needs and
-the client it is to work on, and the loop over clients and stages is compiled too. It calls stages
-by their address: a kernel is compiled once, whatever list it stands in.
+Parameters, tape and gradient of one client fit a processor's cache; those of a group do not. Stage
+after stage for all clients would fetch from memory what the previous stage has just written. A call
+from Python in between costs ten microseconds once its code has left the cache. So a stage is a
+compiled function of two numbers, the address of a table with everything it needs and the client to
+work on, and the loop over clients and stages is compiled too. It calls stages by address: a kernel
+is compiled once, whichever lists it is in.
 
-Nothing here needs Numba until stages run; tables.py is what the kernels read their tables with.
+A table holds 64-bit numbers, integer or real. A stage allocates no memory: an exception inside it
+would be lost, and Numba frees an array after its last use by name, even if its address is still in
+use. It gets scratch memory instead, and views it as arrays.
 """
 
 from __future__ import annotations
@@ -19,10 +21,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from numba import carray, int64, void  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 from torch import Tensor
 
-# What a table is made of: numbers, and memory by its address; None is 0.
+from fuels.kernels.jit import compiled
+from fuels.kernels.numba_internals import cgutils, code_address, extending, ir, types
+from fuels.kernels.simd import INT, intrinsic, number
+
+STAGE = void(int64, int64)  # (address of the table, client)
+
+# Entries of a table: numbers, and memory by its address; None becomes 0.
 Given = int | float | Tensor | NDArray[Any] | None
 
 _addresses: dict[Any, int] = {}
@@ -42,12 +51,12 @@ class Stage:
     """A kernel with its table."""
 
     def __init__(self, kernel: Callable[[int, int], None], *given: Given) -> None:
-        self.kernel, self.held = kernel, given  # held: addresses do not keep memory alive
-        self.table = np.array([_number(value) for value in given], dtype=np.int64)
+        self.kernel, self.held = kernel, given  # held: an address does not keep memory alive
+        self.table = np.array([_entry(value) for value in given], dtype=np.int64)
 
 
 def scratch(size: int) -> Tensor:
-    """At least `size` numbers of 4 bytes for a stage to work in, the same for all of this thread.
+    """At least `size` numbers of 4 bytes, which all stages of this thread share.
 
     Fresh memory costs a page fault for every 4 kB, more than the work done in it.
     """
@@ -58,13 +67,11 @@ def scratch(size: int) -> Tensor:
 
 def run(stages: Sequence[Stage], clients: int) -> None:
     """All stages of each client, client after client."""
-    from fuels.kernels.stage_tables import call_all  # a kernel is there, and with it Numba
-
     found = [(_address(stage.kernel), stage.table.ctypes.data) for stage in stages]
     call_all(np.array(found, dtype=np.int64).reshape(-1, 2), clients)
 
 
-def _number(value: Given) -> int:
+def _entry(value: Given) -> int:
     if type(value) is int:  # most are
         return value
     if isinstance(value, Tensor):
@@ -77,9 +84,99 @@ def _number(value: Given) -> int:
 
 
 def _address(kernel: Any) -> int:
-    """Where the machine code of a compiled stage begins."""
     if kernel not in _addresses:
-        (made,) = kernel.overloads.values()
-        name = made.fndesc.llvm_cfunc_wrapper_name
-        _addresses[kernel] = made.library.get_pointer_to_function(name)
+        _addresses[kernel] = code_address(kernel)
     return _addresses[kernel]
+
+
+# -- inside a stage --------------------------------------------------------------------------------
+
+
+def _make_reader(kind: Any, element: Any) -> Callable[[int, int, int], tuple[Any, ...]]:
+    def read(typingctx: Any, table: Any, first: Any, count: Any) -> Any:
+        if not isinstance(first, types.IntegerLiteral) or not isinstance(
+            count, types.IntegerLiteral
+        ):
+            return None
+        places = range(first.literal_value, first.literal_value + count.literal_value)
+
+        def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+            base = builder.inttoptr(args[0], element.as_pointer())
+            values = [builder.load(builder.gep(base, [number(i)])) for i in places]
+            return cgutils.pack_array(builder, values)
+
+        return types.Tuple([kind] * len(places))(types.int64, first, count), generate
+
+    # It needs the literal values of `first` and `count`: they decide the type of the result.
+    made: Callable[[int, int, int], tuple[Any, ...]] = extending.intrinsic(prefer_literal=True)(
+        read
+    )
+    return made
+
+
+# Entries first to first + count - 1 of a table.
+ints = _make_reader(types.int64, INT)
+reals = _make_reader(types.float64, ir.DoubleType())
+
+
+def _make_pointer(kind: Any, element: Any) -> Callable[[int], Any]:
+    def point(typingctx: Any, address: Any) -> Any:
+        def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], element.as_pointer())
+
+        return types.CPointer(kind)(types.int64), generate
+
+    return intrinsic(point)
+
+
+_real_pointer = _make_pointer(types.float64, ir.DoubleType())
+_int_pointer = _make_pointer(types.int64, INT)
+
+
+@compiled()
+def vector(memory: int, first: int, count: int) -> np.ndarray:
+    """Real numbers [count] in memory, from number `first` on."""
+    return carray(_real_pointer(memory + 8 * first), (count,))
+
+
+@compiled()
+def matrix(memory: int, first: int, rows: int, columns: int) -> np.ndarray:
+    """Real numbers [rows, columns] in memory, from number `first` on."""
+    return carray(_real_pointer(memory + 8 * first), (rows, columns))
+
+
+@compiled()
+def int_matrix(memory: int, first: int, rows: int, columns: int) -> np.ndarray:
+    """Integers [rows, columns] in memory, from number `first` on."""
+    return carray(_int_pointer(memory + 8 * first), (rows, columns))
+
+
+@intrinsic
+def flag(typingctx: Any, base: Any, offset: Any) -> Any:
+    """Whether a byte is not 0, as torch stores a bool."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        place = builder.gep(builder.inttoptr(args[0], ir.IntType(8).as_pointer()), [args[1]])
+        return builder.icmp_unsigned("!=", builder.load(place), ir.Constant(ir.IntType(8), 0))
+
+    return types.boolean(types.int64, types.int64), generate
+
+
+@intrinsic
+def _call(typingctx: Any, function: Any, table: Any, client: Any) -> Any:
+    """Calls the function at an address with (table, client)."""
+    kind = ir.FunctionType(ir.VoidType(), [INT, INT])
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3), generate
+
+
+@compiled(void(int64[:, ::1], int64))
+def call_all(stages: NDArray[np.int64], clients: int) -> None:
+    """All stages [(function, table)] of each client, client after client."""
+    for client in range(clients):
+        for stage in range(len(stages)):
+            _call(stages[stage, 0], stages[stage, 1], client)

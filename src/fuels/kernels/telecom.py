@@ -84,7 +84,7 @@ def _sum_lines(
                 return NO_NUMBER, line, lines, 0, 0
             if digits > 0 and (text[at] == 101 or text[at] == 69):  # "e" or "E"
                 at += 1
-                sign, power, first = 1, 0, at
+                sign, power, first = 1, np.int64(0), at  # uint8 would overflow in plain Python
                 if text[at] == 45 or text[at] == 43:
                     sign = -1 if text[at] == 45 else 1
                     at += 1

@@ -222,12 +222,11 @@ class Method(ABC):
         """
         for several in in_memory(batches, group.network.width):
             steps = [Step(b, self.updates(group, b, names), contrast) for b in several]
-            for batch, found in zip(
-                several, descend(group.network, group.parts, steps), strict=True
-            ):
-                group.record(batch, **found.terms)
+            results = descend(group.network, group.parts, steps)
+            for batch, (encoded, terms) in zip(several, results, strict=True):
+                group.record(batch, **terms)
                 if use is not None:
-                    use(batch, found.encoded)
+                    use(batch, encoded)
 
     def updates(self, group: Group, batch: Batch, names: Sequence[str]) -> dict[str, list[Update]]:
         """What is done for the gradient of each named part."""

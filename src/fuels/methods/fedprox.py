@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fuels.methods.base import Options, at_least
 from fuels.methods.fedavg import FedAvg
-from fuels.model.optimiser import Update, pull
+from fuels.model.optimiser import Update, proximal
 from fuels.training.groups import Batch, Group
 
 
@@ -38,6 +38,9 @@ class FedProx(FedAvg):
     def updates(self, group: Group, batch: Batch, names: Sequence[str]) -> dict[str, list[Update]]:
         """The gradient of (mu / 2) ||w - w_t||^2 is mu (w - w_t)."""
         return {
-            name: [pull(group.parts[name], group.installed[name], self.options.mu), *steps]
+            name: [
+                Update(proximal, group.parts[name], (group.installed[name], self.options.mu)),
+                *steps,
+            ]
             for name, steps in super().updates(group, batch, names).items()
         }

@@ -25,7 +25,7 @@ from typing import Any
 from fuels.methods.base import MODEL, Options, at_least, positive, stacked
 from fuels.methods.fedavg import FedAvg
 from fuels.methods.messages import Arrays, Download, Upload
-from fuels.model.optimiser import pull
+from fuels.model.optimiser import Update, proximal
 from fuels.training.groups import Group, Optimiser
 from fuels.training.step import Step, descend
 
@@ -75,15 +75,15 @@ class PFedMe(FedAvg):
             updates = [
                 {
                     n: [
-                        pull(theta[n], w[n], options.lam),
+                        Update(proximal, theta[n], (w[n], options.lam)),
                         inner.update(theta[n], slots[n], batch.active),
                     ]
                     for n in MODEL
                 }
                 for _ in range(options.inner_steps)
             ]
-            first, *_ = descend(group.network, theta, [Step(batch, each) for each in updates])
-            group.record(batch, **first.terms)
+            (_, terms), *_ = descend(group.network, theta, [Step(batch, each) for each in updates])
+            group.record(batch, **terms)
             on = batch.active.unsqueeze(1).to(batch.x.dtype)  # 0: nothing to learn from here
             for n in MODEL:
                 w[n].lerp_(theta[n], on * options.eta * options.lam)

@@ -1,1 +1,1 @@
-"""The personal model: stacked encoder and decoder, their kernels and optimisers."""
+"""The personal model of stacked clients: encoder, decoder and optimisers, in plain PyTorch."""

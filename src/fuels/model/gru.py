@@ -1,35 +1,26 @@
-"""The GRU encoder of a group of clients, stacked: one call encodes all of them.
+"""The GRU encoder of stacked clients: one call encodes a batch of all of them.
 
-Every client has its own weights. The encoder of one client is a flat row of numbers: for each
-branch in order (closeness, periodicity, ...) weight_ih [3H, I], weight_hh [3H, H], bias_ih [3H],
-bias_hh [3H], with the gates in the order r, z, n and the equations of torch.nn.GRU:
+Every client has its own weights. One client's encoder is a flat row of numbers: for each branch in
+order (closeness, periodicity, ...) weight_ih [3H, I], weight_hh [3H, H], bias_ih [3H], bias_hh
+[3H], with the gates in the order r, z, n and the equations of torch.nn.GRU:
 
     r = sigmoid(W_ir x + b_ir + W_hr h + b_hr)
     z = sigmoid(W_iz x + b_iz + W_hz h + b_hz)
     n = tanh(W_in x + b_in + r * (W_hn h + b_hn))
     h' = n + z * (h - n)
-
-The plain path says this in batched torch operators and runs on any device and precision. The
-fused path (fused.py, kernels.py) does the same in two compiled functions, forward and backward.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from fuels.errors import FuelsError
-from fuels.kernels.dispatch import kernels
-
-if TYPE_CHECKING:  # importing it compiles the kernels
-    from fuels.kernels.encoding import Encoding
-
-_KERNELS = "fuels.kernels.encoding"
+from fuels.kernels.checks import check_encoder
+from fuels.kernels.dispatch import has_twin
 
 
 @dataclass(frozen=True)
@@ -49,17 +40,17 @@ class GruShape:
 
     @property
     def width(self) -> int:
-        """Columns of the representation: the final states of all branches side by side."""
+        """Columns of the representation: the final states of all branches, concatenated."""
         return self.hidden * len(self.branches)
+
+    @property
+    def size(self) -> int:
+        """Parameters in the encoder of one client."""
+        return sum(self.branch_size(inputs) for _, inputs in self.branches)
 
     def branch_size(self, inputs: int) -> int:
         """Parameters in one branch of one client."""
         return 3 * self.hidden * (inputs + self.hidden + 2)
-
-
-def encoder_size(shape: GruShape) -> int:
-    """Parameters in the encoder of one client."""
-    return sum(shape.branch_size(inputs) for _, inputs in shape.branches)
 
 
 def branch_weights(params: Tensor, shape: GruShape) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
@@ -78,53 +69,13 @@ def branch_weights(params: Tensor, shape: GruShape) -> list[tuple[Tensor, Tensor
     return weights
 
 
+@has_twin("fuels.kernels.gru", check_encoder)
 def encode(params: Tensor, inputs: Sequence[Tensor], shape: GruShape) -> Tensor:
-    """Final states of all branches [G, R, branches * H] of params [G, E].
+    """Final states of all branches [G, R, branches * H] with the parameters params [G, E].
 
-    inputs holds one tensor [G, R, length, inputs per step] per branch. They are data: no gradient
+    inputs has one tensor [G, R, length, inputs per step] per branch. They are data: no gradient
     flows into them.
     """
-    encoding = begin(params, inputs, shape)
-    if encoding is None:
-        return plain_encode(params, inputs, shape)
-    if torch.is_grad_enabled() and params.requires_grad:
-        return cast(Tensor, cast(Any, _FusedEncode).apply(params, encoding))
-    encoding.run(encoding.forward(None))
-    return encoding.encoded
-
-
-def begin(params: Tensor, inputs: Sequence[Tensor], shape: GruShape) -> Encoding | None:
-    """The compiled encoder, ready to take this batch; None where there is none."""
-    _check(params, inputs, shape)
-    compiled = kernels(_KERNELS, params, *inputs) if inputs[0].shape[1] else None  # without rows
-    return None if compiled is None else cast("Encoding", compiled.Encoding(params, inputs, shape))
-
-
-class _FusedEncode(torch.autograd.Function):
-    """The compiled forward with its compiled backward, joined by a tape that serves once."""
-
-    @staticmethod
-    def forward(ctx: Any, params: Tensor, encoding: Encoding) -> Tensor:
-        ctx.encoding, ctx.tape = encoding, encoding.take_tape(shared=False)
-        ctx.save_for_backward(params)  # which must not move until then
-        encoding.run(encoding.forward(ctx.tape))
-        return encoding.encoded.detach()  # the result knows ctx, ctx must not know the result
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
-        if ctx.tape is None:
-            raise FuelsError("encoder: a second backward pass needs a second forward pass")
-        (params,) = ctx.saved_tensors
-        gradient = torch.empty(params.shape)
-        ctx.encoding.run(ctx.encoding.backward(ctx.tape, grad_out, gradient))
-        ctx.encoding.give_tape(ctx.tape)  # the next forward pass finds it still in the cache
-        ctx.tape = None
-        return gradient, None
-
-
-def plain_encode(params: Tensor, inputs: Sequence[Tensor], shape: GruShape) -> Tensor:
-    """The encoder in batched torch operators, differentiated by autograd."""
     H = shape.hidden
     states = []
     for x, (w_ih, w_hh, b_ih, b_hh) in zip(inputs, branch_weights(params, shape), strict=True):
@@ -142,20 +93,3 @@ def plain_encode(params: Tensor, inputs: Sequence[Tensor], shape: GruShape) -> T
             h = n + z * (h - n)
         states.append(h)
     return torch.cat(states, dim=2)
-
-
-def _check(params: Tensor, inputs: Sequence[Tensor], shape: GruShape) -> None:
-    size = encoder_size(shape)
-    if params.dim() != 2 or params.shape[1] != size:
-        raise FuelsError(
-            f"encoder: parameters of shape {tuple(params.shape)} do not fit; "
-            f"hidden {shape.hidden} with branches {shape.branches} needs [clients, {size}]"
-        )
-    rows = inputs[0].shape[1] if inputs and inputs[0].dim() == 4 else 0
-    wanted = [(params.shape[0], rows, length, width) for length, width in shape.branches]
-    found = [tuple(x.shape) for x in inputs]
-    if found != wanted:
-        raise FuelsError(
-            f"encoder: inputs of shapes {found} do not fit; one [clients, rows, length, inputs] "
-            f"per branch is needed, with {params.shape[0]} clients and branches {shape.branches}"
-        )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,11 +20,8 @@ from torch import Tensor
 from fuels.config import nearest
 from fuels.data.sample import Branches, Sample
 from fuels.errors import FuelsError
-from fuels.model.gru import GruShape, begin, branch_weights, encode, encoder_size
+from fuels.model.gru import GruShape, branch_weights, encode
 from fuels.randomness import WEIGHTS, generator
-
-if TYPE_CHECKING:  # importing it compiles the kernels
-    from fuels.kernels.encoding import Encoding
 
 Parts = dict[str, Tensor]  # part: [client, size]
 
@@ -34,50 +31,45 @@ class Encoder(Protocol):
 
     size: int  # numbers in delta
     width: int  # d_r, columns of the representation
-    bounded: bool  # representations lie in [-1, 1]
+    bounded: bool  # representations are in [-1, 1]
+    gru: GruShape | None  # of an encoder of GRUs, which has a compiled twin
 
     def initial(self, rng: np.random.Generator) -> NDArray[np.float32]: ...
 
-    def __call__(self, params: Tensor, x: Tensor, signs: Tensor) -> Tensor: ...
+    def inputs(self, x: Tensor, signs: Tensor) -> list[Tensor]: ...
 
-    def begin(self, params: Tensor, x: Tensor, signs: Tensor) -> Encoding | None: ...
+    def __call__(self, params: Tensor, x: Tensor, signs: Tensor) -> Tensor: ...
 
     def tensors(self, params: Tensor) -> dict[str, Tensor]: ...
 
 
 class GruEncoder:
-    """Eq. 2: one GRU per branch, their final states side by side."""
+    """Eq. 2: one GRU per branch, their final states concatenated."""
 
     bounded = True
 
     def __init__(self, hidden: int, branches: Branches, signs: int = 0) -> None:
         self.lengths = [len(branch) for branch in branches]
         self.shape = GruShape(hidden, tuple((length, 1 + signs) for length in self.lengths))
-        self.size = encoder_size(self.shape)
-        self.width = self.shape.width
+        self.gru: GruShape | None = self.shape
+        self.size, self.width = self.shape.size, self.shape.width
 
     def initial(self, rng: np.random.Generator) -> NDArray[np.float32]:
         """Uniform in +-1/sqrt(hidden), as torch.nn.GRU starts."""
         bound = 1 / np.sqrt(self.shape.hidden)
         return rng.uniform(-bound, bound, self.size).astype(np.float32)
 
-    def __call__(self, params: Tensor, x: Tensor, signs: Tensor) -> Tensor:
-        """Representations [client, row, d_r] of windows x [client, row, lag]."""
-        return encode(params, self._inputs(x, signs), self.shape)
-
-    def begin(self, params: Tensor, x: Tensor, signs: Tensor) -> Encoding | None:
-        """The compiled encoder, ready to take these windows; None where there is none."""
-        return begin(params, self._inputs(x, signs), self.shape)
-
-    def _inputs(self, x: Tensor, signs: Tensor) -> list[Tensor]:
-        """Every step of a GRU reads a value and, beside it, what the clock tells, [row, column]."""
+    def inputs(self, x: Tensor, signs: Tensor) -> list[Tensor]:
+        """Per branch [client, row, step, 1 + sign]: a value and the calendar signs of its row."""
         inputs = [branch.unsqueeze(-1) for branch in torch.split(x, self.lengths, dim=2)]
         if signs.shape[1]:
-            clock = signs[None, :, None]
-            inputs = [
-                torch.cat([branch, clock.expand(*branch.shape[:3], -1)], dim=3) for branch in inputs
-            ]
+            signs = signs[None, :, None]
+            inputs = [torch.cat([b, signs.expand(*b.shape[:3], -1)], dim=3) for b in inputs]
         return inputs
+
+    def __call__(self, params: Tensor, x: Tensor, signs: Tensor) -> Tensor:
+        """Representations [client, row, d_r] of windows x [client, row, lag]."""
+        return encode(params, self.inputs(x, signs), self.shape)
 
     def tensors(self, params: Tensor) -> dict[str, Tensor]:
         """One client's delta [size] by the names torch.nn.GRU uses."""
@@ -91,38 +83,35 @@ class GruEncoder:
 
 
 class LinearEncoder:
-    """One linear map of all lags followed by tanh: the smallest encoder there is."""
+    """One linear map of all lags followed by tanh: the smallest encoder."""
 
     bounded = True
+    gru: GruShape | None = None
 
     def __init__(self, hidden: int, branches: Branches, signs: int = 0) -> None:
-        self.inputs = sum(len(branch) for branch in branches) + signs
+        self.lags = sum(len(branch) for branch in branches) + signs
         self.width = hidden * len(branches)
-        self.size = self.width * (self.inputs + 1)
+        self.size = self.width * (self.lags + 1)
 
     def initial(self, rng: np.random.Generator) -> NDArray[np.float32]:
-        bound = 1 / np.sqrt(self.inputs)
+        bound = 1 / np.sqrt(self.lags)
         return rng.uniform(-bound, bound, self.size).astype(np.float32)
+
+    def inputs(self, x: Tensor, signs: Tensor) -> list[Tensor]:
+        return [torch.cat([x, signs.expand(len(x), *signs.shape)], dim=2)]
 
     def __call__(self, params: Tensor, x: Tensor, signs: Tensor) -> Tensor:
         weight, bias = self._weights(params)
-        clock = signs.expand(len(x), *signs.shape)
-        return torch.tanh(torch.baddbmm(bias, torch.cat([x, clock], dim=2), weight))
-
-    def begin(self, params: Tensor, x: Tensor, signs: Tensor) -> None:
-        """It is small enough for torch."""
-        return
+        (x,) = self.inputs(x, signs)
+        return torch.tanh(torch.baddbmm(bias, x, weight))
 
     def tensors(self, params: Tensor) -> dict[str, Tensor]:
         weight, bias = self._weights(params.unsqueeze(0))
         return {"linear.weight": weight[0].T.contiguous(), "linear.bias": bias[0, 0]}
 
     def _weights(self, params: Tensor) -> tuple[Tensor, Tensor]:
-        split = self.inputs * self.width
-        return (
-            params[:, :split].view(-1, self.inputs, self.width),
-            params[:, split:].unsqueeze(1),
-        )
+        split = self.lags * self.width
+        return params[:, :split].view(-1, self.lags, self.width), params[:, split:].unsqueeze(1)
 
 
 ENCODERS: dict[str, Callable[[int, Branches, int], Encoder]] = {
@@ -133,19 +122,19 @@ ENCODERS: dict[str, Callable[[int, Branches, int], Encoder]] = {
 
 @dataclass(frozen=True)
 class Target:
-    """What the heads of a decoder are to say, 1, ..., H steps ahead."""
+    """The values that the heads of a decoder should predict, 1, ..., H steps ahead."""
 
     y: Tensor  # [client, row, H]
-    weight: Tensor  # of each in the prediction loss, [client, row, H]
-    clock: Tensor  # what a head reads beside r, the same for all clients, [row, H, column]
+    weight: Tensor  # of each value in the prediction loss, [client, row, H]
+    clock: Tensor  # calendar columns that a head reads besides r, for all clients, [row, H, column]
 
 
 class Network:
     """Encoder and decoder; the decoder is one fully connected layer from d_r to each step ahead.
 
-    A head's row is [weights of r | weights of the clock | bias]. Where the sample asks for the
-    change, windows are taken relative to their last value, and what a head says is added to
-    it: a shift of the level then shifts the forecast by as much.
+    A head's row is [weights of r | weights of the clock | bias]. If the sample's target is the
+    change, windows are relative to their last value and a head's output is added to it: a shift of
+    the level then shifts the forecast by as much.
     """
 
     def __init__(self, encoder: Encoder, sample: Sample) -> None:
@@ -171,20 +160,16 @@ class Network:
     def encode(self, parts: Mapping[str, Tensor], x: Tensor, clock: Tensor) -> Tensor:
         """r = en(delta; x): [client, row, d_r] of windows [client, row, lag].
 
-        Where there are more rows than the clock has, they are further views of the same steps.
+        If there are more rows than in the clock, they are further views of the same steps.
         """
-        return self.encoder(parts["encoder"], *self._seen(x, clock))
+        return self.encoder(parts["encoder"], *self.encoder_view(x, clock))
 
-    def begin(self, parts: Mapping[str, Tensor], x: Tensor, clock: Tensor) -> Encoding | None:
-        """The compiled encoder, ready to take these windows; None where there is none."""
-        return self.encoder.begin(parts["encoder"], *self._seen(x, clock))
-
-    def _seen(self, x: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
-        """What the encoder sees of the windows and of the clock."""
-        if self.sample.change:  # the encoder too sees changes only, so a level shifts nothing
+    def encoder_view(self, x: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
+        """What the encoder reads: windows [client, row, lag] and calendar signs [row, sign]."""
+        if self.sample.change:  # the encoder too sees only changes, so a level shifts nothing
             x = x - x[:, :, self.sample.newest, None]
         signs = clock[:, 0, self.sample.clock_width :]
-        if len(signs) < x.shape[1]:  # also where there are none: [row, 0] must fit the windows
+        if len(signs) < x.shape[1]:  # also without signs: [row, 0] must fit the windows
             signs = signs.repeat(x.shape[1] // len(signs), 1)
         return x, signs
 

@@ -1,49 +1,44 @@
-"""Adam and SGD for a group of stacked clients, each client on its own clock.
+"""Adam and SGD for stacked clients, each client with its own step count.
 
-The update of one client equals torch.optim's; an inactive client is left as it is and its step
-count does not advance, so a client that sat out a batch has the same state as if the batch had
-never been. Everything is updated in place, by a compiled kernel where there is one.
+One client's update equals torch.optim's. An inactive client keeps its parameters, its state and its
+step count, as if the batch had not been there. Everything is updated in place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fuels.errors import FuelsError
-from fuels.kernels.dispatch import kernels
-from fuels.kernels.stages import Stage, run
+from fuels.kernels.checks import check_adam, check_proximal, check_sgd
+from fuels.kernels.dispatch import has_twin
 
 _KERNELS = "fuels.kernels.optimiser"
 
 
 @dataclass(frozen=True)
 class Update:
-    """What is to be done for the gradient of a part, [client, P], contiguous.
+    """What to do with the gradient of a part; calling it does it.
 
-    As a stage, with kernels, it takes the clients one by one. A gradient that they share has room
-    for one client, [1, P].
+    `rule` is one of the functions below, or any other of (param, gradient, *settings).
     """
 
-    param: Tensor
-    plain: Callable[[Tensor], None]
-    stage: Callable[[Tensor, bool], Stage] | None  # (gradient, shared)
+    rule: Callable[..., None]
+    param: Tensor  # [client, P]
+    settings: tuple[Any, ...] = ()  # the rule's further arguments
 
     def __call__(self, gradient: Tensor) -> None:
-        """For all clients."""
-        if self.stage is None:
-            with torch.no_grad():
-                self.plain(gradient)
-        else:
-            run([self.stage(gradient, False)], len(self.param))
+        self.rule(self.param, gradient, *self.settings)
 
 
+@has_twin(_KERNELS, check_adam)
+@torch.no_grad()
 def adam(
     param: Tensor,
+    gradient: Tensor,
     m: Tensor,
     v: Tensor,
     step: Tensor,
@@ -52,133 +47,36 @@ def adam(
     beta1: float = 0.9,
     beta2: float = 0.999,
     eps: float = 1e-8,
-) -> Update:
-    """One Adam step of param [G, P]: moments m, v [G, P], step [G] int64, active [G] bool.
-
-    The step counts from here on, the parameters move by the update; until then the next step may
-    have begun.
-    """
-    _check("Adam", param, (m, v), active)
-    if step.shape != active.shape or step.dtype != torch.int64:
-        raise FuelsError(
-            f"Adam: step counts of shape {tuple(step.shape)} and type {step.dtype} do not fit; "
-            f"one int64 for each of the {param.shape[0]} clients is needed"
-        )
-    step += active
-    count = step.clone()
-
-    def plain(grad: Tensor) -> None:
-        _plain_adam(param, grad, m, v, count, active, lr, beta1, beta2, eps)
-
-    def stage(compiled: ModuleType, grad: Tensor, shared: bool) -> Stage:
-        return Stage(
-            compiled.adam, param, grad, m, v, param.shape[1], shared, count, active,
-            float(lr), beta1, beta2, eps,
-        )  # fmt: skip
-
-    return _update("Adam", plain, stage, param, m, v)
-
-
-def _plain_adam(
-    param: Tensor,
-    grad: Tensor,
-    m: Tensor,
-    v: Tensor,
-    step: Tensor,
-    active: Tensor,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
 ) -> None:
-    """The same in torch operators; step already counts this step."""
+    """One Adam step of param [G, P]: moments m, v [G, P], step [G] int64, active [G] bool."""
+    step += active
     on = active.unsqueeze(1)
     count = step.to(torch.float64).clamp(min=1.0)  # an inactive client may still be at step 0
     size = (lr / (1.0 - beta1**count)).to(param.dtype).unsqueeze(1)
     scale = (1.0 - beta2**count).rsqrt().to(param.dtype).unsqueeze(1)
-    m.copy_(torch.where(on, m + (1.0 - beta1) * (grad - m), m))
-    v.copy_(torch.where(on, beta2 * v + (1.0 - beta2) * grad * grad, v))
+    m.copy_(torch.where(on, m + (1.0 - beta1) * (gradient - m), m))
+    v.copy_(torch.where(on, beta2 * v + (1.0 - beta2) * gradient * gradient, v))
     param.copy_(torch.where(on, param - size * m / (v.sqrt() * scale + eps), param))
 
 
-def sgd(param: Tensor, buffer: Tensor, active: Tensor, lr: float, momentum: float = 0.0) -> Update:
-    """One SGD step of param [G, P]; buffer [G, P] holds the momentum and starts at zero."""
-    _check("SGD", param, (buffer,), active)
-
-    def plain(grad: Tensor) -> None:
-        on = active.unsqueeze(1)
-        buffer.copy_(torch.where(on, momentum * buffer + grad, buffer))
-        param.copy_(torch.where(on, param - lr * buffer, param))
-
-    def stage(compiled: ModuleType, grad: Tensor, shared: bool) -> Stage:
-        return Stage(
-            compiled.sgd,
-            param,
-            grad,
-            buffer,
-            param.shape[1],
-            shared,
-            active,
-            float(lr),
-            float(momentum),
-        )
-
-    return _update("SGD", plain, stage, param, buffer)
-
-
-def pull(param: Tensor, anchor: Tensor, weight: float) -> Update:
-    """Adds weight (param - anchor) to the gradient of param [G, P]; anchor [G, P] or [1, P]."""
-    own = len(anchor) > 1
-    fitting = anchor.shape == (len(param) if own else 1, param.shape[1])
-    if not fitting or not (anchor.is_contiguous() and param.is_contiguous()):
-        raise FuelsError(
-            f"pull: an anchor {tuple(anchor.shape)} does not fit parameters {tuple(param.shape)}"
-        )
-
-    def plain(grad: Tensor) -> None:
-        grad.add_(param - anchor, alpha=weight)
-
-    def stage(compiled: ModuleType, grad: Tensor, shared: bool) -> Stage:
-        size = param.shape[1]
-        return Stage(compiled.pull, param, grad, anchor, size, shared, own, float(weight))
-
-    return _update("pull", plain, stage, param, anchor)
-
-
-def _update(
-    name: str,
-    plain: Callable[[Tensor], None],
-    stage: Callable[[ModuleType, Tensor, bool], Stage],
+@has_twin(_KERNELS, check_sgd)
+@torch.no_grad()
+def sgd(
     param: Tensor,
-    *state: Tensor,
-) -> Update:
-    """plain, or stage where there are kernels for tensors like these."""
-    compiled = kernels(_KERNELS, param, *state)
-    if compiled is None:
-        return Update(param, plain, None)
-
-    def fitting(grad: Tensor, shared: bool) -> Stage:
-        """The kernel goes by addresses, so that sizes must be right."""
-        clients, size = param.shape
-        wanted = (1 if shared else clients, size)
-        if grad.shape != wanted or grad.dtype != param.dtype or not grad.is_contiguous():
-            raise FuelsError(
-                f"{name}: a gradient {tuple(grad.shape)} of type {grad.dtype} does not fit; "
-                f"{wanted} of {param.dtype}, one row after another, is needed"
-            )
-        return stage(compiled, grad, shared)
-
-    return Update(param, plain, fitting)
+    gradient: Tensor,
+    buffer: Tensor,
+    active: Tensor,
+    lr: float,
+    momentum: float = 0.0,
+) -> None:
+    """One SGD step of param [G, P]; buffer [G, P] holds the momentum and starts at zero."""
+    on = active.unsqueeze(1)
+    buffer.copy_(torch.where(on, momentum * buffer + gradient, buffer))
+    param.copy_(torch.where(on, param - lr * buffer, param))
 
 
-def _check(name: str, param: Tensor, others: tuple[Tensor, ...], active: Tensor) -> None:
-    """In place means in place: a tensor that had to be copied first would be lost."""
-    if param.dim() != 2 or any(other.shape != param.shape for other in others):
-        raise FuelsError(
-            f"{name}: parameters {tuple(param.shape)} and {[tuple(o.shape) for o in others]} "
-            "(state) do not fit; all must be [clients, numbers]"
-        )
-    if active.shape != param.shape[:1] or active.dtype != torch.bool:
-        raise FuelsError(f"{name}: active must hold one bool for each of {param.shape[0]} clients")
-    if not all(t.is_contiguous() for t in (param, *others, active)):
-        raise FuelsError(f"{name}: parameters and state must be contiguous to be updated in place")
+@has_twin(_KERNELS, check_proximal)
+@torch.no_grad()
+def proximal(param: Tensor, gradient: Tensor, anchor: Tensor, weight: float) -> None:
+    """Add the gradient of (weight / 2) ||param - anchor||^2; anchor is [G, P] or [1, P]."""
+    gradient.add_(param - anchor, alpha=weight)

@@ -1,1 +1,1 @@
-"""The paper's equations, in plain PyTorch: the reference."""
+"""The equations of the FUELS paper, in plain PyTorch and NumPy: the reference."""

@@ -1,1 +1,1 @@
-"""Groups of clients and their gradient steps."""
+"""Local training: groups of stacked clients and the gradient step."""

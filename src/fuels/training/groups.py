@@ -1,7 +1,7 @@
-"""Local training of a group of clients, stacked: the tools a method's client side is written with.
+"""Local training of a group of stacked clients: the tools for a method's client side.
 
-A group is some tens of clients at most; it goes through its local epochs in one thread. Every
-tensor has the client first, and no operation mixes clients, so each is trained as if it were alone.
+A group has some tens of clients at most and runs its local epochs in one thread. Every tensor has
+the client first, and no operation mixes clients, so each trains as it would in a group of one.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from fuels.model.network import Network, Parts
 from fuels.model.optimiser import Update, adam, sgd
 from fuels.randomness import AUGMENTATION, DOUBT, generator
 
-Slots = dict[str, dict[str, Tensor]]  # part: name of the optimiser's memory: [client, ...]
+Slots = dict[str, dict[str, Tensor]]  # part: name of the optimiser's state: [client, ...]
 
 
 class Optimiser:
-    """Adam or SGD over parts; a slot is its memory, which outlives the group where a part stays."""
+    """Adam or SGD. A slot is its state for a part, kept between rounds if the part stays."""
 
     def __init__(self, kind: str, learning_rate: float, momentum: float = 0.0) -> None:
         self.kind, self.learning_rate, self.momentum = kind, learning_rate, momentum
 
     def fresh(self, part: Tensor) -> dict[str, Tensor]:
-        """The memory of a part that starts anew."""
+        """The initial state for a part."""
         if self.kind == "sgd":
             return {"momentum": torch.zeros_like(part)}
         return {
@@ -39,13 +39,14 @@ class Optimiser:
         }
 
     def update(self, part: Tensor, slot: dict[str, Tensor], active: Tensor) -> Update:
-        """Begins a step of `part` [client, size]; clients that are not active will not move."""
+        """A step of `part` [client, size]; inactive clients will stay as they are."""
         if self.kind == "sgd":
-            return sgd(part, slot["momentum"], active, self.learning_rate, self.momentum)
-        return adam(part, slot["m"], slot["v"], slot["step"], active, self.learning_rate)
+            settings = (slot["momentum"], active, self.learning_rate, self.momentum)
+            return Update(sgd, part, settings)
+        return Update(adam, part, (slot["m"], slot["v"], slot["step"], active, self.learning_rate))
 
     def step(self, part: Tensor, gradient: Tensor, slot: dict[str, Tensor], active: Tensor) -> None:
-        """Move `part` [client, size] in place; clients that are not active stay as they are."""
+        """Take a step of `part` [client, size] in place."""
         self.update(part, slot, active)(gradient.contiguous())
 
 
@@ -53,14 +54,14 @@ class Optimiser:
 class Batch:
     """One period of every client of the group: row b is phase b."""
 
-    index: int  # position among the periods of the training part that can have samples
+    index: int  # position among the training periods that can have samples
     last_epoch: bool
     views: Tensor  # windows x [client, B, lag], with augmentation x' below them
-    clock: Tensor  # what the clock tells, [B, H, column], the same for all clients
+    clock: Tensor  # calendar columns, [B, H, column], the same for all clients
     y: Tensor  # values to predict, 1, ..., H steps ahead, [client, B, H]
-    weight: Tensor  # of each of them in the prediction loss, sums to 1, [client, B, H]
+    weight: Tensor  # of each value in the prediction loss, sums to 1, [client, B, H]
     row_weight: Tensor  # of each row in the contrastive losses, [client, B]
-    active: Tensor  # [client]: the client has something to learn from here
+    active: Tensor  # [client]: the client has a value to learn from
     complete: Tensor  # [client]: every row has a window
 
     @property
@@ -75,17 +76,17 @@ class GroupData:
         period, end = dataset.period, dataset.split.train
         target = dataset.target[clients, :end].reshape(len(clients), -1, period)
         window = dataset.window[clients, :end].reshape(len(clients), -1, period)
-        # The first periods only feed the windows. All others are gone through, whoever has values
-        # there, so that a client's batches do not depend on whom it is stacked with.
+        # The first periods only feed the windows. All others become batches, even where no client
+        # of the group has values, so a client's batches do not depend on the rest of its group.
         self.period, self.first = period, dataset.sample.reach_periods
         self.periods = range(self.first, end // period)
         first, last = self.first * period, end
-        # One step more than the targets: the temporal shift of the last sample needs it, and its
-        # newest value is still the last one of the training part.
+        # One step more than the targets, for the temporal shift of the last sample; its newest
+        # value is still in the training part.
         self.windows = torch.from_numpy(dataset.inputs(clients, first, last + 1)).to(device)
         self.y = torch.from_numpy(values_ahead(dataset, clients, first, last)).to(device)
         self.doubt = dataset.sample.doubt
-        self.clocks = [  # the right one and, where it is needed, the one wrong about free days
+        self.clocks = [  # the right one and, with doubt, the one wrong about free days
             torch.from_numpy(dataset.clock(first, last, wrong)).to(device)
             for wrong in ((False, True) if self.doubt else (False,))
         ]
@@ -93,7 +94,7 @@ class GroupData:
         if next_window.shape[1] < last - first:
             next_window = np.pad(next_window, ((0, 0), (0, 1)), constant_values=True)
         self.shiftable = torch.from_numpy(next_window.copy()).to(device)
-        # Period first, so that what belongs to one batch lies together: [period, client, ...].
+        # Period first, so that a batch is contiguous: [period, client, ...].
         ahead = targets_ahead(dataset, clients, 0, end)  # the first H is `target`
         heads = ahead.shape[2]
         weight = _row_weights(ahead.reshape(len(clients), -1, period * heads))
@@ -121,7 +122,7 @@ def targets_ahead(
     for h in range(1, dataset.sample.horizon):
         later = np.zeros_like(target)
         later[:, : max(steps - h, 0)] = observed[:, h:] & window[:, : max(steps - h, 0)]
-        masks.append(later)  # before `last` alone
+        masks.append(later)  # steps before `last` only
     return np.stack(masks, axis=-1)
 
 
@@ -136,7 +137,7 @@ def values_ahead(
 
 
 def _row_weights(mask: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """1 / (rows that count) where a row counts, [client, period, B]."""
+    """1 / (rows that count) for a row that counts, else 0, [client, period, B]."""
     count = mask.sum(axis=2, keepdims=True)
     weights: NDArray[np.float32] = (mask / np.maximum(count, 1)).astype(np.float32)
     return weights
@@ -162,7 +163,7 @@ class Group:
         self.slots = slots
         self.optimiser = optimiser
         self.seed, self.round, self.shift = seed, round_number, shift
-        self.installed: Parts = {}  # what the server gave in this round, [1, size]
+        self.installed: Parts = {}  # the server's parts of this round, [1, size]
         self.losses: dict[str, list[tuple[Tensor, Tensor]]] = {}
 
     @property
@@ -170,7 +171,7 @@ class Group:
         return self.data.y.device
 
     def install(self, parts: dict[str, NDArray[np.float32]]) -> None:
-        """Replace parts by the server's, [size] for all clients; their optimiser starts fresh."""
+        """Replace parts by the server's [size] and reset their optimiser state."""
         for name, value in parts.items():
             row = torch.from_numpy(np.ascontiguousarray(value)).to(self.device).unsqueeze(0)
             self.installed[name] = row
@@ -178,7 +179,7 @@ class Group:
             self.slots[name] = self.optimiser.fresh(self.parts[name])
 
     def batches(self, epochs: int, augment: bool = False) -> Iterator[Batch]:
-        """The periods of the training part in their order, `epochs` times; never shuffled."""
+        """The training periods in order, `epochs` times; never shuffled."""
         data = self.data
         for epoch in range(epochs):
             views = self._views(epoch, augment)
@@ -208,9 +209,9 @@ class Group:
         return torch.cat([x.view(by_period), shifted.view(by_period)], dim=2)
 
     def _clocks(self, epoch: int) -> list[Tensor]:
-        """The clock of each period, which is wrong about free days in a share of them.
+        """The clock of each period; in a share of them it is wrong about free days.
 
-        All clients live by the same clock, so the draw is one for all.
+        All clients have the same clock, so there is one draw for all.
         """
         data = self.data
         draws = generator(self.seed, DOUBT, self.round, epoch).random(len(data.periods))
@@ -219,7 +220,7 @@ class Group:
     def _mix(self, epoch: int) -> Tensor:
         """The share a ~ U(shift, 1) of x(k) in x'(k) = a x(k) + (1 - a) x(k+1), [client, step].
 
-        Where the window of the next step is not known, x' is x.
+        If the window of the next step is not known, x' is x.
         """
         steps = self.data.y.shape[1]
         draws = np.stack(
@@ -234,11 +235,11 @@ class Group:
         return torch.where(self.data.shiftable, mix, 1.0)
 
     def updates(self, names: Sequence[str], active: Tensor) -> dict[str, list[Update]]:
-        """Begins an optimiser step of the named parts; inactive clients will not move."""
+        """An optimiser step of the named parts; inactive clients will stay as they are."""
         return {n: [self.optimiser.update(self.parts[n], self.slots[n], active)] for n in names}
 
     def step(self, gradient: Parts, active: Tensor) -> None:
-        """One optimiser step of the parts that `gradient` names; inactive clients stay."""
+        """Take an optimiser step of the parts in `gradient`; inactive clients stay as they are."""
         for name, value in gradient.items():
             self.optimiser.step(self.parts[name], value, self.slots[name], active)
 
@@ -258,7 +259,7 @@ class Group:
 
 
 def leaves(parts: Parts, names: Sequence[str]) -> Parts:
-    """The parts, with the named ones set up to collect gradients."""
+    """The parts, the named ones as leaves of an autograd graph."""
     return {n: p.detach().requires_grad_(True) if n in names else p for n, p in parts.items()}
 
 

@@ -17,20 +17,20 @@ from fuels.kernels.dispatch import set_threads, use_kernels
 def set_up(engine: Engine) -> int:
     """Prepare this process for an engine; returns the number of worker threads.
 
-    Groups of clients are trained in parallel, one thread each, so every library underneath gets a
-    single thread: more would only fight over the same cores.
+    Groups of clients train in parallel, one thread each, so every library gets a single thread:
+    more would compete for the same cores.
     """
     check_engine(engine)
-    kind = engine.device.partition(":")[0]  # cuda:1 is the second of its kind
+    kind = engine.device.partition(":")[0]  # cuda:1 is the second GPU
     if kind not in ("cpu", "cuda"):
         raise FuelsError(f"engine.device is {engine.device}; it must be cpu or cuda")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise FuelsError(f"engine.device is {engine.device}, but none is available here: take cpu")
+        raise FuelsError(f"engine.device is {engine.device}, but this machine has none; use cpu")
     threads = engine.threads or available_cores()
     torch.set_num_threads(1)
     set_threads(threads)
     threadpool_limits(limits=1)
-    # Tensors on a GPU take the plain path by themselves; the server's work is on the CPU.
+    # Tensors on a GPU use the references; the server works on the CPU and keeps its kernels.
     chosen = "auto" if kind == "cuda" and engine.kernels == "fused" else engine.kernels
     use_kernels(chosen, "engine.kernels")
     return threads

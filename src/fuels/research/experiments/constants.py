@@ -59,11 +59,11 @@ class Frozen(Group):
         self.norms.append((squares, active))
 
         def keep(name: str) -> Update:
-            def add(gradient: Tensor) -> None:
+            def add(param: Tensor, gradient: Tensor) -> None:
                 self.sums[name] += gradient * active.unsqueeze(1)
                 squares.add_(gradient.square().sum(1))
 
-            return Update(self.parts[name], add, None)
+            return Update(add, self.parts[name])
 
         return {name: [keep(name)] for name in names}
 
