@@ -177,7 +177,7 @@ def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings, time:
         refused.load(before["refused"])
         transport.count(before["counters"])
     # Models that are judged after training are the sites' own: they need nothing more for them.
-    own = method.evaluated == "after training"
+    own = not method.evaluate_after_aggregation
     download = Download() if own else loop.final_download()
     best = 0 if loop.best_download is None else loop.best_round
     unconfirmed = sorted(transport.finish(loop.round, waiting & post.allowed(), download, best))
