@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fuels.data.loading import load_dataset
 from fuels.errors import FuelsError
 from fuels.evaluation.evaluate import test_part, truth_of
 from fuels.experts.ensemble import begin
 from fuels.experts.history import history_of
+from fuels.runs.build import load_dataset
 from fuels.storage.models import load_models
 from fuels.storage.run_folder import RunFolder
 

@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 
 from fuels.config import Engine, Settings, check_engine, merge
-from fuels.data.loading import load_dataset
 from fuels.errors import FuelsError
 from fuels.federation.loop import Loop
 from fuels.federation.ray import RayTransport, connect, look_for, split_clients
 from fuels.methods.fuels import Fuels
-from fuels.runs.build import Job, build, make_method
+from fuels.runs.build import Job, build, load_dataset, make_method
 from fuels.runs.run import run, warm_start
+from fuels.runs.settings import resolve
 from fuels.storage.run_folder import RunFolder
 from helpers.panels import make_panel
 
@@ -104,7 +104,7 @@ def actors(
     """Two sites of FUELS, which take seconds to start, and their first state."""
     settings = settings_of()
     dataset = load_dataset(settings, PANEL)
-    method = make_method(settings, dataset)
+    method = make_method(resolve(settings), dataset)
     scripted = Scripted(method.options, method.facts)
     scripted.folder = tmp_path_factory.mktemp("script")
     transport = RayTransport(dataset, scripted, RAY, threads=1, keep="best")
@@ -118,7 +118,7 @@ def job(actors: tuple[RayTransport, dict[str, Any]], request: pytest.FixtureRequ
     transport, first = actors
     transport.load(first)
     settings = settings_of(**getattr(request, "param", {}))
-    loop = Loop(transport.method, transport, settings.training, settings.seed)
+    loop = Loop(transport.method, transport, resolve(settings).training, settings.seed)
     return Job(settings, transport.dataset, transport.method, transport, loop)
 
 

@@ -160,6 +160,7 @@ def compare_command(
         }
     )
     from fuels.research.study.options import check_options, options_for
+    from fuels.runs.settings import resolve
 
     own, others = divide(settings_ or [])
     refuse_own(others, {"seed": "--seeds", "method": "--methods", "engine.": "--threads"})
@@ -169,7 +170,10 @@ def compare_command(
     engine = Engine(threads=threads or 0)
     check_options(own, names)
     wanted = [
-        [replace(settings, method=name, seed=n, options=options_for(name, own)) for n in numbers]
+        [
+            resolve(replace(settings, method=name, seed=n, options=options_for(name, own)))
+            for n in numbers
+        ]
         for name in names
     ]
     with going_on("fuels compare"):

@@ -10,13 +10,14 @@ import typer
 
 from fuels.cli import options as opt
 from fuels.cli.settings import assemble, check_options, given, source_name
-from fuels.config import ENGINES, PRESETS, SCALES, Engine, Settings, merge_engine
+from fuels.config import ENGINES, PRESETS, SCALES, Engine, merge_engine
 from fuels.errors import FuelsError, InterruptedRunError
 from fuels.methods.registry import METHODS
 
 if TYPE_CHECKING:
     from fuels.federation.loop import Loop
     from fuels.report.display import Progress
+    from fuels.runs.settings import ResolvedSettings
     from fuels.storage.run_folder import RunFolder
 
 METHOD, OUTPUT, COMPUTE = "Method and training", "Results", opt.COMPUTE
@@ -228,6 +229,7 @@ def run_command(
 
     Example: fuels run --data traffic.csv --clients 50 --rounds 80 --out first
     """
+    from fuels.runs.settings import resolve
     from fuels.storage.run_folder import RunFolder, free_folder
 
     changes: dict[str, Any] = {
@@ -280,11 +282,11 @@ def run_command(
         name = f"{settings.method}-{source_name(settings)}-seed{settings.seed}"
         folder = RunFolder(out or free_folder(Path("runs"), name))
     engine = merge_engine(engine, compute, "command line")
-    train(settings, engine, folder, notes, resume is not None, json_, plots, profile)
+    train(resolve(settings), engine, folder, notes, resume is not None, json_, plots, profile)
 
 
 def train(
-    settings: Settings,
+    settings: ResolvedSettings,
     engine: Engine,
     folder: RunFolder,
     notes: list[str],
@@ -296,13 +298,11 @@ def train(
     """Run with the display, then print the results."""
     from rich.console import Console
 
-    from fuels.methods.registry import complete
     from fuels.report.display import progress, working
     from fuels.report.tables import print_outcome, print_profile
     from fuels.report.terminal import say
     from fuels.runs.run import run
 
-    settings = complete(settings)  # so that config.toml shows every number that was used
     console = Console(stderr=True)
 
     def watch(loop: Loop) -> Progress:
