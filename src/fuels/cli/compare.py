@@ -66,6 +66,7 @@ Records = Annotated[
 ]
 
 
+@opt.with_read_options()
 def compare_command(
     methods: Annotated[
         str,
@@ -85,18 +86,7 @@ def compare_command(
         ),
     ] = None,
     clients: opt.Clients = None,
-    ids: opt.Ids = None,
-    resample: opt.Resample = None,
-    how: opt.How = None,
-    start: opt.From = None,
-    end: opt.To = None,
-    client_column: opt.ClientColumn = None,
-    time_column: opt.TimeColumn = None,
-    value_column: opt.ValueColumn = None,
-    timezone: opt.Timezone = None,
-    missing: opt.Missing = None,
-    activity: opt.Activity = None,
-    coordinates: opt.Coordinates = None,
+    read: opt.ReadOptions = opt.ReadOptions(),  # noqa: B008
     period: opt.Period = None,
     split: opt.Split = None,
     rounds: Rounds = None,
@@ -142,18 +132,7 @@ def compare_command(
             "data": {
                 "source": data,
                 "clients": clients,
-                "ids": opt.parse_ids(ids),
-                "resample": resample,
-                "how": how,
-                "start": start,
-                "end": end,
-                "client_column": client_column,
-                "time_column": time_column,
-                "value_column": value_column,
-                "timezone": timezone,
-                "missing": missing,
-                "activity": activity,
-                "coordinates": coordinates,
+                **read.changes(),
             },
             "windows": {"period": period, "split": split},
             "training": {"rounds": rounds},

@@ -19,6 +19,7 @@ from fuels.errors import FuelsError
 PATIENCE = 10.0  # seconds between lines where there is no terminal to draw on
 
 
+@opt.with_read_options("coordinates")
 def forecast_command(
     run: Annotated[
         Path,
@@ -49,17 +50,7 @@ def forecast_command(
             metavar="FILE", help="Write the forecasts here, as .parquet or .csv, and print none."
         ),
     ] = None,
-    ids: opt.Ids = None,
-    resample: opt.Resample = None,
-    how: opt.How = None,
-    start: opt.From = None,
-    end: opt.To = None,
-    client_column: opt.ClientColumn = None,
-    time_column: opt.TimeColumn = None,
-    value_column: opt.ValueColumn = None,
-    timezone: opt.Timezone = None,
-    missing: opt.Missing = None,
-    activity: opt.Activity = None,
+    read: opt.ReadOptions = opt.ReadOptions(),  # noqa: B008
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the output file if it exists.")
     ] = False,
@@ -102,17 +93,7 @@ def forecast_command(
         )
     given: dict[str, Any] = {
         "source": None if data is None else str(data),
-        "ids": opt.parse_ids(ids),
-        "resample": resample,
-        "how": how,
-        "start": start,
-        "end": end,
-        "client_column": client_column,
-        "time_column": time_column,
-        "value_column": value_column,
-        "timezone": timezone,
-        "missing": missing,
-        "activity": activity,
+        **read.changes(),
     }
     changes = {key: value for key, value in given.items() if value is not None}
     if data is not None:  # new data come as they are: the run's span and clients do not limit them
@@ -125,14 +106,14 @@ def forecast_command(
     panel = load_panel(replace(settings, data=replace(base, **changes)))
     with counting(horizon) as done:
         result, notes = finished.forecast(
-            panel, horizon, new=data is not None, done=done, some=ids is not None
+            panel, horizon, new=data is not None, done=done, some=read.ids is not None
         )
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     strangers, silent = result.unknown, set(models.ids) - set(result.ids)
     if data is not None and strangers:
         typer.echo(f"note: no model for {listed(strangers)} of the data", err=True)
-    if data is not None and ids is None and silent:
+    if data is not None and read.ids is None and silent:
         absent = f"no data for the models of {listed(sorted(silent))}"
         typer.echo(f"note: {absent}: no forecast for them, and nothing learned", err=True)
     table = forecast_table(result)

@@ -1,7 +1,7 @@
-"""Options that several commands share: how a panel is read, what completes, what errors call them.
+"""Options that several commands share, their shell completion, and their names in messages.
 
-A command takes the annotated types below as parameters and hands them to `ReadOptions`, so that an
-option has one name and one help text wherever it appears.
+Each option is defined once, with its name and help text. `with_read_options` gives a command all
+options that say how a file is read.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -195,20 +196,24 @@ Coordinates = Annotated[
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How to read a panel, as given on the command line."""
+    """How to read a panel; `with_read_options` adds these options to a command."""
 
-    client_column: str | None = None
-    time_column: str | None = None
-    value_column: str | None = None
-    ids: str | None = None
-    resample: str | None = None
-    how: str | None = None
-    start: str | None = None
-    end: str | None = None
-    timezone: str | None = None
-    missing: str | None = None
-    activity: str | None = None
-    coordinates: Path | None = None
+    ids: Ids = None
+    resample: Resample = None
+    how: How = None
+    start: From = None
+    end: To = None
+    client_column: ClientColumn = None
+    time_column: TimeColumn = None
+    value_column: ValueColumn = None
+    timezone: Timezone = None
+    missing: Missing = None
+    activity: Activity = None
+    coordinates: Coordinates = None
+
+    def changes(self) -> dict[str, Any]:
+        """The options as changes of the `data` section; None: not given."""
+        return {**vars(self), "ids": parse_ids(self.ids)}
 
     def read(self, path: Path, progress: Progress | None = None) -> Panel:
         """The panel at `path`, as the options want it."""
@@ -246,6 +251,35 @@ class ReadOptions:
         )
         shape.check()
         return shape
+
+
+def with_read_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace a command's parameter `read: ReadOptions` by one option per field.
+
+    `without` names fields that make no sense for the command.
+    """
+    hints = get_type_hints(ReadOptions, include_extras=True)
+    shared = {
+        name: Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+        for name, hint in hints.items()
+        if name not in without
+    }
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def with_options(**given: Any) -> None:
+            read = ReadOptions(**{name: given.pop(name) for name in shared})
+            command(**given, read=read)
+
+        parameters: list[Parameter] = []
+        for name, own in signature(command, eval_str=True).parameters.items():
+            kept = own.replace(kind=Parameter.KEYWORD_ONLY)
+            parameters += shared.values() if name == "read" else [kept]
+        with_options.__doc__, with_options.__name__ = command.__doc__, command.__name__
+        with_options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        with_options.__annotations__ = {each.name: each.annotation for each in parameters}
+        return with_options
+
+    return decorate
 
 
 def parse_ids(text: str | None) -> tuple[str, ...] | None:

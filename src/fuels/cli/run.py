@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 METHOD, OUTPUT, COMPUTE = "Method and training", "Results", opt.COMPUTE
 
 
+@opt.with_read_options()
 def run_command(
     data: Annotated[
         str | None,
@@ -35,18 +36,7 @@ def run_command(
         ),
     ] = None,
     clients: opt.Clients = None,
-    ids: opt.Ids = None,
-    resample: opt.Resample = None,
-    how: opt.How = None,
-    start: opt.From = None,
-    end: opt.To = None,
-    client_column: opt.ClientColumn = None,
-    time_column: opt.TimeColumn = None,
-    value_column: opt.ValueColumn = None,
-    timezone: opt.Timezone = None,
-    missing: opt.Missing = None,
-    activity: opt.Activity = None,
-    coordinates: opt.Coordinates = None,
+    read: opt.ReadOptions = opt.ReadOptions(),  # noqa: B008
     period: opt.Period = None,
     split: opt.Split = None,
     method: Annotated[
@@ -238,18 +228,7 @@ def run_command(
         "data": {
             "source": data,
             "clients": clients,
-            "ids": opt.parse_ids(ids),
-            "resample": resample,
-            "how": how,
-            "start": start,
-            "end": end,
-            "client_column": client_column,
-            "time_column": time_column,
-            "value_column": value_column,
-            "timezone": timezone,
-            "missing": missing,
-            "activity": activity,
-            "coordinates": coordinates,
+            **read.changes(),
         },
         "windows": {"period": period, "split": split, "horizon": horizon, "holidays": holidays},
         "training": {
