@@ -28,7 +28,7 @@ Seeds = Annotated[
     str | None,
     typer.Option(
         metavar="0,1,2",
-        help="Seeds between commas; each is one run of every method.",
+        help="Comma-separated seeds; every method runs once per seed.",
         rich_help_panel=METHODS,
     ),
 ]
@@ -38,7 +38,7 @@ Changes = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Any other setting by its name in config.toml, e.g. model.hidden=64; options.tau=0.05"
-        " concerns the methods that have it. May be given several times.",
+        " applies to the methods that have it. Can be repeated.",
         rich_help_panel=METHODS,
     ),
 ]
@@ -51,7 +51,7 @@ Runs = Annotated[
     typer.Option(
         "--store",
         metavar="DIR",
-        help="Where finished runs are kept and looked for. Without it: runs/store.",
+        help="Folder of finished runs, which are reused. Default: runs/store.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -72,7 +72,7 @@ def compare_command(
         str,
         typer.Option(
             metavar="all|A,B,...",
-            help="Methods between commas, or all.",
+            help="Comma-separated methods, or all.",
             rich_help_panel=METHODS,
         ),
     ] = "all",
@@ -80,8 +80,7 @@ def compare_command(
         str | None,
         typer.Option(
             metavar="PATH|synthetic:NAME",
-            help="A file, or synthetic:net, synthetic:call, synthetic:sms. Without it:"
-            " synthetic:net.",
+            help="A file, or synthetic:net, synthetic:call, synthetic:sms. Default: synthetic:net.",
             rich_help_panel=opt.DATA,
         ),
     ] = None,
@@ -96,8 +95,8 @@ def compare_command(
         typer.Option(
             metavar="|".join(SCALES),
             autocompletion=opt.complete(SCALES),
-            help="quick (24 clients, 30 rounds) or paper (100 clients, 200 rounds). Without data:"
-            " quick.",
+            help="quick (24 clients, 30 rounds) or paper (100 clients, 200 rounds). Default without"
+            " --data: quick.",
             rich_help_panel=METHODS,
         ),
     ] = None,
@@ -106,7 +105,7 @@ def compare_command(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder for compare.md, .csv and .json. Without it: runs/compare/DATA.",
+            help="Folder for compare.md, .csv and .json. Default: runs/compare/DATA.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -114,7 +113,9 @@ def compare_command(
     records: Records = None,
     json_: Annotated[
         bool,
-        typer.Option("--json", help="Print compare.json instead.", rich_help_panel=OUTPUT),
+        typer.Option(
+            "--json", help="Print compare.json instead of the table.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     threads: opt.Threads = None,
 ) -> None:

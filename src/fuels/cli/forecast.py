@@ -32,22 +32,23 @@ def forecast_command(
     data: Annotated[
         Path | None,
         typer.Option(
-            metavar="PATH", help="File with the newest values. Without it: the data of the run."
+            metavar="PATH", help="File with the newest values. Default: the data of the run."
         ),
     ] = None,
     horizon: Annotated[
         int,
         typer.Option(
             metavar="STEPS",
-            help="How many steps ahead. Beyond those that the run was trained for, a forecast is"
-            " made from the forecasts before it.",
+            help="Steps ahead. Beyond the horizon that the run was trained for, forecasts are"
+            " computed recursively.",
             min=1,
         ),
     ] = 1,
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Write the forecasts here, as .parquet or .csv, and print none."
+            metavar="FILE",
+            help="Write the forecasts to this .parquet or .csv file instead of printing them.",
         ),
     ] = None,
     read: opt.ReadOptions = opt.ReadOptions(),  # noqa: B008
@@ -57,7 +58,7 @@ def forecast_command(
     forget: Annotated[
         bool,
         typer.Option(
-            "--forget", help="Forget what the data of earlier forecasts have taught the mixture."
+            "--forget", help="Discard what the mixture learned from the data of earlier forecasts."
         ),
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,

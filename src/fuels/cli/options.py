@@ -57,8 +57,7 @@ Clients = Annotated[
     typer.Option(
         metavar="N|all",
         parser=count("--clients"),
-        help="Draw this many clients at random, by the seed. Without it: all of them, or as many as"
-        " --scale says.",
+        help="Number of clients to draw at random. Default: all, or the value of --scale.",
         rich_help_panel=DATA,
     ),
 ]
@@ -67,7 +66,7 @@ Threads = Annotated[
     typer.Option(
         metavar="N|all",
         parser=count("--threads"),
-        help="Worker threads. Without it: all cores this process may use.",
+        help="Worker threads. Default: all cores available to this process.",
         rich_help_panel=COMPUTE,
     ),
 ]
@@ -75,7 +74,7 @@ Period = Annotated[
     int | None,
     typer.Option(
         metavar="STEPS",
-        help="Steps in a period, such as 24 for hourly data (the default).",
+        help="Steps per period, such as 24 for hourly data. Default: 24.",
         rich_help_panel=DATA,
     ),
 ]
@@ -83,8 +82,8 @@ Split = Annotated[
     str | None,
     typer.Option(
         metavar="TRAIN/VAL/TEST",
-        help="Whole periods for training, validation and test, such as 40/11/11. Without it: in"
-        " this proportion.",
+        help="Periods for training, validation and test, such as 40/11/11. Default: these"
+        " proportions.",
         rich_help_panel=DATA,
     ),
 ]
@@ -92,7 +91,7 @@ Ids = Annotated[
     str | None,
     typer.Option(
         metavar="A,B,...|@FILE",
-        help="Keep only these clients: ids between commas, or @FILE with one id a line.",
+        help="Use only these clients: comma-separated ids, or @FILE with one id per line.",
         rich_help_panel=DATA,
     ),
 ]
@@ -100,7 +99,7 @@ Resample = Annotated[
     str | None,
     typer.Option(
         metavar="STEP",
-        help="Bring the data to a coarser step, such as 15min, 1h or 1d; needs --how.",
+        help="Aggregate the data to a coarser step, such as 15min, 1h or 1d; needs --how.",
         rich_help_panel=DATA,
     ),
 ]
@@ -109,7 +108,7 @@ How = Annotated[
     typer.Option(
         metavar="sum|mean",
         autocompletion=complete(("sum", "mean")),
-        help="Resample by sum (counts, volumes) or by mean (speeds, levels).",
+        help="Aggregate by sum (counts, volumes) or mean (speeds, levels).",
         rich_help_panel=DATA,
     ),
 ]
@@ -118,7 +117,7 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="TIME",
-        help="Start here: a date, or a local time such as 2013-11-01T06:00.",
+        help="First time to use: a date, or a local time such as 2013-11-01T06:00.",
         rich_help_panel=DATA,
     ),
 ]
@@ -127,7 +126,7 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="TIME",
-        help="Stop here: a date is included as a whole, a time of day is not.",
+        help="End of the data: a date includes the whole day; a time is excluded.",
         rich_help_panel=DATA,
     ),
 ]
@@ -135,8 +134,7 @@ ClientColumn = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Column with the client's id. Usual names (client, unique_id, cell_id, ...) are found"
-        " without it.",
+        help="Column with the client id. Default: a usual name (client, unique_id, cell_id, ...).",
         rich_help_panel=DATA,
     ),
 ]
@@ -144,7 +142,7 @@ TimeColumn = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Column with the time. Usual names (time, ds, timestamp, ...) are found without it.",
+        help="Column with the time. Default: a usual name (time, ds, timestamp, ...).",
         rich_help_panel=DATA,
     ),
 ]
@@ -152,7 +150,7 @@ ValueColumn = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Column with the value. Usual names (value, y) are found without it.",
+        help="Column with the value. Default: a usual name (value, y).",
         rich_help_panel=DATA,
     ),
 ]
@@ -161,8 +159,8 @@ Timezone = Annotated[
     typer.Option(
         metavar="ZONE",
         autocompletion=_zones,
-        help="Zone of times that do not say theirs, such as Europe/Rome; changes of daylight saving"
-        " are then resolved.",
+        help="Time zone of times without one, such as Europe/Rome; daylight saving time is taken"
+        " into account.",
         rich_help_panel=DATA,
     ),
 ]
@@ -170,8 +168,7 @@ Missing = Annotated[
     str | None,
     typer.Option(
         metavar="NUMBER",
-        help="Number that stands for a missing value, such as 0 in METR-LA; none for no such"
-        " number.",
+        help="Number that marks a missing value, such as 0 in METR-LA; none: no number does.",
         rich_help_panel=DATA,
     ),
 ]
@@ -180,7 +177,7 @@ Activity = Annotated[
     typer.Option(
         metavar="net|sms|call",
         autocompletion=complete(ACTIVITIES),
-        help="Activity to take from raw Telecom Italia records. Without it: net.",
+        help="Activity to read from raw Telecom Italia records. Default: net.",
         rich_help_panel=DATA,
     ),
 ]

@@ -30,8 +30,8 @@ def run_command(
         typer.Option(
             metavar="PATH|synthetic:NAME",
             help="A CSV, Parquet, npz or HDF5 file, raw Telecom Italia records (a file or a folder"
-            " of them), or embedded data: synthetic:net, synthetic:sms, synthetic:call. Without it:"
-            " synthetic:net.",
+            " of them), or built-in synthetic data: synthetic:net, synthetic:sms, synthetic:call."
+            " Default: synthetic:net.",
             rich_help_panel=opt.DATA,
         ),
     ] = None,
@@ -43,7 +43,7 @@ def run_command(
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"Method to train: {', '.join(METHODS)}. Without it: fuels.",
+            help=f"Method to train: {', '.join(METHODS)}. Default: fuels.",
             autocompletion=opt.complete(METHODS),
             rich_help_panel=METHOD,
         ),
@@ -52,8 +52,8 @@ def run_command(
         str | None,
         typer.Option(
             metavar="|".join(PRESETS),
-            help="Where the settings start: best (richer inputs, a mixture of local experts,"
-            " intervals) or paper (every setting of the paper). Without it: best.",
+            help="Base settings: best (richer inputs, a mixture of local experts, intervals) or"
+            " paper (the settings of the paper). Default: best.",
             autocompletion=opt.complete(PRESETS),
             rich_help_panel=METHOD,
         ),
@@ -62,7 +62,7 @@ def run_command(
         int | None,
         typer.Option(
             metavar="STEPS",
-            help="Steps ahead, each with a head of its own. Without it: 1.",
+            help="Steps ahead to forecast, each with its own output head. Default: 1.",
             rich_help_panel=METHOD,
         ),
     ] = None,
@@ -70,8 +70,8 @@ def run_command(
         str | None,
         typer.Option(
             metavar="DATES|COUNTRY",
-            help="Free days besides weekends: dates between commas, or a country such as IT"
-            " (needs the extra calendar).",
+            help="Public holidays: comma-separated dates, or a country code such as IT (needs"
+            " the extra calendar).",
             rich_help_panel=METHOD,
         ),
     ] = None,
@@ -79,9 +79,9 @@ def run_command(
         str | None,
         typer.Option(
             metavar="|".join(SCALES),
-            help="How much to compute: quick (24 clients, 30 rounds) or paper (100 clients, 200"
-            " rounds). Without it: quick on the embedded data; on your own all clients, and as many"
-            " rounds as the preset has.",
+            help="Size of the run: quick (24 clients, 30 rounds) or paper (100 clients, 200"
+            " rounds). Default: quick on the synthetic data; on your own data all clients and the"
+            " preset's rounds.",
             autocompletion=opt.complete(SCALES),
             rich_help_panel=METHOD,
         ),
@@ -90,8 +90,8 @@ def run_command(
         int | None,
         typer.Option(
             metavar="N",
-            help="Training rounds. Without it: 40 with preset best, 200 with paper, or as many as"
-            " --scale says.",
+            help="Training rounds. Default: 40 with preset best, 200 with paper, or the value of"
+            " --scale.",
             rich_help_panel=METHOD,
         ),
     ] = None,
@@ -99,7 +99,7 @@ def run_command(
         int | None,
         typer.Option(
             metavar="N",
-            help="Same seed, same result: everything random follows from it. Without it: 0.",
+            help="Random seed; the same seed gives the same result. Default: 0.",
             rich_help_panel=METHOD,
         ),
     ] = None,
@@ -107,8 +107,8 @@ def run_command(
         str | None,
         typer.Option(
             metavar="best|last",
-            help="Model kept per client: the best on the validation part, or the last. Without it:"
-            " best.",
+            help="Model to keep per client: the best on the validation part, or the last."
+            " Default: best.",
             autocompletion=opt.complete(("best", "last")),
             rich_help_panel=METHOD,
         ),
@@ -117,15 +117,15 @@ def run_command(
         int | None,
         typer.Option(
             metavar="N",
-            help="Stop after this many rounds without a better validation error. Without it: all"
-            " rounds are trained.",
+            help="Stop after this many rounds without a better validation error. Default: train"
+            " all rounds.",
             rich_help_panel=METHOD,
         ),
     ] = None,
     warm_start: Annotated[
         Path | None,
         typer.Option(
-            metavar="RUN", help="Start from the models of this run folder.", rich_help_panel=METHOD
+            metavar="RUN", help="Start from the models in this run folder.", rich_help_panel=METHOD
         ),
     ] = None,
     settings_: Annotated[
@@ -134,7 +134,7 @@ def run_command(
             "--set",
             metavar="KEY=VALUE",
             help="Any other setting by its name in config.toml, e.g. options.tau=0.05 or"
-            " model.hidden=64. May be given several times.",
+            " model.hidden=64. Can be repeated.",
             rich_help_panel=METHOD,
         ),
     ] = None,
@@ -142,7 +142,7 @@ def run_command(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder for the results, new or empty. Without it: a new one in runs/.",
+            help="Results folder, new or empty. Default: a new one in runs/.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -150,7 +150,8 @@ def run_command(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Settings from the config.toml of a run, for example; other options change them.",
+            help="Read the settings from a file such as a run's config.toml; other options"
+            " override it.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -168,7 +169,7 @@ def run_command(
             "--json", help="Print summary.json instead of tables.", rich_help_panel=OUTPUT
         ),
     ] = False,
-    plots: Annotated[bool, typer.Option(help="Draw the pictures.", rich_help_panel=OUTPUT)] = True,
+    plots: Annotated[bool, typer.Option(help="Draw plots.", rich_help_panel=OUTPUT)] = True,
     profile: Annotated[
         bool,
         typer.Option("--profile", help="Show where the time went.", rich_help_panel=COMPUTE),
@@ -178,7 +179,7 @@ def run_command(
         str | None,
         typer.Option(
             metavar="cpu|cuda",
-            help="Where to compute. Without it: cpu.",
+            help="Device to compute on. Default: cpu.",
             autocompletion=opt.complete(("cpu", "cuda")),
             rich_help_panel=COMPUTE,
         ),
@@ -188,8 +189,7 @@ def run_command(
         typer.Option(
             "--engine",
             metavar="|".join(ENGINES),
-            help="local (one site in this process) or ray (sites as Ray actors). Without it:"
-            " local.",
+            help="local (one site in this process) or ray (sites as Ray actors). Default: local.",
             autocompletion=opt.complete(ENGINES),
             rich_help_panel=COMPUTE,
         ),
@@ -198,7 +198,7 @@ def run_command(
         int | None,
         typer.Option(
             metavar="N",
-            help="Sites of --engine ray; they share clients and threads.",
+            help="Number of sites with --engine ray; they share the clients and threads.",
             rich_help_panel=COMPUTE,
         ),
     ] = None,
@@ -206,16 +206,16 @@ def run_command(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Ray cluster to use. Without it Ray is started on this machine and ended after.",
+            help="Ray cluster to use. Default: start Ray on this machine and stop it afterwards.",
             rich_help_panel=COMPUTE,
         ),
     ] = None,
 ) -> None:
     """Train personal forecasters and compare them with simple references.
 
-    Without options it trains FUELS on an embedded, synthetic federation in a minute or two.
-    Everything a run leaves lies in one folder: forecasts, models, figures, pictures, and the config
-    that reproduces it. An interrupted run goes on with --resume.
+    Without options it trains FUELS on built-in synthetic data in a minute or two. A run writes
+    everything to one folder: forecasts, models, scores, plots, and the config that reproduces it.
+    Continue an interrupted run with --resume.
 
     Example: fuels run --data traffic.csv --clients 50 --rounds 80 --out first
     """
