@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from fuels.config import Settings, merge
-from fuels.data.loading import load_dataset
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.evaluation.references import references
 from fuels.experts.history import Floats, History, fill_from_earlier, history_of
+from fuels.runs.build import load_dataset
 
 COUNT_CLIENTS, COUNT_DAYS = 16, 62  # of the made-up counts
 COUNT_SEEDS, COUNT_CHOICE = (1, 2, 3, 4, 5, 6), (11, 12, 13, 14, 15, 16)  # shown; chosen on

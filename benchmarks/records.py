@@ -27,7 +27,8 @@ from fuels.data.loading import SYNTHETIC
 from fuels.errors import FuelsError
 from fuels.research.study.archive import is_archive, pack, read_archive
 from fuels.research.study.record import Record
-from fuels.research.study.store import Store, ensure_run, run_key, spelt_out
+from fuels.research.study.store import Store, ensure_run, run_key
+from fuels.runs.settings import resolve
 
 LIMIT = 1e-3
 
@@ -44,7 +45,7 @@ def settings_of(record: Record, folder: Path) -> Settings:
 
 def compare(record: Record, folder: Path, store: Store) -> tuple[float, str]:
     """(difference of the mean MSE, a line of the table) of a run trained again."""
-    settings = spelt_out(settings_of(record, folder))
+    settings = resolve(settings_of(record, folder))
     if run_key(settings, store.dataset(settings)) != record.key:
         raise FuelsError(f"{record.name}: the data or the default settings have changed")
     again = ensure_run(settings, Engine(), store).record

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fuels.data.loading import load_dataset
 from fuels.errors import FuelsError
 from fuels.evaluation.evaluate import restricted_to_test, targets_in_test
 from fuels.experts.ensemble import new_ensemble
 from fuels.experts.history import history_of
+from fuels.runs.build import load_dataset
 from fuels.storage.models import load_models
 from fuels.storage.run_folder import RunFolder
 

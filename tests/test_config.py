@@ -19,12 +19,13 @@ from fuels.config import (
 )
 from fuels.data.sample import sample_of
 from fuels.errors import FuelsError
-from fuels.methods.registry import complete, method_options
+from fuels.methods.registry import method_options
+from fuels.runs.settings import resolve
 
 
 def test_the_paper_stands_in_the_defaults() -> None:
     """Appendix D.1 of the paper."""
-    settings = complete(Settings())
+    settings = resolve(Settings())
     assert (settings.windows.period, settings.windows.closeness, settings.windows.periodicity) == (
         24,
         3,

@@ -12,7 +12,7 @@ import math
 import tomllib
 import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -345,14 +345,20 @@ def newcomer_share(text: str) -> tuple[float, int]:
 
 
 def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
-    """Plain nested values, as they stand in config.toml."""
-    result = asdict(settings)
-    result["data"]["ids"] = list(settings.data.ids)
-    for section, name in (("windows", "calendar"), ("windows", "holidays"), ("mixture", "levels")):
-        result[section][name] = list(result[section][name])
+    """Plain nested values, as in config.toml."""
+    sections = {field.name: getattr(settings, field.name) for field in fields(Settings)}
     if engine is not None:
-        result["engine"] = asdict(engine)
-    return result
+        sections["engine"] = engine
+    return {name: _plain(value) for name, value in sections.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A section as a dict, a tuple as a list."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def write_toml(path: Path, settings: Settings, engine: Engine) -> None:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from fuels.config import Settings, merge
 from fuels.data.calendar import Calendar, country_holidays, listed_holidays
-from fuels.data.loading import load_dataset
 from fuels.errors import FuelsError
 from fuels.experts.history import History, fill_from_earlier, make_history
 from fuels.experts.horizon import first_out_of_sample, fit_horizon
@@ -20,6 +19,7 @@ from fuels.experts.linear import change_of_period, drift, season_lag, week_lags
 from fuels.experts.pool import EXPERTS, Pool
 from fuels.experts.ridge import fit_ridge
 from fuels.experts.smoothing import Smoothing
+from fuels.runs.build import load_dataset
 from helpers.panels import make_panel
 
 

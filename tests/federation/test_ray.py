@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 
 from fuels.config import Engine, Settings, check_engine, merge
-from fuels.data.loading import load_dataset
 from fuels.errors import FuelsError
 from fuels.federation.loop import Loop
 from fuels.federation.ray import RayTransport, connect, look_for, split_clients
 from fuels.methods.fuels import Fuels
-from fuels.runs.build import Job, build, make_method
+from fuels.runs.build import Job, build, load_dataset, make_method
 from fuels.runs.run import run, warm_start
+from fuels.runs.settings import resolve
 from fuels.storage.run_folder import RunFolder
 from helpers.panels import make_panel
 
@@ -104,7 +104,7 @@ def actors(
     """Two sites of FUELS, which take seconds to start, and their first state."""
     settings = settings_of()
     dataset = load_dataset(settings, PANEL)
-    method = make_method(settings, dataset)
+    method = make_method(resolve(settings), dataset)
     scripted = Scripted(method.options, method.facts)
     scripted.folder = tmp_path_factory.mktemp("script")
     transport = RayTransport(dataset, scripted, RAY, threads=1, keep="best")
@@ -118,7 +118,7 @@ def job(actors: tuple[RayTransport, dict[str, Any]], request: pytest.FixtureRequ
     transport, first = actors
     transport.load(first)
     settings = settings_of(**getattr(request, "param", {}))
-    loop = Loop(transport.method, transport, settings.training, settings.seed)
+    loop = Loop(transport.method, transport, resolve(settings).training, settings.seed)
     return Job(settings, transport.dataset, transport.method, transport, loop)
 
 
@@ -188,7 +188,7 @@ def test_an_actor_killed_in_mid_round_is_started_again_and_the_round_completes(j
     (script(job) / "wait").touch()
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    with pytest.warns(UserWarning, match="round 2: site 2 died and is started again"):
+    with pytest.warns(UserWarning, match="round 2: site 2 died; restarting it"):
         job.loop.run()
     killer.join(timeout=5)
     assert not killer.is_alive()
@@ -199,9 +199,9 @@ def test_an_actor_killed_between_rounds_loses_nothing(ray: Any, job: Job) -> Non
     assert isinstance(job.sites, RayTransport)
     job.loop.step()
     before = job.sites.state()
-    ray.kill(job.sites.seats[0].actor)
+    ray.kill(job.sites.sites[0].actor)
     assert_close(job.sites.state(), before)
-    with pytest.warns(UserWarning, match="round 2: site 1 died and is started again"):
+    with pytest.warns(UserWarning, match="round 2: site 1 died; restarting it"):
         job.loop.run()
     assert_same(job, trained_locally(job.settings))
 
@@ -209,22 +209,22 @@ def test_an_actor_killed_between_rounds_loses_nothing(ray: Any, job: Job) -> Non
 def test_a_state_that_died_with_its_machine_is_told(ray: Any, job: Job) -> None:
     """Whoever holds an object may be lost: here it is freed, which Ray tells in the same way."""
     assert isinstance(job.sites, RayTransport)
-    seat = job.sites.seats[0]
-    kept, seat.state = seat.state, ray.put({"parts": np.zeros(1_000_000)})
+    site = job.sites.sites[0]
+    kept, site.state = site.state, ray.put({"parts": np.zeros(1_000_000)})
     try:
         with pytest.warns(DeprecationWarning):
-            ray._private.internal_api.free([seat.state])
-        with pytest.raises(FuelsError, match=r"the state of a site is lost .* --resume"):
+            ray._private.internal_api.free([site.state])
+        with pytest.raises(FuelsError, match=r"the state of a site was lost .* --resume"):
             job.sites.state()
     finally:
-        seat.state = kept
+        site.state = kept
 
 
 @pytest.mark.parametrize(
     ("what", "message"),
     [
         ("refuse", r"^site 2: client c9 has nothing to learn from$"),
-        ("die", r"^round 1: site 2 died 2 times \(The actor is dead because.*\); mend this"),
+        ("die", r"^round 1: site 2 died 2 times \(The actor is dead because.*\); fix the cause"),
     ],
 )
 def test_what_cannot_be_mended_is_said_in_a_sentence(
@@ -291,7 +291,7 @@ def test_shares_are_contiguous_and_about_equal(
 
 @pytest.mark.parametrize("sites", [0, 4])
 def test_a_number_of_sites_that_cannot_be_is_refused(sites: int) -> None:
-    with pytest.raises(FuelsError, match=r"engine.sites must be 1 to 3"):
+    with pytest.raises(FuelsError, match=r"engine.sites must be from 1 to 3"):
         split_clients(3, sites)
 
 
@@ -312,10 +312,10 @@ def test_an_engine_that_cannot_be_is_refused(engine: Engine, message: str) -> No
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("127.0.0.1:1", "--address 127.0.0.1:1: no Ray cluster answers there"),
-        ("127.0.0.1:99999", "no Ray cluster answers there"),
-        ("ray://127.0.0.1:10001", "--address takes HOST:PORT"),
-        ("6379", "--address takes HOST:PORT"),
+        ("127.0.0.1:1", "--address 127.0.0.1:1: no Ray cluster answers"),
+        ("127.0.0.1:99999", "no Ray cluster answers"),
+        ("ray://127.0.0.1:10001", "--address must be the HOST:PORT"),
+        ("6379", "--address must be the HOST:PORT"),
     ],
 )
 def test_an_address_without_a_cluster_is_refused_at_once(address: str, message: str) -> None:

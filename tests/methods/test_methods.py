@@ -15,8 +15,9 @@ from fuels.errors import FuelsError
 from fuels.federation.transport import LocalTransport
 from fuels.methods.base import MODEL
 from fuels.methods.fedrep import FedRep
-from fuels.methods.registry import METHODS, complete
+from fuels.methods.registry import METHODS
 from fuels.runs.build import Job, build
+from fuels.runs.settings import resolve
 from helpers import oracle, oracle_fedda
 from helpers.small_federation import (
     TRAIN,
@@ -281,17 +282,17 @@ def test_groups_and_threads_change_nothing(method: str, monkeypatch: pytest.Monk
 
 
 def test_fedda_trains_by_its_own_settings_unless_told_otherwise() -> None:
-    own = complete(Settings(method="fedda")).training
+    own = resolve(Settings(method="fedda")).training
     assert (own.optimiser, own.learning_rate, own.momentum) == ("sgd", 0.01, 0.9)
     assert own.selection == 0.1
     told = {"training": {"optimiser": "adam", "learning_rate": 0.002, "selection": 1.0}}
-    given = complete(merge(Settings(method="fedda"), told, "test")).training
+    given = resolve(merge(Settings(method="fedda"), told, "test")).training
     assert (given.optimiser, given.learning_rate, given.selection) == ("adam", 0.002, 1.0)
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "fedda"])
 def test_all_others_have_the_papers_budget(method: str) -> None:
-    training = complete(Settings(method=method)).training
+    training = resolve(Settings(method=method)).training
     assert (training.optimiser, training.learning_rate) == ("adam", 0.001)
     assert (training.selection, training.local_epochs) == (1.0, 1)
 

@@ -9,6 +9,7 @@ from fuels.config import Engine, Settings, merge
 from fuels.errors import FuelsError
 from fuels.privacy.noise import KINDS, add_noise, check_noise, reach
 from fuels.runs.build import build, method_for
+from fuels.runs.settings import resolve
 from helpers.panels import make_panel
 
 CLIENTS = ("a", "b", "c")
@@ -100,7 +101,7 @@ def test_noised_prototypes_are_accepted_and_really_noisy(kind: str) -> None:
 
 def test_the_declared_bound_is_widened_by_the_reach_of_the_noise() -> None:
     def bound(**options: object) -> float | None:
-        return method_for(settings(**options), periods=4).uploads(1)["prototype"].bound
+        return method_for(resolve(settings(**options)), periods=4).uploads(1)["prototype"].bound
 
     assert bound() == 1
     assert bound(noise="gaussian", noise_scale=2.0) == 21
@@ -158,5 +159,5 @@ def test_the_difference_of_two_uploads_is_noisy_too() -> None:
 
 
 def test_the_secret_is_in_no_text_of_a_method() -> None:
-    method = method_for(settings(noise="gaussian"), periods=4, secret=b"mine-alone")
+    method = method_for(resolve(settings(noise="gaussian")), periods=4, secret=b"mine-alone")
     assert method.facts.secret == b"mine-alone" and "mine-alone" not in repr(method.facts)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from fuels.config import Engine, Settings, merge
-from fuels.data.loading import load_dataset
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
 from fuels.research.study.store import Store, ensure_run
+from fuels.runs.build import load_dataset
 from fuels.runs.run import run
 from fuels.storage.run_folder import RunFolder
 from helpers.panels import make_panel

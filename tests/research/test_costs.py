@@ -16,6 +16,7 @@ from fuels.errors import FuelsError
 from fuels.methods.registry import METHODS, find_method
 from fuels.research.costs import COSTS, Sizes, appendix_pairs, costs
 from fuels.runs.build import method_for
+from fuels.runs.settings import resolve
 
 PAPER = Sizes()
 
@@ -100,7 +101,7 @@ def test_fedda_has_its_own_share_of_clients() -> None:
 @pytest.mark.parametrize("name", list(COSTS))
 def test_formulas_agree_with_what_methods_declare(name: str, hidden: int) -> None:
     settings = merge(Settings(), {"method": name, "model": {"hidden": hidden}}, "test")
-    method = method_for(settings, periods=37)
+    method = method_for(resolve(settings), periods=37)
     [cost] = costs(Sizes(hidden=hidden), [name])
     assert cost.up == sum(prod(sent.shape) for sent in method.uploads(2).values())
     assert cost.down == sum(prod(sent.shape) for sent in method.downloads().values())

@@ -35,6 +35,7 @@ from fuels.research.experiments.registry import EXPERIMENTS as NAMES
 from fuels.research.experiments.registry import find_experiment
 from fuels.research.study.store import RunResult, Store, ensure_run
 from fuels.runs.build import method_for
+from fuels.runs.settings import resolve
 from helpers.panels import make_panel
 from helpers.records import record
 
@@ -239,7 +240,7 @@ def test_settings_of_a_run_follow_the_size_then_the_changes_then_the_experiment(
 
 def test_numbers_sent_are_the_papers() -> None:
     def sent(**changes: Any) -> int:
-        method = method_for(merge(Settings(), changes, "test"), periods=37)
+        method = method_for(resolve(merge(Settings(), changes, "test")), periods=37)
         return prod(method.uploads(1)["prototype"].shape)
 
     assert sent(options={"periodic": False}) == 888 * 256 == 227328

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from fuels.config import PRESETS, Engine, Settings, merge
-from fuels.data.loading import load_dataset
 from fuels.data.newcomers import newcomers, shortened
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
@@ -25,6 +24,7 @@ from fuels.research.experiments.base import Budget, Context
 from fuels.research.experiments.cold_start import judge, newcomer_error, within_a_period
 from fuels.research.study.record import Record
 from fuels.research.study.store import Store, ensure_run, run_key
+from fuels.runs.build import load_dataset
 from helpers.commands import Fuels
 from helpers.panels import make_panel
 from helpers.records import record

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fuels.config import Settings, merge
-from fuels.data.loading import load_dataset
 from fuels.evaluation.references import references
 from fuels.evaluation.scores import score
+from fuels.runs.build import load_dataset
 from helpers.commands import Fuels
 
 

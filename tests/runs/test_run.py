@@ -22,11 +22,11 @@ from fuels.config import PRESETS, Engine, Settings, merge, read_config
 from fuels.data.panel import Panel
 from fuels.data.sample import Sample, paper_branches
 from fuels.errors import FuelsError
-from fuels.methods.registry import complete
 from fuels.model.network import build_network
 from fuels.report.tables import facts
 from fuels.runs.build import build
 from fuels.runs.run import origin, run
+from fuels.runs.settings import resolve
 from fuels.storage.checkpoint import load_state
 from fuels.storage.run_folder import RunFolder
 from helpers.panels import make_panel
@@ -74,7 +74,7 @@ def test_the_run_folder_is_complete(tmp_path: Path, panel: Panel) -> None:
     np.testing.assert_allclose(column, panel.values[9 * 24 :, 2], rtol=1e-5)
     assert not (folder / "weights.parquet").exists()  # of experts, and here are none
     settings, _ = read_config(folder / "config.toml")
-    assert settings == complete(small())
+    assert resolve(settings) == resolve(small())
 
 
 def test_summary_counts_what_the_paper_counts(tmp_path: Path) -> None:

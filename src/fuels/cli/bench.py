@@ -14,19 +14,19 @@ from fuels.errors import FuelsError
 
 def bench_command(
     threads: opt.Threads = None,
-    turns: Annotated[int, typer.Option(help="Turns of everybody, at most.")] = 7,
+    turns: Annotated[int, typer.Option(help="Largest number of turns.")] = 7,
     seconds: Annotated[
         float,
-        typer.Option(help="Stop before a turn that would end later than this; one is always done."),
+        typer.Option(
+            help="Time limit; a turn that would exceed it is not started. At least one turn runs."
+        ),
     ] = 150.0,
     clients: Annotated[
-        int, typer.Option(help="Clients of ours in a turn; the rivals train ten of them.")
+        int, typer.Option(help="Clients per turn; the other simulators train ten of them.")
     ] = 100,
     skip: Annotated[
         str,
-        typer.Option(
-            metavar="A,B,...", help="Leave out some of eager, flower, pfl, floor and jsd."
-        ),
+        typer.Option(metavar="A,B,...", help="Skip some of eager, flower, pfl, floor and jsd."),
     ] = "",
     out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,

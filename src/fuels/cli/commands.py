@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from fuels.cli.bench import bench_command
+from fuels.cli.command import equip
 from fuels.cli.compare import compare_command
 from fuels.cli.cost import cost_command
 from fuels.cli.data import data_app
@@ -13,7 +14,6 @@ from fuels.cli.federation import federation_app
 from fuels.cli.forecast import forecast_command
 from fuels.cli.parties import server_app, site_app
 from fuels.cli.run import run_command
-from fuels.cli.words import equip
 from fuels.version import __version__
 
 app = typer.Typer(

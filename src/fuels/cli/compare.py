@@ -28,7 +28,7 @@ Seeds = Annotated[
     str | None,
     typer.Option(
         metavar="0,1,2",
-        help="Seeds between commas; each is one run of every method.",
+        help="Comma-separated seeds; every method runs once per seed.",
         rich_help_panel=METHODS,
     ),
 ]
@@ -38,7 +38,7 @@ Changes = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Any other setting by its name in config.toml, e.g. model.hidden=64; options.tau=0.05"
-        " concerns the methods that have it. May be given several times.",
+        " applies to the methods that have it. Can be repeated.",
         rich_help_panel=METHODS,
     ),
 ]
@@ -51,7 +51,7 @@ Runs = Annotated[
     typer.Option(
         "--store",
         metavar="DIR",
-        help="Where finished runs are kept and looked for. Without it: runs/store.",
+        help="Folder of finished runs, which are reused. Default: runs/store.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -66,12 +66,13 @@ Records = Annotated[
 ]
 
 
+@opt.with_read_options()
 def compare_command(
     methods: Annotated[
         str,
         typer.Option(
             metavar="all|A,B,...",
-            help="Methods between commas, or all.",
+            help="Comma-separated methods, or all.",
             rich_help_panel=METHODS,
         ),
     ] = "all",
@@ -79,24 +80,12 @@ def compare_command(
         str | None,
         typer.Option(
             metavar="PATH|synthetic:NAME",
-            help="A file, or synthetic:net, synthetic:call, synthetic:sms. Without it:"
-            " synthetic:net.",
+            help="A file, or synthetic:net, synthetic:call, synthetic:sms. Default: synthetic:net.",
             rich_help_panel=opt.DATA,
         ),
     ] = None,
     clients: opt.Clients = None,
-    ids: opt.Ids = None,
-    resample: opt.Resample = None,
-    how: opt.How = None,
-    start: opt.From = None,
-    end: opt.To = None,
-    client_column: opt.ClientColumn = None,
-    time_column: opt.TimeColumn = None,
-    value_column: opt.ValueColumn = None,
-    timezone: opt.Timezone = None,
-    missing: opt.Missing = None,
-    activity: opt.Activity = None,
-    coordinates: opt.Coordinates = None,
+    read: opt.ReadOptions = opt.ReadOptions(),  # noqa: B008
     period: opt.Period = None,
     split: opt.Split = None,
     rounds: Rounds = None,
@@ -106,8 +95,8 @@ def compare_command(
         typer.Option(
             metavar="|".join(SCALES),
             autocompletion=opt.complete(SCALES),
-            help="quick (24 clients, 30 rounds) or paper (100 clients, 200 rounds). Without data:"
-            " quick.",
+            help="quick (24 clients, 30 rounds) or paper (100 clients, 200 rounds). Default without"
+            " --data: quick.",
             rich_help_panel=METHODS,
         ),
     ] = None,
@@ -116,7 +105,7 @@ def compare_command(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder for compare.md, .csv and .json. Without it: runs/compare/DATA.",
+            help="Folder for compare.md, .csv and .json. Default: runs/compare/DATA.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -124,7 +113,9 @@ def compare_command(
     records: Records = None,
     json_: Annotated[
         bool,
-        typer.Option("--json", help="Print compare.json instead.", rich_help_panel=OUTPUT),
+        typer.Option(
+            "--json", help="Print compare.json instead of the table.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     threads: opt.Threads = None,
 ) -> None:
@@ -142,24 +133,14 @@ def compare_command(
             "data": {
                 "source": data,
                 "clients": clients,
-                "ids": opt.parse_ids(ids),
-                "resample": resample,
-                "how": how,
-                "start": start,
-                "end": end,
-                "client_column": client_column,
-                "time_column": time_column,
-                "value_column": value_column,
-                "timezone": timezone,
-                "missing": missing,
-                "activity": activity,
-                "coordinates": coordinates,
+                **read.changes(),
             },
             "windows": {"period": period, "split": split},
             "training": {"rounds": rounds},
         }
     )
     from fuels.research.study.options import check_options, options_for
+    from fuels.runs.settings import resolve
 
     own, others = divide(settings_ or [])
     refuse_own(others, {"seed": "--seeds", "method": "--methods", "engine.": "--threads"})
@@ -169,7 +150,10 @@ def compare_command(
     engine = Engine(threads=threads or 0)
     check_options(own, names)
     wanted = [
-        [replace(settings, method=name, seed=n, options=options_for(name, own)) for n in numbers]
+        [
+            resolve(replace(settings, method=name, seed=n, options=options_for(name, own)))
+            for n in numbers
+        ]
         for name in names
     ]
     with going_on("fuels compare"):

@@ -26,10 +26,10 @@ def cost_command(
         int, typer.Option(min=1, help="Width of one GRU.", rich_help_panel=SIZES)
     ] = 128,
     closeness: Annotated[
-        int, typer.Option(min=1, help="Last values a sample sees, c.", rich_help_panel=SIZES)
+        int, typer.Option(min=1, help="Most recent values in a sample, c.", rich_help_panel=SIZES)
     ] = 3,
     periodicity: Annotated[
-        int, typer.Option(min=1, help="Earlier periods a sample sees, q.", rich_help_panel=SIZES)
+        int, typer.Option(min=1, help="Earlier periods in a sample, q.", rich_help_panel=SIZES)
     ] = 3,
     days: Annotated[
         int, typer.Option(min=1, help="Periods of the training part.", rich_help_panel=SIZES)

@@ -23,7 +23,7 @@ def experiment_command(
         str,
         typer.Argument(
             metavar="NAME|list",
-            help="The experiment; list shows all of them.",
+            help="Name of the experiment; list shows all.",
             autocompletion=opt.complete((*EXPERIMENTS, "list")),
         ),
     ],
@@ -32,7 +32,7 @@ def experiment_command(
         typer.Option(
             metavar="PATH|synthetic:NAME",
             help="A file, or synthetic:net, synthetic:call, synthetic:sms; may be given several"
-            " times. Without it: the experiment's own.",
+            " times. Default: the experiment's own data.",
             rich_help_panel=opt.DATA,
         ),
     ] = None,
@@ -54,7 +54,7 @@ def experiment_command(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="An option of the experiment itself, as fuels experiment list shows it.",
+            help="An option of the experiment; see fuels experiment list.",
             rich_help_panel=shared.METHODS,
         ),
     ] = None,
@@ -63,7 +63,7 @@ def experiment_command(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder for tables and figures. Without it: runs/experiments/NAME.",
+            help="Folder for tables and figures. Default: runs/experiments/NAME.",
             rich_help_panel=shared.OUTPUT,
         ),
     ] = None,

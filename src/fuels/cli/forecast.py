@@ -19,6 +19,7 @@ from fuels.errors import FuelsError
 PATIENCE = 10.0  # seconds between lines where there is no terminal to draw on
 
 
+@opt.with_read_options("coordinates")
 def forecast_command(
     run: Annotated[
         Path,
@@ -31,42 +32,33 @@ def forecast_command(
     data: Annotated[
         Path | None,
         typer.Option(
-            metavar="PATH", help="File with the newest values. Without it: the data of the run."
+            metavar="PATH", help="File with the newest values. Default: the data of the run."
         ),
     ] = None,
     horizon: Annotated[
         int,
         typer.Option(
             metavar="STEPS",
-            help="How many steps ahead. Beyond those that the run was trained for, a forecast is"
-            " made from the forecasts before it.",
+            help="Steps ahead. Beyond the horizon that the run was trained for, forecasts are"
+            " computed recursively.",
             min=1,
         ),
     ] = 1,
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Write the forecasts here, as .parquet or .csv, and print none."
+            metavar="FILE",
+            help="Write the forecasts to this .parquet or .csv file instead of printing them.",
         ),
     ] = None,
-    ids: opt.Ids = None,
-    resample: opt.Resample = None,
-    how: opt.How = None,
-    start: opt.From = None,
-    end: opt.To = None,
-    client_column: opt.ClientColumn = None,
-    time_column: opt.TimeColumn = None,
-    value_column: opt.ValueColumn = None,
-    timezone: opt.Timezone = None,
-    missing: opt.Missing = None,
-    activity: opt.Activity = None,
+    read: opt.ReadOptions = opt.ReadOptions(),  # noqa: B008
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the output file if it exists.")
     ] = False,
     forget: Annotated[
         bool,
         typer.Option(
-            "--forget", help="Forget what the data of earlier forecasts have taught the mixture."
+            "--forget", help="Discard what the mixture learned from the data of earlier forecasts."
         ),
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
@@ -102,17 +94,7 @@ def forecast_command(
         )
     given: dict[str, Any] = {
         "source": None if data is None else str(data),
-        "ids": opt.parse_ids(ids),
-        "resample": resample,
-        "how": how,
-        "start": start,
-        "end": end,
-        "client_column": client_column,
-        "time_column": time_column,
-        "value_column": value_column,
-        "timezone": timezone,
-        "missing": missing,
-        "activity": activity,
+        **read.changes(),
     }
     changes = {key: value for key, value in given.items() if value is not None}
     if data is not None:  # new data come as they are: the run's span and clients do not limit them
@@ -125,14 +107,14 @@ def forecast_command(
     panel = load_panel(replace(settings, data=replace(base, **changes)))
     with counting(horizon) as done:
         result, notes = finished.forecast(
-            panel, horizon, new=data is not None, done=done, some=ids is not None
+            panel, horizon, new=data is not None, done=done, some=read.ids is not None
         )
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     strangers, silent = result.unknown, set(models.ids) - set(result.ids)
     if data is not None and strangers:
         typer.echo(f"note: no model for {listed(strangers)} of the data", err=True)
-    if data is not None and ids is None and silent:
+    if data is not None and read.ids is None and silent:
         absent = f"no data for the models of {listed(sorted(silent))}"
         typer.echo(f"note: {absent}: no forecast for them, and nothing learned", err=True)
     table = forecast_table(result)

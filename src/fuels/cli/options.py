@@ -1,7 +1,7 @@
-"""Options that several commands share: how a panel is read, what completes, what errors call them.
+"""Options that several commands share, their shell completion, and their names in messages.
 
-A command takes the annotated types below as parameters and hands them to `ReadOptions`, so that an
-option has one name and one help text wherever it appears.
+Each option is defined once, with its name and help text. `with_read_options` gives a command all
+options that say how a file is read.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -56,8 +57,7 @@ Clients = Annotated[
     typer.Option(
         metavar="N|all",
         parser=count("--clients"),
-        help="Draw this many clients at random, by the seed. Without it: all of them, or as many as"
-        " --scale says.",
+        help="Number of clients to draw at random. Default: all, or the value of --scale.",
         rich_help_panel=DATA,
     ),
 ]
@@ -66,7 +66,7 @@ Threads = Annotated[
     typer.Option(
         metavar="N|all",
         parser=count("--threads"),
-        help="Worker threads. Without it: all cores this process may use.",
+        help="Worker threads. Default: all cores available to this process.",
         rich_help_panel=COMPUTE,
     ),
 ]
@@ -74,7 +74,7 @@ Period = Annotated[
     int | None,
     typer.Option(
         metavar="STEPS",
-        help="Steps in a period, such as 24 for hourly data (the default).",
+        help="Steps per period, such as 24 for hourly data. Default: 24.",
         rich_help_panel=DATA,
     ),
 ]
@@ -82,8 +82,8 @@ Split = Annotated[
     str | None,
     typer.Option(
         metavar="TRAIN/VAL/TEST",
-        help="Whole periods for training, validation and test, such as 40/11/11. Without it: in"
-        " this proportion.",
+        help="Periods for training, validation and test, such as 40/11/11. Default: these"
+        " proportions.",
         rich_help_panel=DATA,
     ),
 ]
@@ -91,7 +91,7 @@ Ids = Annotated[
     str | None,
     typer.Option(
         metavar="A,B,...|@FILE",
-        help="Keep only these clients: ids between commas, or @FILE with one id a line.",
+        help="Use only these clients: comma-separated ids, or @FILE with one id per line.",
         rich_help_panel=DATA,
     ),
 ]
@@ -99,7 +99,7 @@ Resample = Annotated[
     str | None,
     typer.Option(
         metavar="STEP",
-        help="Bring the data to a coarser step, such as 15min, 1h or 1d; needs --how.",
+        help="Aggregate the data to a coarser step, such as 15min, 1h or 1d; needs --how.",
         rich_help_panel=DATA,
     ),
 ]
@@ -108,7 +108,7 @@ How = Annotated[
     typer.Option(
         metavar="sum|mean",
         autocompletion=complete(("sum", "mean")),
-        help="Resample by sum (counts, volumes) or by mean (speeds, levels).",
+        help="Aggregate by sum (counts, volumes) or mean (speeds, levels).",
         rich_help_panel=DATA,
     ),
 ]
@@ -117,7 +117,7 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="TIME",
-        help="Start here: a date, or a local time such as 2013-11-01T06:00.",
+        help="First time to use: a date, or a local time such as 2013-11-01T06:00.",
         rich_help_panel=DATA,
     ),
 ]
@@ -126,7 +126,7 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="TIME",
-        help="Stop here: a date is included as a whole, a time of day is not.",
+        help="End of the data: a date includes the whole day; a time is excluded.",
         rich_help_panel=DATA,
     ),
 ]
@@ -134,8 +134,7 @@ ClientColumn = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Column with the client's id. Usual names (client, unique_id, cell_id, ...) are found"
-        " without it.",
+        help="Column with the client id. Default: a usual name (client, unique_id, cell_id, ...).",
         rich_help_panel=DATA,
     ),
 ]
@@ -143,7 +142,7 @@ TimeColumn = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Column with the time. Usual names (time, ds, timestamp, ...) are found without it.",
+        help="Column with the time. Default: a usual name (time, ds, timestamp, ...).",
         rich_help_panel=DATA,
     ),
 ]
@@ -151,7 +150,7 @@ ValueColumn = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Column with the value. Usual names (value, y) are found without it.",
+        help="Column with the value. Default: a usual name (value, y).",
         rich_help_panel=DATA,
     ),
 ]
@@ -160,8 +159,8 @@ Timezone = Annotated[
     typer.Option(
         metavar="ZONE",
         autocompletion=_zones,
-        help="Zone of times that do not say theirs, such as Europe/Rome; changes of daylight saving"
-        " are then resolved.",
+        help="Time zone of times without one, such as Europe/Rome; daylight saving time is taken"
+        " into account.",
         rich_help_panel=DATA,
     ),
 ]
@@ -169,8 +168,7 @@ Missing = Annotated[
     str | None,
     typer.Option(
         metavar="NUMBER",
-        help="Number that stands for a missing value, such as 0 in METR-LA; none for no such"
-        " number.",
+        help="Number that marks a missing value, such as 0 in METR-LA; none: no number does.",
         rich_help_panel=DATA,
     ),
 ]
@@ -179,7 +177,7 @@ Activity = Annotated[
     typer.Option(
         metavar="net|sms|call",
         autocompletion=complete(ACTIVITIES),
-        help="Activity to take from raw Telecom Italia records. Without it: net.",
+        help="Activity to read from raw Telecom Italia records. Default: net.",
         rich_help_panel=DATA,
     ),
 ]
@@ -195,20 +193,24 @@ Coordinates = Annotated[
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How to read a panel, as given on the command line."""
+    """How to read a panel; `with_read_options` adds these options to a command."""
 
-    client_column: str | None = None
-    time_column: str | None = None
-    value_column: str | None = None
-    ids: str | None = None
-    resample: str | None = None
-    how: str | None = None
-    start: str | None = None
-    end: str | None = None
-    timezone: str | None = None
-    missing: str | None = None
-    activity: str | None = None
-    coordinates: Path | None = None
+    ids: Ids = None
+    resample: Resample = None
+    how: How = None
+    start: From = None
+    end: To = None
+    client_column: ClientColumn = None
+    time_column: TimeColumn = None
+    value_column: ValueColumn = None
+    timezone: Timezone = None
+    missing: Missing = None
+    activity: Activity = None
+    coordinates: Coordinates = None
+
+    def changes(self) -> dict[str, Any]:
+        """The options as changes of the `data` section; None: not given."""
+        return {**vars(self), "ids": parse_ids(self.ids)}
 
     def read(self, path: Path, progress: Progress | None = None) -> Panel:
         """The panel at `path`, as the options want it."""
@@ -246,6 +248,35 @@ class ReadOptions:
         )
         shape.check()
         return shape
+
+
+def with_read_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace a command's parameter `read: ReadOptions` by one option per field.
+
+    `without` names fields that make no sense for the command.
+    """
+    hints = get_type_hints(ReadOptions, include_extras=True)
+    shared = {
+        name: Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+        for name, hint in hints.items()
+        if name not in without
+    }
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def with_options(**given: Any) -> None:
+            read = ReadOptions(**{name: given.pop(name) for name in shared})
+            command(**given, read=read)
+
+        parameters: list[Parameter] = []
+        for name, own in signature(command, eval_str=True).parameters.items():
+            kept = own.replace(kind=Parameter.KEYWORD_ONLY)
+            parameters += shared.values() if name == "read" else [kept]
+        with_options.__doc__, with_options.__name__ = command.__doc__, command.__name__
+        with_options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        with_options.__annotations__ = {each.name: each.annotation for each in parameters}
+        return with_options
+
+    return decorate
 
 
 def parse_ids(text: str | None) -> tuple[str, ...] | None:

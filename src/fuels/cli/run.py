@@ -10,49 +10,40 @@ import typer
 
 from fuels.cli import options as opt
 from fuels.cli.settings import assemble, check_options, given, source_name
-from fuels.config import ENGINES, PRESETS, SCALES, Engine, Settings, merge_engine
+from fuels.config import ENGINES, PRESETS, SCALES, Engine, merge_engine
 from fuels.errors import FuelsError, InterruptedRunError
 from fuels.methods.registry import METHODS
 
 if TYPE_CHECKING:
     from fuels.federation.loop import Loop
     from fuels.report.display import Progress
+    from fuels.runs.settings import ResolvedSettings
     from fuels.storage.run_folder import RunFolder
 
 METHOD, OUTPUT, COMPUTE = "Method and training", "Results", opt.COMPUTE
 
 
+@opt.with_read_options()
 def run_command(
     data: Annotated[
         str | None,
         typer.Option(
             metavar="PATH|synthetic:NAME",
             help="A CSV, Parquet, npz or HDF5 file, raw Telecom Italia records (a file or a folder"
-            " of them), or embedded data: synthetic:net, synthetic:sms, synthetic:call. Without it:"
-            " synthetic:net.",
+            " of them), or built-in synthetic data: synthetic:net, synthetic:sms, synthetic:call."
+            " Default: synthetic:net.",
             rich_help_panel=opt.DATA,
         ),
     ] = None,
     clients: opt.Clients = None,
-    ids: opt.Ids = None,
-    resample: opt.Resample = None,
-    how: opt.How = None,
-    start: opt.From = None,
-    end: opt.To = None,
-    client_column: opt.ClientColumn = None,
-    time_column: opt.TimeColumn = None,
-    value_column: opt.ValueColumn = None,
-    timezone: opt.Timezone = None,
-    missing: opt.Missing = None,
-    activity: opt.Activity = None,
-    coordinates: opt.Coordinates = None,
+    read: opt.ReadOptions = opt.ReadOptions(),  # noqa: B008
     period: opt.Period = None,
     split: opt.Split = None,
     method: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"Method to train: {', '.join(METHODS)}. Without it: fuels.",
+            help=f"Method to train: {', '.join(METHODS)}. Default: fuels.",
             autocompletion=opt.complete(METHODS),
             rich_help_panel=METHOD,
         ),
@@ -61,8 +52,8 @@ def run_command(
         str | None,
         typer.Option(
             metavar="|".join(PRESETS),
-            help="Where the settings start: best (richer inputs, a mixture of local experts,"
-            " intervals) or paper (every setting of the paper). Without it: best.",
+            help="Base settings: best (richer inputs, a mixture of local experts, intervals) or"
+            " paper (the settings of the paper). Default: best.",
             autocompletion=opt.complete(PRESETS),
             rich_help_panel=METHOD,
         ),
@@ -71,7 +62,7 @@ def run_command(
         int | None,
         typer.Option(
             metavar="STEPS",
-            help="Steps ahead, each with a head of its own. Without it: 1.",
+            help="Steps ahead to forecast, each with its own output head. Default: 1.",
             rich_help_panel=METHOD,
         ),
     ] = None,
@@ -79,8 +70,8 @@ def run_command(
         str | None,
         typer.Option(
             metavar="DATES|COUNTRY",
-            help="Free days besides weekends: dates between commas, or a country such as IT"
-            " (needs the extra calendar).",
+            help="Public holidays: comma-separated dates, or a country code such as IT (needs"
+            " the extra calendar).",
             rich_help_panel=METHOD,
         ),
     ] = None,
@@ -88,9 +79,9 @@ def run_command(
         str | None,
         typer.Option(
             metavar="|".join(SCALES),
-            help="How much to compute: quick (24 clients, 30 rounds) or paper (100 clients, 200"
-            " rounds). Without it: quick on the embedded data; on your own all clients, and as many"
-            " rounds as the preset has.",
+            help="Size of the run: quick (24 clients, 30 rounds) or paper (100 clients, 200"
+            " rounds). Default: quick on the synthetic data; on your own data all clients and the"
+            " preset's rounds.",
             autocompletion=opt.complete(SCALES),
             rich_help_panel=METHOD,
         ),
@@ -99,8 +90,8 @@ def run_command(
         int | None,
         typer.Option(
             metavar="N",
-            help="Training rounds. Without it: 40 with preset best, 200 with paper, or as many as"
-            " --scale says.",
+            help="Training rounds. Default: 40 with preset best, 200 with paper, or the value of"
+            " --scale.",
             rich_help_panel=METHOD,
         ),
     ] = None,
@@ -108,7 +99,7 @@ def run_command(
         int | None,
         typer.Option(
             metavar="N",
-            help="Same seed, same result: everything random follows from it. Without it: 0.",
+            help="Random seed; the same seed gives the same result. Default: 0.",
             rich_help_panel=METHOD,
         ),
     ] = None,
@@ -116,8 +107,8 @@ def run_command(
         str | None,
         typer.Option(
             metavar="best|last",
-            help="Model kept per client: the best on the validation part, or the last. Without it:"
-            " best.",
+            help="Model to keep per client: the best on the validation part, or the last."
+            " Default: best.",
             autocompletion=opt.complete(("best", "last")),
             rich_help_panel=METHOD,
         ),
@@ -126,15 +117,15 @@ def run_command(
         int | None,
         typer.Option(
             metavar="N",
-            help="Stop after this many rounds without a better validation error. Without it: all"
-            " rounds are trained.",
+            help="Stop after this many rounds without a better validation error. Default: train"
+            " all rounds.",
             rich_help_panel=METHOD,
         ),
     ] = None,
     warm_start: Annotated[
         Path | None,
         typer.Option(
-            metavar="RUN", help="Start from the models of this run folder.", rich_help_panel=METHOD
+            metavar="RUN", help="Start from the models in this run folder.", rich_help_panel=METHOD
         ),
     ] = None,
     settings_: Annotated[
@@ -143,7 +134,7 @@ def run_command(
             "--set",
             metavar="KEY=VALUE",
             help="Any other setting by its name in config.toml, e.g. options.tau=0.05 or"
-            " model.hidden=64. May be given several times.",
+            " model.hidden=64. Can be repeated.",
             rich_help_panel=METHOD,
         ),
     ] = None,
@@ -151,7 +142,7 @@ def run_command(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder for the results, new or empty. Without it: a new one in runs/.",
+            help="Results folder, new or empty. Default: a new one in runs/.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -159,7 +150,8 @@ def run_command(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Settings from the config.toml of a run, for example; other options change them.",
+            help="Read the settings from a file such as a run's config.toml; other options"
+            " override it.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -177,7 +169,7 @@ def run_command(
             "--json", help="Print summary.json instead of tables.", rich_help_panel=OUTPUT
         ),
     ] = False,
-    plots: Annotated[bool, typer.Option(help="Draw the pictures.", rich_help_panel=OUTPUT)] = True,
+    plots: Annotated[bool, typer.Option(help="Draw plots.", rich_help_panel=OUTPUT)] = True,
     profile: Annotated[
         bool,
         typer.Option("--profile", help="Show where the time went.", rich_help_panel=COMPUTE),
@@ -187,7 +179,7 @@ def run_command(
         str | None,
         typer.Option(
             metavar="cpu|cuda",
-            help="Where to compute. Without it: cpu.",
+            help="Device to compute on. Default: cpu.",
             autocompletion=opt.complete(("cpu", "cuda")),
             rich_help_panel=COMPUTE,
         ),
@@ -197,8 +189,7 @@ def run_command(
         typer.Option(
             "--engine",
             metavar="|".join(ENGINES),
-            help="local (one site in this process) or ray (sites as Ray actors). Without it:"
-            " local.",
+            help="local (one site in this process) or ray (sites as Ray actors). Default: local.",
             autocompletion=opt.complete(ENGINES),
             rich_help_panel=COMPUTE,
         ),
@@ -207,7 +198,7 @@ def run_command(
         int | None,
         typer.Option(
             metavar="N",
-            help="Sites of --engine ray; they share clients and threads.",
+            help="Number of sites with --engine ray; they share the clients and threads.",
             rich_help_panel=COMPUTE,
         ),
     ] = None,
@@ -215,19 +206,20 @@ def run_command(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Ray cluster to use. Without it Ray is started on this machine and ended after.",
+            help="Ray cluster to use. Default: start Ray on this machine and stop it afterwards.",
             rich_help_panel=COMPUTE,
         ),
     ] = None,
 ) -> None:
     """Train personal forecasters and compare them with simple references.
 
-    Without options it trains FUELS on an embedded, synthetic federation in a minute or two.
-    Everything a run leaves lies in one folder: forecasts, models, figures, pictures, and the config
-    that reproduces it. An interrupted run goes on with --resume.
+    Without options it trains FUELS on built-in synthetic data in a minute or two. A run writes
+    everything to one folder: forecasts, models, scores, plots, and the config that reproduces it.
+    Continue an interrupted run with --resume.
 
     Example: fuels run --data traffic.csv --clients 50 --rounds 80 --out first
     """
+    from fuels.runs.settings import resolve
     from fuels.storage.run_folder import RunFolder, free_folder
 
     changes: dict[str, Any] = {
@@ -236,18 +228,7 @@ def run_command(
         "data": {
             "source": data,
             "clients": clients,
-            "ids": opt.parse_ids(ids),
-            "resample": resample,
-            "how": how,
-            "start": start,
-            "end": end,
-            "client_column": client_column,
-            "time_column": time_column,
-            "value_column": value_column,
-            "timezone": timezone,
-            "missing": missing,
-            "activity": activity,
-            "coordinates": coordinates,
+            **read.changes(),
         },
         "windows": {"period": period, "split": split, "horizon": horizon, "holidays": holidays},
         "training": {
@@ -280,11 +261,11 @@ def run_command(
         name = f"{settings.method}-{source_name(settings)}-seed{settings.seed}"
         folder = RunFolder(out or free_folder(Path("runs"), name))
     engine = merge_engine(engine, compute, "command line")
-    train(settings, engine, folder, notes, resume is not None, json_, plots, profile)
+    train(resolve(settings), engine, folder, notes, resume is not None, json_, plots, profile)
 
 
 def train(
-    settings: Settings,
+    settings: ResolvedSettings,
     engine: Engine,
     folder: RunFolder,
     notes: list[str],
@@ -296,13 +277,11 @@ def train(
     """Run with the display, then print the results."""
     from rich.console import Console
 
-    from fuels.methods.registry import complete
     from fuels.report.display import progress, working
     from fuels.report.tables import print_outcome, print_profile
     from fuels.report.terminal import say
     from fuels.runs.run import run
 
-    settings = complete(settings)  # so that config.toml shows every number that was used
     console = Console(stderr=True)
 
     def watch(loop: Loop) -> Progress:

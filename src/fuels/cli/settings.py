@@ -14,7 +14,6 @@ from fuels.config import (
     Engine,
     Settings,
     assignment,
-    check,
     merge,
     merge_engine,
     nearest,
@@ -22,7 +21,6 @@ from fuels.config import (
     to_dict,
     with_preset,
 )
-from fuels.data.sample import sample_of
 from fuels.errors import FuelsError
 
 
@@ -77,10 +75,8 @@ def assemble(
         raise FuelsError(
             "data.source is empty: name a file or a folder, or synthetic:net for the embedded data"
         )
-    check(settings)
     for place, own in options.items():
         check_options(settings.method, own, place)
-    sample_of(settings.windows)
     refuse_idle(settings.data)
     settings = located(settings)
     if scale == "quick":

@@ -1,21 +1,13 @@
-"""From settings to data: the panel that they name, and the dataset prepared from it."""
+"""From settings to the panel that they name."""
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from fuels.config import Settings
-from fuels.data.newcomers import LEAST as NEW_LEAST
-from fuels.data.newcomers import shortened
 from fuels.data.panel import Panel
-from fuels.data.periodicity import find_cycle
 from fuels.data.readers import read_panel
-from fuels.data.sample import sample_of
 from fuels.data.synthetic import synthesise
-from fuels.data.windows import Dataset, prepare
 
 SYNTHETIC = "synthetic:"
 SYNTHETIC_CLIENTS = 100  # the embedded federation, of which data.clients draws some
@@ -43,29 +35,3 @@ def load_panel(settings: Settings) -> Panel:
         activity=data.activity or None,
         coordinates=Path(data.coordinates) if data.coordinates else None,
     )
-
-
-def load_dataset(settings: Settings, panel: Panel | None = None) -> Dataset:
-    windows = settings.windows
-    panel = load_panel(settings) if panel is None else panel
-    cycle = find_cycle(panel)
-    if cycle is not None and cycle.period != windows.period:
-        warnings.warn(
-            f"the data repeat every {cycle.period} steps, the period is set to {windows.period};"
-            f" --period {cycle.period} may fit better",
-            stacklevel=2,
-        )
-    prepared = partial(
-        prepare,
-        sample=sample_of(windows),
-        holidays=windows.holidays,
-        split=windows.split,
-        seed=settings.seed,
-        max_gap=windows.max_gap,
-    )
-    dataset = prepared(panel, clients=settings.data.clients)
-    if not settings.data.newcomers:
-        return dataset
-    shorter = shortened(dataset, settings.data.newcomers, settings.seed)
-    found = prepared(shorter, least=NEW_LEAST)
-    return replace(found, left_out=dataset.left_out | found.left_out)

@@ -1,7 +1,7 @@
-"""The round loop: the only one, whatever carries the messages.
+"""The round loop, the same for every transport.
 
-Each round: choose clients, send them what their method gives, let them train, check what comes
-back, aggregate, judge, save. Display, log files and early stopping are watchers, not branches.
+Each round: select clients, send the download, let them train, check the uploads, aggregate,
+evaluate, save. The display and the log files are watchers, not branches of the loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SITES = "transport"  # prefix of the sites' arrays in a state
 
 @dataclass
 class Round:
-    """What happened in one round; `line` is what a log keeps of it."""
+    """One round's result; `line` is its entry in the log."""
 
     number: int
     of: int
@@ -41,15 +41,15 @@ class Round:
     val_mse: float = float("nan")
     val_mae: float = float("nan")
     best_round: int = 0  # with the lowest validation error of the same clients; 0: none known
-    numbers_up: float = 0.0  # per client that took part
+    numbers_up: float = 0.0  # per participating client
     numbers_down: float = 0.0
     failures: list[Failure] = field(default_factory=list)
     stages: dict[str, float] = field(default_factory=dict)  # seconds
-    touched: NDArray[np.int64] | None = None  # rows of the sites' state that changed; None: all
-    last: bool = False  # training is over
+    site_rows: NDArray[np.int64] | None = None  # changed rows of the sites' state; None: all
+    last: bool = False  # the final round
 
     def line(self) -> dict[str, Any]:
-        """The round without anything that differs between two equal runs."""
+        """The round without timings: equal runs write equal lines."""
         values: dict[str, Any] = {"round": self.number, "clients": self.clients}
         values |= {f"loss_{name}": value for name, value in self.losses.items()}
         values |= {"val_mse": self.val_mse, "val_mae": self.val_mae}
@@ -59,19 +59,19 @@ class Round:
         return {k: (None if isinstance(v, float) and np.isnan(v) else v) for k, v in values.items()}
 
     def changed_rows(self, names: Iterable[str]) -> dict[str, NDArray[np.int64]]:
-        """The rows that this round changed, for the arrays of the state of which only some did."""
-        rows = self.touched
-        return {} if rows is None else {name: rows for name in names if of_sites(name)}
+        """The changed rows of each array of the sites' state; other arrays changed as a whole."""
+        rows = self.site_rows
+        return {} if rows is None else {n: rows for n in names if n.startswith(f"{SITES}/")}
 
 
 class Watcher(Protocol):
-    """Is told of every finished round, after its state was saved, if it was due."""
+    """Receives every finished round, after its state was saved."""
 
     def on_round(self, done: Round) -> None: ...
 
 
 class Saver(Protocol):
-    """Makes the state of a finished round durable."""
+    """Writes the state of a finished round to disk."""
 
     def save(
         self, done: Round, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
@@ -79,7 +79,7 @@ class Saver(Protocol):
 
 
 class Loop:
-    """A training in progress; `state` and `load` let it go on after an interruption."""
+    """Training in progress; `state` and `load` let it resume after an interruption."""
 
     def __init__(
         self,
@@ -91,20 +91,20 @@ class Loop:
         reachable: Callable[[], Collection[str]] | None = None,
     ) -> None:
         self.method, self.transport = method, transport
-        self.refused = refused or Refusals()  # a transport that refuses too counts in the same
-        self.training, self.seed = method.complete(training), seed
+        self.refused = refused or Refusals()  # shared with a transport that also refuses messages
+        self.training, self.seed = training, seed
         self.clients = transport.clients
-        # Clients that a draw may give at present; where all sites are our own, all are there.
+        # Clients that can currently be selected; on one machine, all of them.
         self.reachable = reachable or (lambda: self.clients)
         self.server: Any = method.server(self.clients)
         self.round = 0
         self.position = {client: i for i, client in enumerate(self.clients)}
-        self.val_mse = np.full(len(self.clients), np.nan)  # last known of each client
+        self.val_mse = np.full(len(self.clients), np.nan)  # each client's latest
         self.val_mae = np.full(len(self.clients), np.nan)
         self.best_score, self.best_round = float("inf"), 0
-        self.judged = 0  # clients the best score is the mean of
-        self.unheard = set(self.clients)  # clients of which no upload was used yet
-        self.best_download: Download | None = None  # of the best round, where all share one model
+        self.evaluated_clients = 0  # that the best score is the mean of
+        self.without_upload = set(self.clients)  # clients that have not contributed yet
+        self.best_download: Download | None = None  # of the best round, if all share one model
         self.totals = {"numbers_up": 0.0, "numbers_down": 0.0, "uploads": 0}
 
     # -- rounds --------------------------------------------------------------------------------
@@ -130,13 +130,14 @@ class Loop:
         number = self.round + 1
         done = Round(number, self.training.rounds)
         download, replies = self._train(done)
-        judging = max((reply.judging for reply in replies), default=0.0)
-        if judging:
-            done.stages["train"] -= judging
-            done.stages["evaluate"] = judging
-        # Whoever joined beside the round is known before anything is reported, judged or saved.
+        given = [reply.report for reply in replies if reply.report is not None]
+        evaluation = max((report.evaluation_seconds for report in given), default=0.0)
+        if evaluation:
+            done.stages["train"] -= evaluation
+            done.stages["evaluate"] = evaluation
+        # Clients that joined during the round are added before anything is recorded or saved.
         self.admit(self.transport.clients)
-        need_finite([reply.report for reply in replies if reply.report is not None], number)
+        check_finite(given, number)
         uploads, reports = [], []
         for reply in replies:
             accepted, refused = self._accept(reply, number)
@@ -145,30 +146,30 @@ class Loop:
                 uploads.append(accepted)
                 if reply.report is not None:
                     reports.append(reply.report.of(accepted.clients))
-        self._note(reports, done)
+        self._record(reports, done)
         if not uploads:
             reason = "; ".join(f"{f.site}: {f.reason}" for f in done.failures[:3])
             raise FuelsError(f"round {number}: no usable upload from any client ({reason})")
         upload = concatenate(uploads)
-        self.unheard -= set(upload.clients)
+        self.without_upload -= set(upload.clients)
         with _timed(done, "aggregate"):
             self.method.aggregate(self.server, upload)
-        if self.method.evaluated == "after aggregation":
+        if self.method.evaluate_after_aggregation:
             with _timed(done, "evaluate"):
-                judged = self.method.download(self.server, self.clients)
-                answers = self.transport.evaluate(number, judged)
+                aggregated = self.method.download(self.server, self.clients)
+                answers = self.transport.evaluate(number, aggregated)
                 self.admit(self.transport.clients)
                 done.failures += [each for each in answers if isinstance(each, Failure)]
-                self._note([each for each in answers if isinstance(each, Report)], done)
-        done.touched = self.transport.touched()
+                self._record([each for each in answers if isinstance(each, Report)], done)
+        done.site_rows = self.transport.changed_rows()
         self._finish(done, upload, download)
         done.last = self.finished
         return done
 
     def _train(self, done: Round) -> tuple[Download, list[Reply]]:
-        """Let the clients of a round train; where too few answer, draw and ask again."""
+        """Train the clients of a round; if too few reply, select again and repeat."""
         for attempt in count(1):
-            chosen = self.with_unheard(done.number, self.select(done.number, attempt))
+            chosen = self.add_new_clients(done.number, self.select(done.number, attempt))
             with _timed(done, "aggregate"):
                 download = self.method.download(self.server, chosen)
             with _timed(done, "train"), suppress(TooFewError):
@@ -177,7 +178,7 @@ class Loop:
         return download, replies
 
     def admit(self, clients: Sequence[str]) -> None:
-        """Take in clients that were not there before; what is known of the others stays."""
+        """Add clients that joined; the state of the others does not change."""
         new = tuple(client for client in clients if client not in self.position)
         if not new:
             return
@@ -186,18 +187,18 @@ class Loop:
         self.position = {client: i for i, client in enumerate(self.clients)}
         self.server = self.method.server(self.clients)
         self.server.load(known)
-        self.unheard |= set(new)
-        unjudged = np.full(len(new), np.nan)
-        self.val_mse = np.concatenate([self.val_mse, unjudged])
-        self.val_mae = np.concatenate([self.val_mae, unjudged])
+        self.without_upload |= set(new)
+        unknown = np.full(len(new), np.nan)
+        self.val_mse = np.concatenate([self.val_mse, unknown])
+        self.val_mae = np.concatenate([self.val_mae, unknown])
 
     def select(self, number: int, attempt: int = 1) -> tuple[str, ...]:
-        """The clients of a round: all that are there in round 1, then a share alpha of them.
+        """The clients of a round: all present ones in round 1, then a random share alpha.
 
-        The share is drawn of those that can be reached, and another one in every further attempt. A
-        late client trains in the round it joins, so that its prototype is known from then on.
+        The share is drawn from the reachable clients, and drawn again for each further attempt. A
+        late client trains in the round in which it joins, so that the server has its prototype.
         """
-        present, late = self._there(number)
+        present, late = self._present(number)
         if number == 1 or self.training.selection == 1:
             return tuple(self.clients[i] for i in present)
         reachable = set(self.reachable())
@@ -209,20 +210,20 @@ class Loop:
         joiners = set(late.tolist()) & set(pool.tolist()) if number == joining else set()
         return tuple(self.clients[i] for i in sorted(set(drawn.tolist()) | joiners))
 
-    def with_unheard(self, number: int, chosen: tuple[str, ...]) -> Chosen:
-        """The chosen clients and those never heard of: a joiner gives its prototype first.
+    def add_new_clients(self, number: int, chosen: tuple[str, ...]) -> Chosen:
+        """The chosen clients, and those that have not contributed an upload yet.
 
-        They came between two rounds, or their upload did not arrive or was refused.
+        Such clients joined between two rounds, or their upload was lost or refused.
         """
-        present, _ = self._there(number)
-        extra = {self.clients[i] for i in present} & self.unheard - set(chosen)
+        present, _ = self._present(number)
+        extra = {self.clients[i] for i in present} & self.without_upload - set(chosen)
         return Chosen(sorted(extra | set(chosen), key=self.position.__getitem__), extra)
 
-    def _there(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Positions of the clients that are there in a round, and of those that come late."""
+    def _present(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Positions of the clients that are present in a round, and of the late ones."""
         share, joining = late_joiners(self.training.late)
         count = len(self.clients)
-        # At least one client is there from the start.
+        # At least one client is present from the start.
         late = generator(self.seed, LATE).permutation(count)[: min(round(share * count), count - 1)]
         there = np.ones(count, dtype=np.bool_)
         if number < joining:
@@ -243,8 +244,8 @@ class Loop:
         rows = [i for i, client in enumerate(upload.clients) if client not in reasons]
         return (upload.take(rows) if rows else None), refused
 
-    def _note(self, reports: Sequence[Report], done: Round) -> None:
-        """Keep the error figures of a round, from as many sites as give them."""
+    def _record(self, reports: Sequence[Report], done: Round) -> None:
+        """Store the error figures of the sites that share them."""
         losses: dict[str, list[NDArray[np.float64]]] = {}
         for report in reports:
             rows = [self.position[client] for client in report.clients]
@@ -264,9 +265,9 @@ class Loop:
         self.totals["uploads"] += done.clients
         if np.isnan(self.val_mse).all():
             return
-        judged = int((~np.isnan(self.val_mse)).sum())
-        if judged != self.judged:  # a mean over other clients is not comparable with the best
-            self.judged, self.best_score = judged, float("inf")
+        evaluated = int((~np.isnan(self.val_mse)).sum())
+        if evaluated != self.evaluated_clients:  # means over different clients do not compare
+            self.evaluated_clients, self.best_score = evaluated, float("inf")
         done.val_mse = float(np.nanmean(self.val_mse))
         done.val_mae = float(np.nanmean(self.val_mae))
         if done.val_mse < self.best_score:
@@ -276,7 +277,7 @@ class Loop:
         done.best_round = self.best_round
 
     def final_download(self) -> Download:
-        """What defines the kept models of methods that are judged by what the server gives."""
+        """The download that defines the kept models of methods evaluated after aggregation."""
         if self.best_download is not None:
             return self.best_download
         return self.method.download(self.server, self.clients)
@@ -294,8 +295,8 @@ class Loop:
             "clients": list(self.clients),
             "best_score": self.best_score,
             "best_round": self.best_round,
-            "judged": self.judged,
-            "unheard": sorted(self.unheard),
+            "judged": self.evaluated_clients,
+            "unheard": sorted(self.without_upload),
             "totals": self.totals,
             "refused": self.refused.counts,
         }
@@ -303,8 +304,8 @@ class Loop:
 
     def load(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
         if tuple(facts["clients"]) != self.clients:
-            raise FuelsError("the checkpoint belongs to other clients than the data have now")
-        # What the server keeps must not hang on the file that it was read from.
+            raise FuelsError("the checkpoint and the data have different clients")
+        # Copied: the arrays may be views of the checkpoint file.
         self.server.load({n: np.array(a) for n, a in unprefixed("server", arrays).items()})
         self.transport.load(unprefixed(SITES, arrays))
         self.val_mse = np.array(arrays["loop/val_mse"])
@@ -313,19 +314,14 @@ class Loop:
         self.best_download = Download(shared=best) if best else None
         self.round = int(facts["round"])
         self.best_score, self.best_round = float(facts["best_score"]), int(facts["best_round"])
-        self.judged = int(facts["judged"])
-        self.unheard = set(facts.get("unheard", []))
+        self.evaluated_clients = int(facts["judged"])
+        self.without_upload = set(facts.get("unheard", []))
         self.totals = dict(facts["totals"])
         self.refused.load(facts.get("refused", {}))
 
 
-def of_sites(name: str) -> bool:
-    """Whether an array of the state is what the transport keeps of the sites."""
-    return name.startswith(f"{SITES}/")
-
-
-def need_finite(reports: Sequence[Report], number: int) -> None:
-    """Diverged training is an error where the sites are our own; others' figures are refused."""
+def check_finite(reports: Sequence[Report], number: int) -> None:
+    """Stop if training diverged. The reports of other organisations were checked on arrival."""
     for report in reports:
         for name, values in report.losses.items():
             bad = np.flatnonzero(~np.isfinite(values))

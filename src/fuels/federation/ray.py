@@ -1,13 +1,13 @@
-"""Sites as Ray actors, on this machine or on a cluster; the server stays in this process.
+"""Sites as Ray actors, on this machine or on a cluster; the server runs in this process.
 
 Each actor holds a contiguous share of the clients and trains it with the same `Site` as the local
-engine. An actor may die at any moment, so with every answer it leaves its new state in the object
-store of its own machine: as the second return value of the call it belongs to this process and
-outlives the actor, and it is not moved here before somebody asks for it (a checkpoint, the final
-models). Where an actor died, a new one starts from the last such state and the call is repeated;
-since nothing random depends on who computes it, the result is the same.
+engine. An actor may die at any moment. Therefore each call also returns the actor's new state, as a
+second value that stays in the object store of the actor's machine: this process owns it, so it
+outlives the actor, and it is fetched only when needed (a checkpoint, the final models). If an actor
+dies, a new one starts from the last state and the call is repeated. No random number depends on who
+computes it, so the result is the same.
 
-This is the only module that knows Ray, and it imports it when a transport is made.
+Only this module uses Ray, and it imports Ray when a transport is created.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from fuels.version import not_installed
 
 State = dict[str, NDArray[Any]]
 
-STARTS = 3  # an actor that dies this many times in one call is not started again
-PATIENCE = 120.0  # seconds until all actors must have found a place and started
+STARTS = 3  # attempts per call: an actor that dies this often is not restarted
+PATIENCE = 120.0  # seconds for all actors to be scheduled and start
 
-# Read by Ray when it is imported: no report to its makers, and not its own account of a dead actor,
-# which would go to stdout, into the middle of a --json summary.
+# Read by Ray on import. No usage report, and no report of a dead actor on stdout, where it would
+# corrupt a --json summary.
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-# With 0 Ray keeps to the loopback address on every system; otherwise it takes 127.0.0.1 for a wish
-# to be told the machine's own address, and listens to the network.
+# With 0, Ray stays on the loopback address. Otherwise it replaces 127.0.0.1 by the machine's own
+# address and listens on the network.
 CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 class SiteActor:
-    """What runs in an actor: a site. Every answer comes with the state after it."""
+    """The actor: a site. Every call returns its result and the state after it."""
 
     def __init__(
         self, work: tuple[Dataset, Method], keep: str, engine: Engine, state: State | None
@@ -65,28 +65,27 @@ class SiteActor:
 
     def train(
         self, round_number: int, clients: Sequence[str], download: Download
-    ) -> tuple[tuple[Upload, Report, float], State]:
-        upload, report = self.site.train(round_number, clients, download)
-        return (upload, report, self.site.judging), self.site.state()
+    ) -> tuple[tuple[Upload, Report], State]:
+        return self.site.train(round_number, clients, download), self.site.state()
 
     def evaluate(self, round_number: int, download: Download) -> tuple[Report, State]:
         return self.site.evaluate(round_number, download), self.site.state()
 
     def load(self, state: State) -> tuple[None, State]:
-        # What lies in the object store is read-only, and torch wants arrays it could write to.
+        # Arrays in the object store are read-only, and torch needs writable ones.
         self.site.load({name: np.array(array) for name, array in state.items()})
         return self.begin()
 
 
 @dataclass
-class Seat:
-    """One site as the server sees it: its clients, and all it takes to start it anew."""
+class RemoteSite:
+    """One site as the server sees it: its clients, and what is needed to restart it."""
 
     name: str
     rows: slice  # of the whole dataset
     clients: tuple[str, ...]
     work: Any  # reference to (dataset, method)
-    state: Any = None  # reference to the state after the last answer
+    state: Any = None  # reference to the state after the last call
     actor: Any = None
 
 
@@ -103,7 +102,9 @@ class RayTransport:
         self._whole: Site | None = None
         try:
             self._each = replace(engine, threads=threads_each(self._ray, engine))
-            self.seats = [self._seat(number, rows) for number, rows in enumerate(shares, start=1)]
+            self.sites = [
+                self._make_site(number, rows) for number, rows in enumerate(shares, start=1)
+            ]
             self._begin()
         except BaseException:
             self.close()
@@ -119,35 +120,35 @@ class RayTransport:
         self, round_number: int, clients: Sequence[str], download: Download
     ) -> tuple[list[Reply], list[Failure]]:
         chosen = set(clients)
-        asked = [(seat, tuple(c for c in seat.clients if c in chosen)) for seat in self.seats]
-        asked = [(seat, mine) for seat, mine in asked if mine]
-        calls = [(seat, (round_number, mine, download.take(mine))) for seat, mine in asked]
+        asked = [(site, tuple(c for c in site.clients if c in chosen)) for site in self.sites]
+        asked = [(site, mine) for site, mine in asked if mine]
+        calls = [(site, (round_number, mine, download.take(mine))) for site, mine in asked]
         answers = self._call("train", calls, f"round {round_number}")
         replies = [
-            Reply(seat.name, upload, report, mine, judging=judging)
-            for (seat, mine), (upload, report, judging) in zip(asked, answers, strict=True)
+            Reply(site.name, upload, report, mine)
+            for (site, mine), (upload, report) in zip(asked, answers, strict=True)
         ]
         return replies, []
 
     def evaluate(self, round_number: int, download: Download) -> list[Report]:
-        calls = [(seat, (round_number, download.take(seat.clients))) for seat in self.seats]
+        calls = [(site, (round_number, download.take(site.clients))) for site in self.sites]
         return self._call("evaluate", calls, f"round {round_number}")
 
-    def touched(self) -> NDArray[np.int64] | None:
+    def changed_rows(self) -> NDArray[np.int64] | None:
         return None
 
     def state(self) -> State:
-        """The state of all clients, as one site that holds them all would give it."""
+        """The state of all clients, in the form of one site that holds them all."""
         try:
-            states = self._ray.get([seat.state for seat in self.seats])
+            states = self._ray.get([site.state for site in self.sites])
         except self._ray.exceptions.ObjectLostError as error:
             raise FuelsError(f"the state of a site {_gone(error)}") from None
         return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         calls = [
-            (seat, (self._ray.put({name: array[seat.rows] for name, array in state.items()}),))
-            for seat in self.seats
+            (site, (self._ray.put({name: array[site.rows] for name, array in state.items()}),))
+            for site in self.sites
         ]
         self._call("load", calls, "restoring a state")
 
@@ -158,55 +159,60 @@ class RayTransport:
         return self._whole
 
     def close(self) -> None:
-        """End the actors, and Ray if it was started here; a cluster goes on without us."""
-        for seat in getattr(self, "seats", ()):
-            self._ray.kill(seat.actor)
+        """End the actors, and Ray if it was started here; a cluster keeps running."""
+        for site in getattr(self, "sites", ()):
+            self._ray.kill(site.actor)
         if self._ours:
             self._ray.shutdown()
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _seat(self, number: int, rows: slice) -> Seat:
+    def _make_site(self, number: int, rows: slice) -> RemoteSite:
         share = self.dataset.take(range(rows.start, rows.stop))
-        seat = Seat(str(number), rows, share.ids, self._ray.put((share, self.method)))
-        self._start(seat)
-        return seat
+        site = RemoteSite(str(number), rows, share.ids, self._ray.put((share, self.method)))
+        self._start(site)
+        return site
 
-    def _start(self, seat: Seat) -> None:
-        if seat.actor is not None:
-            self._ray.kill(seat.actor)  # it may be out of reach only, and must not come back
+    def _start(self, site: RemoteSite) -> None:
+        if site.actor is not None:
+            self._ray.kill(site.actor)  # it may only be unreachable, and must not come back
         make = self._ray.remote(SiteActor).options(num_cpus=self._each.threads)
-        seat.actor = make.remote(seat.work, self.keep, self._each, seat.state)
+        site.actor = make.remote(site.work, self.keep, self._each, site.state)
 
     def _begin(self) -> None:
-        """Wait until every actor runs; a full cluster would let us wait for ever."""
-        waiting = [(seat, _send(seat, "begin", ())) for seat in self.seats]
+        """Wait until every actor runs, but not forever: the cluster may be full."""
+        waiting = [(site, _send(site, "begin", ())) for site in self.sites]
         answers = [answer for _, (answer, _) in waiting]
         done, late = self._ray.wait(answers, num_returns=len(answers), timeout=PATIENCE)
         if late:
             raise FuelsError(
-                f"Ray started {len(done)} of {len(answers)} sites within {PATIENCE:.0f} seconds:"
-                f" {self._each.threads} free cores are needed for each; give fewer --sites or"
-                " --threads, or wait until the cluster is free"
+                f"Ray started {len(done)} of {len(answers)} sites within {PATIENCE:.0f} seconds;"
+                f" each needs {self._each.threads} free cores: reduce --sites or --threads, or"
+                " wait until the cluster is free"
             )
-        for seat, sent in waiting:
-            self._answer(seat, "begin", (), sent, "the start")
+        for site, sent in waiting:
+            self._answer(site, "begin", (), sent, "the start")
 
     def _call(
-        self, verb: str, calls: Sequence[tuple[Seat, tuple[Any, ...]]], stage: str
+        self, verb: str, calls: Sequence[tuple[RemoteSite, tuple[Any, ...]]], stage: str
     ) -> list[Any]:
-        """Ask sites at the same time; their answers in the same order."""
+        """Call sites in parallel; returns their results in the same order."""
         self._whole = None
-        sent = [_send(seat, verb, arguments) for seat, arguments in calls]
+        sent = [_send(site, verb, arguments) for site, arguments in calls]
         return [
-            self._answer(seat, verb, arguments, pair, stage)
-            for (seat, arguments), pair in zip(calls, sent, strict=True)
+            self._answer(site, verb, arguments, pair, stage)
+            for (site, arguments), pair in zip(calls, sent, strict=True)
         ]
 
     def _answer(
-        self, seat: Seat, verb: str, arguments: tuple[Any, ...], sent: tuple[Any, Any], stage: str
+        self,
+        site: RemoteSite,
+        verb: str,
+        arguments: tuple[Any, ...],
+        sent: tuple[Any, Any],
+        stage: str,
     ) -> Any:
-        """A site's answer, from a new actor if the one that was asked has died."""
+        """The result of a call, from a new actor if the first one has died."""
         errors = self._ray.exceptions
         for attempt in range(1, STARTS + 1):
             try:
@@ -214,44 +220,44 @@ class RayTransport:
             except errors.RayActorError as error:
                 if attempt == STARTS:
                     raise FuelsError(
-                        f"{stage}: site {seat.name} died {STARTS} times ({_cause(error)}); mend"
-                        " this and run again, with --resume if a round was finished"
+                        f"{stage}: site {site.name} died {STARTS} times ({_cause(error)}); fix"
+                        " the cause and run again, with --resume if a round was finished"
                     ) from None
                 warnings.warn(
-                    f"{stage}: site {seat.name} died and is started again from its last state",
+                    f"{stage}: site {site.name} died; restarting it from its last state",
                     stacklevel=2,
                 )
-                self._start(seat)
-                sent = _send(seat, verb, arguments)
-            except errors.ObjectLostError as error:  # a site's machine died with what it kept
+                self._start(site)
+                sent = _send(site, verb, arguments)
+            except errors.ObjectLostError as error:  # the site's whole machine died
                 raise FuelsError(
-                    f"{stage}: the answer of site {seat.name} {_gone(error)}"
+                    f"{stage}: the result of site {site.name} {_gone(error)}"
                 ) from None
             except errors.RayTaskError as error:
                 if isinstance(error.cause, FuelsError):
-                    raise FuelsError(f"site {seat.name}: {error.cause}") from None
+                    raise FuelsError(f"site {site.name}: {error.cause}") from None
                 raise
             else:
-                seat.state = sent[1]
+                site.state = sent[1]
                 return answer
-        raise AssertionError("the last attempt answers or raises")
+        raise AssertionError("the last attempt returns or raises")
 
 
-def _send(seat: Seat, verb: str, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
-    """References to the answer and to the state after it."""
-    answer, state = getattr(seat.actor, verb).options(num_returns=2).remote(*arguments)
+def _send(site: RemoteSite, verb: str, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+    """References to the result and to the state after it."""
+    answer, state = getattr(site.actor, verb).options(num_returns=2).remote(*arguments)
     return answer, state
 
 
 def _gone(error: Exception) -> str:
     return (
-        f"is lost with the machine that held it ({_cause(error)}); continue with --resume, which"
-        " goes back to the last checkpoint"
+        f"was lost with the machine that held it ({_cause(error)}); continue from the last"
+        " checkpoint with --resume"
     )
 
 
 def _cause(error: Exception) -> str:
-    """The last line of Ray's account, which says how the process ended."""
+    """The last line of Ray's message, which says how the process ended."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1].split(" Some common causes")[0].rstrip(".") if lines else "no reason given"
 
@@ -259,13 +265,15 @@ def _cause(error: Exception) -> str:
 def split_clients(clients: int, sites: int) -> list[slice]:
     """Contiguous shares of about equal size, one for each site."""
     if not 1 <= sites <= clients:
-        raise FuelsError(f"engine.sites must be 1 to {clients}, one for each client; it is {sites}")
+        raise FuelsError(
+            f"engine.sites must be from 1 to {clients}, the number of clients; it is {sites}"
+        )
     bounds = [clients * site // sites for site in range(sites)]
     return [slice(a, b) for a, b in zip(bounds, [*bounds[1:], clients], strict=True)]
 
 
 def threads_each(ray: Any, engine: Engine) -> int:
-    """Threads of one site: its share of --threads, or as many as the machines have for each."""
+    """Threads per site: its share of --threads, or the most that the machines can give each."""
     if engine.threads or not engine.address:
         return share_of_threads(engine)
     machines = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
@@ -277,7 +285,7 @@ def threads_each(ray: Any, engine: Engine) -> int:
     if not fitting:
         raise FuelsError(
             f"the Ray cluster at {engine.address} has {sum(machines):.0f} cores, too few for"
-            f" {engine.sites} sites; give fewer --sites"
+            f" {engine.sites} sites; reduce --sites"
         )
     return fitting[-1]
 
@@ -295,19 +303,19 @@ def import_ray() -> Any:
 
 
 def look_for(address: str) -> None:
-    """Refuse an address where nobody answers: Ray itself would try for many minutes."""
+    """Refuse an address that does not answer: Ray would keep trying for many minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
-        raise FuelsError(f"--address takes HOST:PORT of a Ray cluster, not {address!r}")
+        raise FuelsError(f"--address must be the HOST:PORT of a Ray cluster, not {address!r}")
     try:
         socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise FuelsError(f"--address {address}: no Ray cluster answers there ({reason})") from None
+        raise FuelsError(f"--address {address}: no Ray cluster answers ({reason})") from None
 
 
 def connect(engine: Engine) -> tuple[Any, bool]:
-    """Ray, connected, and whether it was started here: then it is ours to end."""
+    """Ray, connected, and whether this call started it, so that the transport must end it."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     if not engine.address:
@@ -330,7 +338,7 @@ def connect(engine: Engine) -> tuple[Any, bool]:
     if any(node["NodeManagerAddress"] != "127.0.0.1" for node in ray.nodes()):
         ray.shutdown()
         raise FuelsError(
-            "Ray was imported before it could be told to stay on this machine; import it after"
+            "Ray was imported before fuels could restrict it to this machine; import it after"
             f" fuels, set {CLUSTER}=0 in the environment, or start Ray yourself"
         )
     return ray, True

@@ -1,9 +1,8 @@
-"""A site: the process that holds some clients' data and trains them, stacked.
+"""A site: the process that holds some clients' data and trains their models, stacked.
 
-On one machine there is one site with all clients; across organisations there are many. A site
-never gives away anything but its method's declared uploads and, where allowed, error figures.
-Clients are trained in groups of a few, each group in one thread, several groups at a time: results
-do not depend on the number of threads.
+On one machine a single site holds all clients; across organisations there are many sites. A site
+shares only its method's declared uploads and, where allowed, error figures. It trains its clients
+in small groups, one thread per group. Results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,7 +26,7 @@ from fuels.methods.messages import Download, Upload, concatenate
 from fuels.model.network import Parts
 from fuels.training.groups import Group, GroupData, Slots, targets_ahead, values_ahead
 
-GROUP = 32  # clients trained together at most: enough to outweigh Python
+GROUP = 32  # most clients in a group: enough to amortise Python's overhead
 
 T = TypeVar("T")
 
@@ -40,9 +39,12 @@ class Report:
     losses: dict[str, NDArray[np.float64]]  # mean training losses, [client]
     val_mse: NDArray[np.float64]  # [client], NaN without a validation part
     val_mae: NDArray[np.float64]
+    evaluation_seconds: float = field(
+        default=0.0, kw_only=True
+    )  # spent on validation after training
 
     def of(self, clients: Sequence[str]) -> Report:
-        """What it says of these clients, in its own order."""
+        """The figures of these clients, in the report's order."""
         wanted = set(clients)
         rows = [i for i, client in enumerate(self.clients) if client in wanted]
         return Report(
@@ -69,8 +71,7 @@ class Site:
         self.network = method.facts.network
         self.device = torch.device(device)
         self.threads = threads
-        self.judging = 0.0  # seconds of the last training round that went into judging
-        self.pool: ThreadPoolExecutor | None = None  # kept: its threads own the kernels' memory
+        self.pool: ThreadPoolExecutor | None = None  # reused: its threads own the kernels' memory
         self.ids = dataset.ids
         self.position = {client: i for i, client in enumerate(self.ids)}
         first, last = dataset.split.part("val")
@@ -78,7 +79,7 @@ class Site:
         self.parts, self.slots = self._start()
         self.best_mse = np.full(len(self.ids), np.inf)
         self.best_round = np.zeros(len(self.ids), dtype=np.int64)
-        self.touched = np.ones(len(self.ids), dtype=np.bool_)  # rows of `state`, since last asked
+        self.changed = np.ones(len(self.ids), dtype=np.bool_)  # rows of `state`, in this round
         self.best: Parts = {}
         if self.keep_best and not method.one_model:
             self.best = self._expand(self.network.initial(method.facts.seed))
@@ -88,8 +89,8 @@ class Site:
     def train(
         self, round_number: int, clients: Sequence[str], download: Download
     ) -> tuple[Upload, Report]:
-        """One round of local training of the named clients."""
-        spent: list[float] = []
+        """Begin a round: train the named clients locally."""
+        self.changed = np.zeros(len(self.ids), dtype=np.bool_)
 
         def work(index: NDArray[np.int64]) -> tuple[Upload, Report]:
             group = self._group(index, round_number)
@@ -98,39 +99,37 @@ class Site:
             counted = self.method.counts(round_number)
             upload = Upload(group.ids, arrays, group.data.samples if counted else None)
             losses = group.mean_losses()
-            if self.method.evaluated == "after training":
-                begun = time.perf_counter()
-                report = self._judge(group, index, download, losses, round_number)
-                spent.append(time.perf_counter() - begun)
-                return upload, report
-            nothing = np.full(len(index), np.nan)
-            return upload, Report(group.ids, losses, nothing, nothing)
+            if self.method.evaluate_after_aggregation:
+                nothing = np.full(len(index), np.nan)
+                return upload, Report(group.ids, losses, nothing, nothing)
+            return upload, self._evaluate(group, index, download, losses, round_number)
 
-        done = self._in_groups(work, self._rows(clients))
-        self.judging = sum(spent) / min(self.threads, len(done))  # they work side by side
-        return concatenate([upload for upload, _ in done]), join([report for _, report in done])
+        uploads, reports = zip(*self._in_groups(work, self._rows(clients)), strict=True)
+        seconds = sum(report.evaluation_seconds for report in reports)
+        parallel = min(self.threads, len(reports))
+        return concatenate(uploads), replace(join(reports), evaluation_seconds=seconds / parallel)
 
     def evaluate(self, round_number: int, download: Download) -> Report:
-        """Validation error of the models that the download gives, for every client."""
+        """Validation error of every client's model after aggregation."""
 
         def work(index: NDArray[np.int64]) -> Report:
             group = self._group(index, round_number)
-            return self._judge(group, index, download, {}, round_number)
+            return self._evaluate(group, index, download, {}, round_number)
 
         return join(self._in_groups(work, np.arange(len(self.ids))))
 
     def models(self, download: Download) -> Parts:
         """The model kept for every client, [client, size] per part.
 
-        Personal models: the best round of each client on its validation part. Otherwise, for a
-        client that was never judged, and for methods with one model for all: what `download` and
-        the client's own parts give.
+        Personal models: the one from the client's best round on its validation part. Otherwise (a
+        client that was never evaluated, or a method with one model for all): `download` combined
+        with the parts that stay on the client.
         """
-        unjudged = np.flatnonzero(self.best_round == 0)
-        if self.best and not len(unjudged):
+        evaluated = self.best_round > 0
+        if self.best and evaluated.all():
             return self.best
 
-        # Filled group by group: pieces put together at the end would be the models twice.
+        # Filled group by group: concatenating pieces at the end would hold the models twice.
         sizes = self.network.sizes
         last = {name: torch.empty(len(self.ids), sizes[name], device=self.device) for name in MODEL}
 
@@ -142,8 +141,8 @@ class Site:
 
         self._in_groups(work, np.arange(len(self.ids)))
         if self.best:
-            judged = torch.from_numpy(self.best_round > 0).to(self.device).unsqueeze(1)
-            return {name: torch.where(judged, self.best[name], last[name]) for name in MODEL}
+            known = torch.from_numpy(evaluated).to(self.device).unsqueeze(1)
+            return {name: torch.where(known, self.best[name], last[name]) for name in MODEL}
         return last
 
     def forecast(self, models: Parts, part: str) -> NDArray[np.float32]:
@@ -159,7 +158,7 @@ class Site:
     # -- state ---------------------------------------------------------------------------------
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """All that the next round depends on."""
+        """Everything the next round depends on."""
         tensors = {f"parts.{name}": part for name, part in self.parts.items()}
         tensors |= {f"best.{name}": part for name, part in self.best.items()}
         for name, slot in self.slots.items():
@@ -175,14 +174,14 @@ class Site:
         for name, slot in self.slots.items():
             for key, value in slot.items():
                 value.copy_(torch.from_numpy(state[f"slots.{name}.{key}"]))
-        self.touched[:] = True
+        self.changed[:] = True
         self.best_mse = np.array(state["best_mse"])
         self.best_round = np.array(state["best_round"])
 
     # -- inside --------------------------------------------------------------------------------
 
     def _start(self) -> tuple[Parts, Slots]:
-        """The parts that stay on the clients, as they start, and their optimiser memory."""
+        """Initial values of the parts that stay on the clients, and of their optimiser state."""
         method = self.method
         common = self.network.initial(method.facts.seed)
         parts = self._expand({name: common[name] for name in method.stays if name in common})
@@ -209,13 +208,13 @@ class Site:
         self, work: Callable[[NDArray[np.int64]], T], rows: NDArray[np.int64]
     ) -> list[T]:
         """`work` on groups of clients, in the order of the rows."""
-        # As many groups for each thread, of equal size, so that all threads end together. No
-        # operation mixes clients: who is in a group with whom changes no result.
+        # Every thread gets the same number of equal groups, so that all finish together. No
+        # operation mixes clients, so the grouping does not change any result.
         if not len(rows):
             return []
         count = min(len(rows), self.threads * -(-len(rows) // (self.threads * GROUP)))
         groups = np.array_split(rows, count)
-        # Also with one thread: its settings must not change those of the caller's.
+        # A pool even for one thread: thread settings must not leak into the caller's.
         if self.pool is None:
             self.pool = ThreadPoolExecutor(self.threads, initializer=prepare_thread)
         return list(self.pool.map(work, groups))
@@ -239,15 +238,15 @@ class Site:
         )
 
     def _store(self, group: Group, index: NDArray[np.int64]) -> None:
-        """Keep what stays on the clients; groups have different clients, so threads never clash."""
+        """Store what stays on the clients; groups are disjoint, so threads never conflict."""
         rows = torch.from_numpy(index).to(self.device)
-        self.touched[index] = True
+        self.changed[index] = True
         for name, part in self.parts.items():
             part[rows] = group.parts[name]
             for key, value in self.slots[name].items():
                 value[rows] = group.slots[name][key]
 
-    def _judge(
+    def _evaluate(
         self,
         group: Group,
         index: NDArray[np.int64],
@@ -255,10 +254,11 @@ class Site:
         losses: dict[str, NDArray[np.float64]],
         round_number: int,
     ) -> Report:
-        """Validation error of the group's models; remembers those that are the best so far.
+        """Validation error of the group's models; stores each model that is the best so far.
 
-        Several steps ahead it is the mean over all heads, so that the kept model is good at each.
+        With several steps ahead the error is the mean over all heads.
         """
+        begun = time.perf_counter()
         first, last = self.dataset.split.part("val")
         if last == first:
             nothing = np.full(len(index), np.nan)
@@ -274,16 +274,16 @@ class Site:
             rows = torch.from_numpy(index[better]).to(self.device)
             for name, part in self.best.items():
                 part[rows] = models[name][torch.from_numpy(better).to(self.device)].detach()
-            self.touched[index[better]] = True
+            self.changed[index[better]] = True
             self.best_mse[index[better]] = mse[better]
             self.best_round[index[better]] = round_number
-        return Report(group.ids, losses, mse, mae)
+        return Report(group.ids, losses, mse, mae, evaluation_seconds=time.perf_counter() - begun)
 
     @torch.no_grad()
     def _predict(
         self, models: Parts, index: NDArray[np.int64], first: int, last: int
     ) -> NDArray[np.float32]:
-        """What all heads say at the steps first..last-1, [client, step, H]."""
+        """Forecasts of all heads for the steps first..last-1, [client, step, H]."""
         x = torch.from_numpy(self.dataset.inputs(index, first, last)).to(self.device)
         clock = torch.from_numpy(self.dataset.clock(first, last)).to(self.device)
         result: NDArray[np.float32] = self.network.predict_all(models, x, clock).cpu().numpy()

@@ -1,7 +1,7 @@
-"""What carries messages between the server and the sites.
+"""Transports: how messages travel between the server and the sites.
 
-The round loop knows this interface alone: everything in one process, actors of Ray and Flower
-across a network are three implementations of it.
+The round loop knows only this interface. It has three implementations: one site in this process,
+Ray actors, and Flower across a network.
 """
 
 from __future__ import annotations
@@ -20,31 +20,30 @@ from fuels.methods.messages import Download, Upload
 
 @dataclass(frozen=True)
 class Reply:
-    """What one site answers to a round."""
+    """One site's reply to a round."""
 
     site: str
     upload: Upload
-    report: Report | None  # error figures, where the site gives them
-    asked: tuple[str, ...]  # the clients this site was asked for
-    most_samples: int | None = None  # that a client may claim; None: what the method knows
-    round: int | None = None  # that it was asked in; None: the present one
-    judging: float = 0.0  # seconds of the work that went into judging the trained models
+    report: Report | None  # error figures, if the site shares them
+    asked: tuple[str, ...]  # the clients that this site was asked to train
+    most_samples: int | None = None  # limit on a client's sample count; None: the method's
+    round: int | None = None  # the round of the request; None: the current one
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A site that gave no usable answer, and why."""
+    """A site without a usable reply, and the reason."""
 
     site: str
     reason: str
 
 
 class TooFewError(FuelsError):
-    """Too few of those asked answered; the round may be asked again, of the same or of others."""
+    """Too few sites replied; the round may be repeated with the same or other sites."""
 
 
 class Chosen(tuple[str, ...]):
-    """The clients of a round; those in `extra` are asked besides the ones drawn for it."""
+    """The clients of a round; those in `extra` train in addition to the ones drawn for it."""
 
     extra: frozenset[str]
 
@@ -57,7 +56,7 @@ class Chosen(tuple[str, ...]):
 class Transport(Protocol):
     @property
     def clients(self) -> tuple[str, ...]:
-        """All clients known so far; later ones are appended."""
+        """All clients known so far; new ones are appended."""
         ...
 
     def train(
@@ -66,8 +65,8 @@ class Transport(Protocol):
 
     def evaluate(self, round_number: int, download: Download) -> Sequence[Report | Failure]: ...
 
-    def touched(self) -> NDArray[np.int64] | None:
-        """Rows of `state` that may differ since this was last asked; None: all of it."""
+    def changed_rows(self) -> NDArray[np.int64] | None:
+        """Rows of `state` that the current round changed; None: possibly all."""
         ...
 
     def state(self) -> dict[str, NDArray[Any]]: ...
@@ -76,12 +75,12 @@ class Transport(Protocol):
 
 
 class OwnSites(Transport, Protocol):
-    """A transport whose sites all belong to this run, so that they can be brought together here."""
+    """A transport whose sites all belong to this run, so that this process can merge them."""
 
     def whole(self) -> Site:
-        """One site in this process with all clients as they are now.
+        """One site in this process with the current state of all clients.
 
-        Whoever changes it hands its state to `load`, or the change may be seen here alone.
+        After changing it, pass its state to `load`: it may be a copy.
         """
         ...
 
@@ -102,15 +101,13 @@ class LocalTransport:
         self, round_number: int, clients: Sequence[str], download: Download
     ) -> tuple[list[Reply], list[Failure]]:
         upload, report = self.site.train(round_number, clients, download)
-        return [Reply("local", upload, report, tuple(clients), judging=self.site.judging)], []
+        return [Reply("local", upload, report, tuple(clients))], []
 
     def evaluate(self, round_number: int, download: Download) -> list[Report]:
         return [self.site.evaluate(round_number, download)]
 
-    def touched(self) -> NDArray[np.int64] | None:
-        rows = np.flatnonzero(self.site.touched)
-        self.site.touched[:] = False
-        return rows
+    def changed_rows(self) -> NDArray[np.int64] | None:
+        return np.flatnonzero(self.site.changed)
 
     def state(self) -> dict[str, NDArray[Any]]:
         return self.site.state()

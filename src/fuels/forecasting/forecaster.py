@@ -19,7 +19,6 @@ from fuels.config import (
     DEFAULT_PRESET,
     Engine,
     Settings,
-    check,
     check_engine,
     merge,
     merge_engine,
@@ -27,7 +26,6 @@ from fuels.config import (
 )
 from fuels.data.joining import joined, unknown_between
 from fuels.data.panel import Panel
-from fuels.data.sample import sample_of
 from fuels.data.synthetic import synthesise
 from fuels.data.tables import panel_from_frame
 from fuels.data.windows import LEAST
@@ -47,6 +45,7 @@ from fuels.forecasting.table import forecast_table
 from fuels.methods.base import MODEL
 from fuels.methods.registry import find_method
 from fuels.runs.build import build
+from fuels.runs.settings import resolve
 from fuels.storage.models import PersonalModels, personal_models, save_models
 from fuels.storage.tables import in_zone
 from fuels.training.runtime import set_up
@@ -115,8 +114,8 @@ class Forecaster:
                 "patience": patience,
             },
         }
-        self.settings = merge(merge(start, changes, "Forecaster"), settings or {}, "settings")
-        check(self.settings)
+        chosen = merge(merge(start, changes, "Forecaster"), settings or {}, "settings")
+        self.settings = resolve(chosen)
         self.validation = validation
         self.engine = merge_engine(Engine(), {"threads": threads}, "Forecaster")
         check_engine(self.engine)
@@ -140,7 +139,7 @@ class Forecaster:
         periods = -(-(panel.length + int(panel.phases(windows.period)[0])) // windows.period)
         usual = min(max(1, periods // 5), periods - 1)
         validation = usual if self.validation is None else self.validation
-        needed = sample_of(windows).reach_periods + LEAST
+        needed = self.settings.sample.reach_periods + LEAST
         if periods - validation < needed:
             raise FuelsError(
                 f"{panel.name}: the data span {panel.length / windows.period:.1f} periods of"
@@ -271,12 +270,13 @@ class Forecaster:
 
         saved = SavedRun.load(Path(path))
         loaded, config = cls(preset="paper"), saved.folder / CONFIG
-        loaded.settings = saved.settings
+        settings = saved.settings
         if config.is_file():
             loaded.engine = read_config(config)[1]
             set_up(loaded.engine)
         else:
-            loaded.settings = replace(loaded.settings, method=saved.models.method)
+            settings = replace(settings, method=saved.models.method)
+        loaded.settings = resolve(settings)
         loaded.models, loaded._ensemble = saved.models, saved.ensemble
         try:
             loaded._panel = saved.own_data()

@@ -1,12 +1,12 @@
-"""What a method is.
+"""The base class of all methods.
 
-A method says what a client computes (`local`), what travels (`uploads`, `download`) and what the
-server makes of it (`aggregate`). Everything else is not its business: which clients train in a
-round, threads, transports, checkpoints, evaluation and reports work alike for all methods.
+A method defines what a client computes (`local`), what travels (`uploads`, `download`) and how the
+server combines it (`aggregate`). The framework does the rest, the same way for every method: client
+selection, threads, transports, checkpoints, evaluation and reports.
 
-A client's model consists of parts ("encoder", "decoder", and a method's own). Parts in `stays` are
-kept on the client between rounds together with their optimiser's memory; the others are installed
-anew from the download at the start of each round.
+A client's model consists of parts ("encoder", "decoder", and any that the method adds). Parts in
+`stays` remain on the client between rounds, together with their optimiser state; the others are
+installed from the download at the start of each round.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from fuels.training.groups import Batch, Group, Optimiser
 from fuels.training.step import Contrast, Step, descend, differentiate, nothing
 
 MODEL = ("encoder", "decoder")
-ENCODED = 8_000_000  # numbers of encoded rows that a group keeps at a time: 32 MB
+ENCODED = 8_000_000  # encoded values that a group holds at a time: 32 MB
 
 
 @dataclass(frozen=True)
 class Options:
-    """A method's own settings; subclasses add fields with their defaults and sources."""
+    """A method's options; subclasses add fields with defaults and the source of each value."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a method may know of the federation it runs in."""
+    """What a method may know about the federation it runs in."""
 
     network: Network
-    sample: Sample  # what a sample sees and says
+    sample: Sample  # the layout of a training sample
     train_periods: int  # periods of the training part that have samples
     local_epochs: int
     optimiser: Optimiser
     seed: int
-    # Of a site of a federation: what the server must not be able to draw again. Never sent.
+    # Seeds the noise of a federation's site, so that the server cannot reproduce it. Never sent.
     secret: bytes = field(default=b"", repr=False)
 
     @property
@@ -60,10 +60,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class Sent:
-    """Declaration of one uploaded array: its shape per client and the bound its entries keep.
+    """Declaration of an array that travels: its shape per client and the bound on its entries.
 
-    `rms` bounds the root mean square of a client's entries, where that says more than `bound`.
-    `raw` marks what is made from the data themselves and not by a model: a site sends it only with
+    `rms` bounds the root mean square of a client's entries, if that is tighter than `bound`.
+    `raw` marks an array computed from the data rather than by a model: a site sends it only with
     its owner's consent.
     """
 
@@ -74,7 +74,7 @@ class Sent:
 
 
 class Server(Protocol):
-    """What the server keeps between rounds; `state` and `load` make it durable."""
+    """The server's state between rounds; `state` and `load` save and restore it."""
 
     def state(self) -> dict[str, NDArray[Any]]: ...
 
@@ -82,7 +82,7 @@ class Server(Protocol):
 
 
 class NoServer:
-    """For methods without a server side."""
+    """For methods without server state."""
 
     def state(self) -> dict[str, NDArray[Any]]:
         return {}
@@ -92,7 +92,7 @@ class NoServer:
 
 
 class GlobalModel:
-    """For methods whose server keeps one model, or some parts of one."""
+    """For methods whose server holds one model, or some parts of one."""
 
     def __init__(self, parts: Arrays) -> None:
         self.parts = parts
@@ -105,21 +105,21 @@ class GlobalModel:
 
 
 class Method(ABC):
-    """Base of all methods; see the module's docstring for the division of labour."""
+    """Base of all methods; the module's docstring describes the division of labour."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     Options: ClassVar[type[Options]] = Options
     stays: ClassVar[tuple[str, ...]] = MODEL
     losses: ClassVar[tuple[str, ...]] = ("prediction",)  # that training reports
-    # The model that counts is the client's after training, or what aggregation gave it.
-    evaluated: ClassVar[str] = "after training"
-    one_model: ClassVar[bool] = False  # all clients are judged by the same model
-    # What `training` leaves open: the FUELS paper's optimiser, and all clients in every round, for
-    # it names no share of them.
+    # Whether the evaluated model is the one after aggregation, not the client's after training.
+    evaluate_after_aggregation: ClassVar[bool] = False
+    one_model: ClassVar[bool] = False  # the same model is evaluated for all clients
+    # Defaults of the `training` section. The FUELS paper states the optimiser and no share of
+    # clients per round, so all take part.
     own_optimiser: ClassVar[Optimiser] = Optimiser("adam", 0.001)
     own_selection: ClassVar[float] = 1.0
-    # What the reader of a comparison should know of it; {name} stands for an option's value.
+    # A note for readers of a comparison; {name} is replaced by that option's value.
     remark: ClassVar[str] = ""
 
     def __init__(self, options: Any, facts: Facts) -> None:
@@ -128,16 +128,16 @@ class Method(ABC):
         self.check()
 
     def check(self) -> None:
-        """Refuse options that cannot work."""
+        """Refuse invalid options."""
         return
 
     def check_data(self, dataset: Dataset) -> None:
-        """Refuse data that it cannot learn from; a server, which has none, does not ask."""
+        """Refuse unsuitable data. Called where the data are: never on a server of many sites."""
         return
 
     @classmethod
     def complete(cls, training: Training) -> Training:
-        """The training settings with what they leave open taken from the method's own."""
+        """The training settings with the method's defaults filled in."""
         own = cls.own_optimiser
         if not training.optimiser:
             momentum = training.momentum or own.momentum
@@ -151,21 +151,21 @@ class Method(ABC):
     # -- client --------------------------------------------------------------------------------
 
     def initial_parts(self, client: str) -> dict[str, NDArray[np.float32]]:
-        """A client's own parts beyond the model, at its start, [size] each."""
+        """Initial values of a client's parts beyond the model, [size] each."""
         return {}
 
     @property
     def shift(self) -> float:
-        """Lower end of the temporal shift's share; 1 where a method augments nothing."""
+        """Lower bound of the temporal shift's share; 1: no augmentation."""
         return 1.0
 
     @abstractmethod
     def local(self, group: Group, download: Download) -> Arrays:
-        """Train the group for its round; returns what it uploads, arrays [client, ...]."""
+        """Train the group for one round; returns its upload, arrays [client, ...]."""
 
     def model(self, group: Group, download: Download) -> Parts:
-        """The model each client is judged by, [client, size] per part."""
-        if self.evaluated == "after aggregation":
+        """The model that is evaluated for each client, [client, size] per part."""
+        if self.evaluate_after_aggregation:
             group.install(download.shared)
         return {name: group.parts[name] for name in MODEL}
 
@@ -173,15 +173,15 @@ class Method(ABC):
 
     @abstractmethod
     def uploads(self, round_number: int) -> dict[str, Sent]:
-        """Declaration of all arrays that a client uploads in a round; besides them at most its
-        number of samples leaves a site, if `counts` says so."""
+        """Declaration of every array that a client uploads in a round. Only its sample count may
+        leave a site as well, if `counts` allows it."""
 
     def counts(self, round_number: int) -> bool:
-        """Whether a client says in a round on how many samples it trained: where they weigh."""
+        """Whether clients also send the number of samples they trained on, as weights."""
         return False
 
     def downloads(self) -> dict[str, Sent]:
-        """Declaration of all that a client may get. A site accepts nothing else from a server."""
+        """Declaration of every array that a client may receive; a site accepts no other."""
         return {}
 
     # -- server --------------------------------------------------------------------------------
@@ -191,21 +191,21 @@ class Method(ABC):
         return NoServer()
 
     def aggregate(self, server: Any, upload: Upload) -> None:
-        """Take in what the clients of a round sent."""
+        """Update the server's state with a round's uploads."""
         return
 
     def download(self, server: Any, clients: Sequence[str]) -> Download:
-        """What these clients get at the start of a round."""
+        """What these clients receive at the start of a round."""
         return Download()
 
     # -- shared pieces -------------------------------------------------------------------------
 
     def sent_parts(self, names: Sequence[str]) -> dict[str, Sent]:
-        """Declaration of parts of the model that travel whole."""
+        """Declaration of whole parts of the model."""
         return {name: Sent((self.facts.network.sizes[name],)) for name in names}
 
     def fit(self, group: Group, names: Sequence[str] = MODEL, epochs: int | None = None) -> None:
-        """Local epochs on the prediction loss alone, moving the named parts."""
+        """Local epochs on the prediction loss, updating the named parts."""
         self.descend(group, group.batches(epochs or self.facts.local_epochs), names)
 
     def descend(
@@ -216,9 +216,9 @@ class Method(ABC):
         contrast: Contrast = nothing,
         use: Callable[[Batch, Tensor], None] | None = None,
     ) -> None:
-        """An optimiser step of the named parts for every batch; `use` gets the encoded rows.
+        """One optimiser step of the named parts per batch; `use` receives the encoded rows.
 
-        A client takes many steps before the next one starts, as many as the rows have room for.
+        A client takes as many steps as memory allows before the next client starts.
         """
         for several in in_memory(batches, group.network.width):
             steps = [Step(b, self.updates(group, b, names), contrast) for b in several]
@@ -229,16 +229,16 @@ class Method(ABC):
                     use(batch, encoded)
 
     def updates(self, group: Group, batch: Batch, names: Sequence[str]) -> dict[str, list[Update]]:
-        """What is done for the gradient of each named part."""
+        """The operations that apply the gradient to each named part."""
         return group.updates(names, batch.active)
 
     def gradient(self, group: Group, batch: Batch, parts: Parts) -> tuple[Tensor, Parts]:
-        """L_pred of one batch [client] and its gradient, at any parts and not only the group's."""
+        """L_pred of one batch [client] and its gradient, at the given parts."""
         return differentiate(group.network, parts, MODEL, batch)
 
 
 def in_memory(batches: Iterable[Batch], width: int) -> Iterator[list[Batch]]:
-    """Batches in their order, as many at a time as may be encoded together."""
+    """Batches in order, in lists that fit into memory when encoded."""
     held: list[Batch] = []
     size = 0
     for batch in batches:
@@ -252,7 +252,7 @@ def in_memory(batches: Iterable[Batch], width: int) -> Iterator[list[Batch]]:
 
 
 def at_least(least: int, options: Options, *names: str) -> None:
-    """Refuse options below `least`."""
+    """Refuse values below `least`."""
     for name in names:
         if not getattr(options, name) >= least:
             raise FuelsError(
@@ -261,7 +261,7 @@ def at_least(least: int, options: Options, *names: str) -> None:
 
 
 def positive(options: Options, *names: str) -> None:
-    """Refuse options that are not above 0."""
+    """Refuse values of 0 or less."""
     for name in names:
         if not getattr(options, name) > 0:
             raise FuelsError(f"options.{name} must be positive, it is {getattr(options, name)}")
@@ -273,14 +273,14 @@ def stacked(parts: Parts, names: Sequence[str]) -> Arrays:
 
 
 def moved(parts: Parts, direction: Parts, distance: float) -> Parts:
-    """The parts after a plain step along `direction`."""
+    """The parts after a plain step of size `distance` along `direction`."""
     return {name: parts[name] + distance * direction[name] for name in direction}
 
 
 def weighted_mean(rows: NDArray[np.float32], weights: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Mean of rows [client, size] by weights [client], summed in double precision."""
+    """Mean of rows [client, size] with weights [client], summed in double precision."""
     total = np.zeros(rows.shape[1])
-    # Row by row: all rows in double precision at once would be the models of a round twice again.
+    # Row by row: converting all rows at once would take three times the memory.
     for row, share in zip(rows, weights / weights.sum(), strict=True):
         total += share * row
     mean: NDArray[np.float32] = total.astype(np.float32)

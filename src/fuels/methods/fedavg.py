@@ -21,7 +21,7 @@ class FedAvg(Method):
     name = "fedavg"
     title = "FedAvg"
     stays: ClassVar[tuple[str, ...]] = ()
-    evaluated = "after aggregation"
+    evaluate_after_aggregation = True
     one_model = True
     shares: ClassVar[tuple[str, ...]] = MODEL  # the parts that travel
 

@@ -52,7 +52,7 @@ class PFedMe(FedAvg):
     Options = PFedMeOptions
     options: PFedMeOptions
     stays = MODEL  # theta: the model a client keeps is its personal one
-    evaluated = "after training"
+    evaluate_after_aggregation = False
     one_model = False
     remark = (
         "pFedMe takes {inner_steps} gradient steps on a batch, the others one or two; the"

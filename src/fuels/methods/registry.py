@@ -10,17 +10,17 @@ the names. A package outside `fuels` offers a method through the entry point gro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from fuels.config import Settings, coerce, nearest
+from fuels.config import coerce, nearest
 from fuels.errors import FuelsError
 
 if TYPE_CHECKING:
-    from fuels.methods.base import Facts, Method
+    from fuels.methods.base import Method
 
 GROUP = "fuels.methods"
 
@@ -77,13 +77,6 @@ def _load_installed(point: EntryPoint) -> type[Method]:
     return found
 
 
-def complete(settings: Settings) -> Settings:
-    """The settings with what they leave to the method filled in."""
-    kind = find_method(settings.method)
-    options = asdict(method_options(settings.method, settings.options))
-    return replace(settings, training=kind.complete(settings.training), options=options)
-
-
 def method_options(name: str, options: Mapping[str, Any], place: str = "") -> Any:
     """The method's own settings with their defaults; unknown keys are refused.
 
@@ -98,7 +91,3 @@ def method_options(name: str, options: Mapping[str, Any], place: str = "") -> An
     return kind(
         **{k: coerce(value, hints[k], f"{where}options.{k}") for k, value in options.items()}
     )
-
-
-def build_method(name: str, options: Mapping[str, Any], facts: Facts) -> Method:
-    return find_method(name)(method_options(name, options), facts)

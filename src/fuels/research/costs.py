@@ -11,12 +11,19 @@ element-wise work is left out on both sides.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from fuels.config import nearest
+from fuels.config import Model, Training, Windows, nearest
 from fuels.errors import FuelsError
+from fuels.methods.registry import find_method
 
 BYTES = 4  # of one float32
+
+
+def _default(method: str, option: str) -> Any:
+    """A field with the default of a method's option, which is defined in the method's file."""
+    return field(default_factory=lambda: getattr(find_method(method).Options, option))
 
 
 @dataclass(frozen=True)
@@ -24,22 +31,21 @@ class Sizes:
     """The sizes of a federation, by the paper's letters; defaults are the paper's."""
 
     clients: int = 100  # N
-    period: int = 24  # p, and the rows B of a batch
-    hidden: int = 128  # width of one GRU
-    closeness: int = 3  # c
-    periodicity: int = 3  # q
+    period: int = Windows.period  # p, and the rows B of a batch
+    hidden: int = Model.hidden  # width of one GRU
+    closeness: int = Windows.closeness  # c
+    periodicity: int = Windows.periodicity  # q
     train_periods: int = 40  # periods of the training part
     test_periods: int = 11  # I': batches of the test part
-    rounds: int = 200  # T
-    selection: float = 0.0  # alpha; 0: the method's own
-    local_epochs: int = 1
-    # Options of the methods compared with, as they stand in their files.
-    head_epochs: int = 1  # FedRep
-    variant: str = "fo"  # PerFedAvg: first order, or hf for Hessian-free
-    outer: str = "every"  # PerFedAvg: which periods make a step, every one or the next ones
-    inner_steps: int = 5  # pFedMe
-    clusters: int = 16  # FedDA
-    week: int = 7  # FedDA
+    rounds: int = Training.rounds  # T
+    selection: float = Training.selection  # alpha; 0: the method's own
+    local_epochs: int = Training.local_epochs
+    head_epochs: int = _default("fedrep", "head_epochs")
+    variant: str = _default("perfedavg", "variant")  # fo: first order, hf: Hessian-free
+    outer: str = _default("perfedavg", "outer")  # which periods make a step: every, or next
+    inner_steps: int = _default("pfedme", "inner_steps")
+    clusters: int = _default("fedda", "clusters")
+    week: int = _default("fedda", "week")
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -93,7 +99,7 @@ class Sizes:
     def prototype(self) -> int:
         return self.period * self.width
 
-    def chosen(self, own: float = 1.0) -> int:
+    def chosen(self, own: float) -> int:
         """N alpha: clients that train in a round after the first."""
         return max(1, round((self.selection or own) * self.clients))
 
@@ -162,17 +168,17 @@ class Cost:
 
 
 def _solo(s: Sizes) -> Cost:
-    return _cost(s, "solo", "Solo", up=0, down=0, train_appendix=None)
+    return _cost(s, "solo", up=0, down=0, train_appendix=None)
 
 
 def _fedavg(s: Sizes) -> Cost:
     appendix = s.iterations * s.pass_appendix
-    return _cost(s, "fedavg", "FedAvg", up=s.model, down=s.model, train_appendix=appendix)
+    return _cost(s, "fedavg", up=s.model, down=s.model, train_appendix=appendix)
 
 
 def _fedprox(s: Sizes) -> Cost:
     """The distance to the global model is element-wise, so the products are FedAvg's."""
-    return _cost(s, "fedprox", "FedProx", up=s.model, down=s.model, train_appendix=None)
+    return _cost(s, "fedprox", up=s.model, down=s.model, train_appendix=None)
 
 
 def _fedrep(s: Sizes) -> Cost:
@@ -182,7 +188,6 @@ def _fedrep(s: Sizes) -> Cost:
     return _cost(
         s,
         "fedrep",
-        "FedRep",
         up=s.encoder,
         down=s.encoder,
         train_appendix=s.iterations * s.pass_appendix,
@@ -201,7 +206,6 @@ def _perfedavg(s: Sizes) -> Cost:
     return _cost(
         s,
         "perfedavg",
-        "PerFedAvg",
         up=s.model,
         down=s.model,
         train_appendix=3 * steps * s.pass_appendix,
@@ -212,24 +216,22 @@ def _perfedavg(s: Sizes) -> Cost:
 
 def _pfedme(s: Sizes) -> Cost:
     train = s.inner_steps * s.iterations * s.gradient
-    return _cost(s, "pfedme", "pFedMe", up=s.model, down=s.model, train_appendix=None, train=train)
+    return _cost(s, "pfedme", up=s.model, down=s.model, train_appendix=None, train=train)
 
 
 def _fedda(s: Sizes) -> Cost:
     """Round 1 sends the augmented set and three numbers for the place, and gets nothing."""
     weeks = -(-s.sampled_periods // s.week)
-    chosen = s.chosen(own=0.1)
+    chosen = s.chosen(find_method("fedda").own_selection)
     first = weeks * s.period + 3
     # Attention inside the clusters and across them: a norm and a weighted sum over each model.
     server = 2 * s.model * (chosen + min(s.clusters, chosen))
     return _cost(
         s,
         "fedda",
-        "FedDA",
         up=s.model,
         down=s.model,
         train_appendix=None,
-        own=0.1,
         server=server,
         first_up=first,
         first_down=0,
@@ -240,14 +242,13 @@ def _fuels(s: Sizes) -> Cost:
     """Raw and augmented rows are encoded, and the gradient flows back through both."""
     batch = 2 * (s.encode + s.encode_back) + 3 * s.decode
     similarity = 3 * s.period**2 * s.width  # forward, and backward to both views
-    chosen = s.chosen()
+    chosen = s.chosen(find_method("fuels").own_selection)
     pairs = chosen * (s.clients - chosen) + chosen * (chosen - 1) // 2
     # A divergence goes once through two prototypes; PR_n and NR_n are means over N of them.
     server = (pairs + 2 * chosen * s.clients) * s.prototype
     return _cost(
         s,
         "fuels",
-        "FUELS",
         up=s.prototype,
         down=2 * s.prototype,
         train_appendix=s.iterations * (3 * s.encode + 2 * s.filter + 2 * s.decode),
@@ -262,13 +263,11 @@ def _fuels(s: Sizes) -> Cost:
 def _cost(
     s: Sizes,
     method: str,
-    title: str,
     *,
     up: int,
     down: int,
     train_appendix: int | None,
     train: int | None = None,
-    own: float = 1.0,
     server: int | None = None,
     server_appendix: float | None = None,
     pairs: int = 0,
@@ -277,14 +276,15 @@ def _cost(
     first_down: int | None = None,
 ) -> Cost:
     """A cost with what most methods share: FedAvg's training, averaging and evaluation."""
-    chosen, tested = s.chosen(own), s.test_periods * (s.encode + s.decode)
+    kind = find_method(method)
+    chosen, tested = s.chosen(kind.own_selection), s.test_periods * (s.encode + s.decode)
     later = (s.rounds - 1) * chosen  # in round 1 every client takes part
     appendix = train_appendix is not None
     if server_appendix is None and appendix:
         server_appendix = 1  # as printed there: one mean
     return Cost(
         method=method,
-        title=title,
+        title=kind.title,
         chosen=chosen,
         up=up,
         down=down,

@@ -1,27 +1,60 @@
-"""From settings to a federation ready to train on this machine."""
+"""From settings to a federation that is ready to train on this machine."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
+from functools import partial
 
-from fuels.config import Engine, Settings, check, check_engine
-from fuels.data.loading import load_dataset
+from fuels.config import Engine, Settings
+from fuels.data.loading import load_panel
+from fuels.data.newcomers import LEAST as NEW_LEAST
+from fuels.data.newcomers import shortened
 from fuels.data.panel import Panel
-from fuels.data.sample import sample_of
-from fuels.data.windows import Dataset
+from fuels.data.periodicity import find_cycle
+from fuels.data.windows import Dataset, prepare
 from fuels.federation.loop import Loop
 from fuels.federation.ray import RayTransport
 from fuels.federation.site import Site
 from fuels.federation.transport import LocalTransport, OwnSites
 from fuels.methods.base import Facts, Method
-from fuels.methods.registry import build_method, complete
+from fuels.methods.registry import find_method
 from fuels.model.network import build_network
+from fuels.runs.settings import ResolvedSettings, resolve
 from fuels.training.groups import Optimiser
 from fuels.training.runtime import set_up
 
 
-def make_method(settings: Settings, dataset: Dataset, secret: bytes = b"") -> Method:
+def load_dataset(settings: Settings, panel: Panel | None = None) -> Dataset:
+    """The prepared data of a run, from `panel` or from the file that the settings name."""
+    settings = resolve(settings)
+    windows = settings.windows
+    panel = load_panel(settings) if panel is None else panel
+    cycle = find_cycle(panel)
+    if cycle is not None and cycle.period != windows.period:
+        warnings.warn(
+            f"the data repeat every {cycle.period} steps, the period is set to {windows.period};"
+            f" --period {cycle.period} may fit better",
+            stacklevel=2,
+        )
+    prepared = partial(
+        prepare,
+        sample=settings.sample,
+        holidays=windows.holidays,
+        split=windows.split,
+        seed=settings.seed,
+        max_gap=windows.max_gap,
+    )
+    dataset = prepared(panel, clients=settings.data.clients)
+    if not settings.data.newcomers:
+        return dataset
+    shorter = shortened(dataset, settings.data.newcomers, settings.seed)
+    found = prepared(shorter, least=NEW_LEAST)
+    return replace(found, left_out=dataset.left_out | found.left_out)
+
+
+def make_method(settings: ResolvedSettings, dataset: Dataset, secret: bytes = b"") -> Method:
     method = method_for(settings, train_periods(dataset), secret)
     method.check_data(dataset)
     return method
@@ -32,10 +65,9 @@ def train_periods(dataset: Dataset) -> int:
     return dataset.split.train // dataset.period - dataset.sample.reach_periods
 
 
-def method_for(settings: Settings, periods: int, secret: bytes = b"") -> Method:
-    """The settings' method; a server, which has no data, knows `periods` from its sites."""
-    training, model = complete(settings).training, settings.model
-    sample = sample_of(settings.windows)
+def method_for(settings: ResolvedSettings, periods: int, secret: bytes = b"") -> Method:
+    """The settings' method; a server without data learns `periods` from its sites."""
+    training, model, sample = settings.training, settings.model, settings.sample
     facts = Facts(
         network=build_network(model.encoder, model.hidden, sample),
         sample=sample,
@@ -45,14 +77,14 @@ def method_for(settings: Settings, periods: int, secret: bytes = b"") -> Method:
         seed=settings.seed,
         secret=secret,
     )
-    return build_method(settings.method, settings.options, facts)
+    return find_method(settings.method)(settings.method_options, facts)
 
 
 @dataclass(frozen=True)
 class Job:
-    """A federation on this machine, built and not yet trained."""
+    """A federation on this machine, ready to train."""
 
-    settings: Settings
+    settings: ResolvedSettings
     dataset: Dataset
     method: Method
     sites: OwnSites
@@ -60,7 +92,7 @@ class Job:
 
     @property
     def site(self) -> Site:
-        """All clients and their models, in this process, wherever they are trained."""
+        """All clients and their models, merged into this process if they train elsewhere."""
         return self.sites.whole()
 
     def __enter__(self) -> Job:
@@ -73,13 +105,12 @@ class Job:
 def build(
     settings: Settings, engine: Engine, panel: Panel | None = None, secret: bytes = b""
 ) -> Job:
-    """Check the settings, read the data and set everything up.
+    """Resolve the settings, read the data and set everything up.
 
-    `secret`: of a site of a federation, so that nobody else can draw its noise; see privacy/noise.
+    `secret` seeds the noise of a federation's site, so that nobody else can reproduce it; see
+    privacy/noise.py.
     """
-    check(settings)
-    check_engine(engine)
-    settings = complete(settings)
+    settings = resolve(settings)
     threads = set_up(engine)
     dataset = load_dataset(settings, panel)
     method = make_method(settings, dataset, secret)
@@ -91,14 +122,14 @@ def build(
 def open_sites(
     dataset: Dataset, method: Method, engine: Engine, threads: int, keep: str
 ) -> OwnSites:
-    """The sites of an engine, ready to train."""
+    """The transport of an engine, ready to train."""
     if engine.transport == "ray":
         return RayTransport(dataset, method, engine, threads=threads, keep=keep)
     return LocalTransport(Site(dataset, method, keep=keep, threads=threads, device=engine.device))
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """Short digest of the values trained on: a resumed run must see the same."""
+    """Short digest of the training data: a resumed run must use the same."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update("\n".join(dataset.ids).encode())
     digest.update(dataset.panel.values.tobytes())

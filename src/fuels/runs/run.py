@@ -230,7 +230,7 @@ def kept_models(job: Job, *, shared_best: bool, untrained: Collection[str] = ())
     if method.one_model:
         return Kept(best=every) if shared_best else Kept(last=every, reason=reason)
     judged = {site.ids[i] for i in np.flatnonzero(site.best_round)} if site.best else set()
-    fresh = set(untrained) - judged if method.evaluated == "after training" else set()
+    fresh = set() if method.evaluate_after_aggregation else set(untrained) - judged
     return Kept(len(judged), every - len(judged) - len(fresh), len(fresh), reason)
 
 
@@ -256,7 +256,9 @@ def essentials(job: Job, judged: Evaluation, *, rounds: int, kept: Kept) -> dict
 def summarise(job: Job, folder: RunFolder, judged: Evaluation) -> dict[str, Any]:
     """All of summary.json."""
     loop, history = job.loop, folder.history()
-    kept = kept_models(job, shared_best=loop.best_download is not None, untrained=loop.unheard)
+    kept = kept_models(
+        job, shared_best=loop.best_download is not None, untrained=loop.without_upload
+    )
     return {
         **essentials(job, judged, rounds=loop.round, kept=kept),
         **traffic(history, loop.totals),

@@ -29,7 +29,7 @@ from fuels.federation.flower.keys import make_site_key, public_line
 from fuels.federation.flower.launch import new_run
 from fuels.federation.flower.parties import Current, ServerFolder, SiteFolder
 from fuels.federation.flower.serving import settings_of
-from fuels.methods.registry import complete
+from fuels.runs.settings import resolve
 
 runner = CliRunner()
 
@@ -156,7 +156,7 @@ def test_bad_config_is_one_sentence(metro: Path, old: str, new: str, reason: str
 def test_settings_survive_the_way_through_flower(tmp_path: Path) -> None:
     """As a file for `flwr run --run-config`, and flattened as Flower hands it to the apps."""
     changes = {"method": "fuels", "options": {"rho": 2.0}, "training": {"rounds": 7}}
-    chosen = complete(merge(Settings(), changes, "test"))
+    chosen = resolve(merge(Settings(), changes, "test"))
     write_run_config(tmp_path / "run.toml", "name", chosen)
     written = tomllib.loads((tmp_path / "run.toml").read_text())
     flat = {
@@ -306,7 +306,7 @@ def chosen(metro: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Set
 def test_a_run_takes_the_papers_settings_or_those_of_a_preset(
     metro: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert chosen(metro, monkeypatch) == complete(Settings())
+    assert chosen(metro, monkeypatch) == resolve(Settings())
     best = chosen(metro, monkeypatch, "--preset", "best", "--set", "windows.doubt=0.1")
     assert best.preset == "best" and best.mixture.on and best.training.rounds == 40
     assert best.windows.doubt == 0.1

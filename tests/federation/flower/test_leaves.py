@@ -27,6 +27,7 @@ from fuels.methods.base import Method
 from fuels.methods.messages import Upload
 from fuels.methods.registry import EXTENSIONS, METHODS
 from fuels.runs.build import build, method_for, train_periods
+from fuels.runs.settings import resolve
 from helpers.flower_world import SITES, World, settings, write_panel
 from helpers.wire import Seen, Wire
 
@@ -148,9 +149,9 @@ def test_only_what_is_declared_travels_and_no_raw_value(tmp_path: Path, name: st
     world, seen = run(tmp_path / "fed", chosen, *consent, days=sum(split(chosen)))
     source = {"data": {"source": str(world.root / "panel.csv")}}
     job = build(merge(chosen, source, "test"), Engine(threads=1))
-    method = method_for(chosen, train_periods(job.dataset))
+    method = method_for(resolve(chosen), train_periods(job.dataset))
     kinds = {(message.way, message.envelope.kind) for message in seen}
-    judged = {"evaluate"} if method.evaluated == "after aggregation" else set()
+    judged = {"evaluate"} if method.evaluate_after_aggregation else set()
     asked = {"hello", "train", "finish"} | judged
     assert kinds == {(way, kind) for way in ("up", "down") for kind in asked}
     binary, text = patterns(world)

@@ -21,8 +21,8 @@ from fuels.federation.flower.follow import follow
 from fuels.federation.flower.found import found
 from fuels.federation.flower.parties import Rules, ServerFolder, SiteFolder
 from fuels.federation.loop import Watcher
-from fuels.methods.registry import complete
 from fuels.runs.build import build
+from fuels.runs.settings import ResolvedSettings, resolve
 from fuels.storage.run_folder import RunFolder
 
 PATIENCE = 90.0  # seconds until the server answers
@@ -140,9 +140,9 @@ def wait_for(server: ServerFolder, processes: Processes) -> None:
         time.sleep(0.2)
 
 
-def demo_settings(method: str, rounds: int) -> Settings:
+def demo_settings(method: str, rounds: int) -> ResolvedSettings:
     changes = {"method": method, "training": {"rounds": rounds}}
-    return complete(merge(Settings(), changes, "demo"))
+    return resolve(merge(Settings(), changes, "demo"))
 
 
 def consent_to_all(root: Path) -> None:

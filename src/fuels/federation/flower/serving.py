@@ -14,8 +14,7 @@ from dataclasses import replace
 from time import sleep
 from typing import IO, Any
 
-from fuels.config import Engine, Settings, check, merge, with_preset
-from fuels.data.sample import sample_of
+from fuels.config import Engine, Settings, merge, with_preset
 from fuels.errors import FuelsError
 from fuels.federation.flower.commands import write_run_config
 from fuels.federation.flower.parties import Current, ServerFolder, log
@@ -24,14 +23,14 @@ from fuels.federation.flower.transport import FlowerTransport
 from fuels.federation.loop import Loop, Round
 from fuels.federation.refusals import Refusals
 from fuels.methods.messages import Download
-from fuels.methods.registry import complete
 from fuels.runs.build import method_for
+from fuels.runs.settings import ResolvedSettings, resolve
 from fuels.storage.checkpoint import save_state, unprefixed
 from fuels.storage.run_folder import RunFolder, writing
 from fuels.version import __version__
 
 
-def settings_of(run_config: Mapping[str, Any]) -> Settings:
+def settings_of(run_config: Mapping[str, Any]) -> ResolvedSettings:
     """The settings in a Flower run config: `section.key` as in config.toml, options as JSON."""
     nested: dict[str, Any] = {}
     for key, value in run_config.items():
@@ -57,15 +56,13 @@ def settings_of(run_config: Mapping[str, Any]) -> Settings:
     return federated(settings, "run config")
 
 
-def federated(settings: Settings, place: str) -> Settings:
+def federated(settings: Settings, place: str) -> ResolvedSettings:
     """The settings of a run across sites, complete and checked; nothing in them names a file."""
     if settings.training.warm_start:
         raise FuelsError(f"{place}: training.warm_start names a file of one machine")
     if settings.data != Settings().data:
         raise FuelsError(f"{place}: data are named by each site, in its site.toml")
-    check(settings)
-    sample_of(settings.windows)
-    return complete(settings)
+    return resolve(settings)
 
 
 def _options(text: str) -> dict[str, Any]:
@@ -93,7 +90,7 @@ def serve(
     post: Post,
     folder: ServerFolder,
     run: str,
-    settings: Settings,
+    settings: ResolvedSettings,
     time: Time | None = None,
     flower_run: str = "",
 ) -> None:
@@ -141,7 +138,9 @@ def _hold(lock: IO[str], folder: ServerFolder) -> None:
     raise FuelsError(f"{folder.path}: another run is in progress")
 
 
-def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings, time: Time) -> list[str]:
+def _serve(
+    post: Post, folder: ServerFolder, run: str, settings: ResolvedSettings, time: Time
+) -> list[str]:
     """Train to the end; returns the sites that did not confirm that they have their models."""
     config = folder.config
     path = folder.runs / run
@@ -177,7 +176,7 @@ def _serve(post: Post, folder: ServerFolder, run: str, settings: Settings, time:
         refused.load(before["refused"])
         transport.count(before["counters"])
     # Models that are judged after training are the sites' own: they need nothing more for them.
-    own = method.evaluated == "after training"
+    own = not method.evaluate_after_aggregation
     download = Download() if own else loop.final_download()
     best = 0 if loop.best_download is None else loop.best_round
     unconfirmed = sorted(transport.finish(loop.round, waiting & post.allowed(), download, best))

@@ -382,7 +382,7 @@ class FlowerTransport:
 
     # -- state ---------------------------------------------------------------------------------
 
-    def touched(self) -> NDArray[np.int64] | None:
+    def changed_rows(self) -> NDArray[np.int64] | None:
         return None
 
     def state(self) -> dict[str, NDArray[Any]]:

@@ -19,6 +19,7 @@ from fuels.data.windows import Dataset, prepare
 from fuels.errors import FuelsError
 from fuels.methods.base import Method
 from fuels.runs.build import method_for, train_periods
+from fuels.runs.settings import resolve
 
 METHODS = ("fuels", "fedavg")
 PERIOD = 24
@@ -72,4 +73,4 @@ def make_dataset(sizes: Sizes) -> Dataset:
 
 def make_method(name: str, sizes: Sizes, dataset: Dataset) -> Method:
     settings = replace(SETTINGS, method=name, model=Model(hidden=sizes.hidden))
-    return method_for(settings, train_periods(dataset))
+    return method_for(resolve(settings), train_periods(dataset))

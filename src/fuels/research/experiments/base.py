@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fuels.config import Engine, Settings, check, merge, nearest
+from fuels.config import Engine, Settings, merge, nearest
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.report.style import save
@@ -109,7 +109,6 @@ class Context:
 
     def dataset(self, settings: Settings) -> Dataset:
         """The data of a run, without training; a file is read once for all runs."""
-        check(settings)
         return self.store.dataset(settings)
 
     def check_runs(self, wanted: Sequence[Settings]) -> None:

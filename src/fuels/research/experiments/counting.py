@@ -20,8 +20,8 @@ from fuels.errors import FuelsError
 from fuels.federation.loop import Round
 from fuels.kernels.dispatch import use_kernels
 from fuels.research.costs import Sizes
-from fuels.research.study.store import spelt_out
 from fuels.runs.build import Job
+from fuels.runs.settings import resolve
 from fuels.training.groups import Group, GroupData
 
 # What changes the numbers multiplied or sent; the formulas are for the defaults.
@@ -63,7 +63,7 @@ class LastRound:
 
 def check_formulas(settings: Settings, dataset: Dataset) -> None:
     """Refuse what the formulas do not speak of."""
-    given, usual = spelt_out(settings), spelt_out(Settings(method=settings.method))
+    given, usual = resolve(settings), resolve(Settings(method=settings.method))
     for section, names in FIXED.items():
         values, defaults = (_values(getattr(each, section)) for each in (given, usual))
         for name in names:

@@ -16,9 +16,10 @@ from fuels.config import Settings
 from fuels.federation.loop import Round, Watcher
 from fuels.research.experiments.base import Context
 from fuels.research.study.files import make_folder
-from fuels.research.study.store import run_key, spelt_out
+from fuels.research.study.store import run_key
 from fuels.runs.build import Job, build
 from fuels.runs.run import SAVING
+from fuels.runs.settings import resolve
 from fuels.storage.checkpoint import prefixed, unprefixed
 from fuels.storage.journal import Journal
 
@@ -40,7 +41,7 @@ def follow(
     context: Context, name: str, settings: Settings, begin: Callable[[Job], L]
 ) -> tuple[Job, L]:
     """Train these settings, or go on, with a look inside that `begin` makes before round 1."""
-    settings = spelt_out(settings)
+    settings = resolve(settings)
     key = f"{name}-{run_key(settings, context.dataset(settings))}"
     folder = context.store.runs / "inside"
     make_folder(folder)

@@ -25,8 +25,8 @@ from fuels.errors import FuelsError
 from fuels.evaluation.outcome import Outcome, method_rows
 from fuels.evaluation.scores import Scores
 from fuels.evaluation.summary import NO_TARGETS
-from fuels.methods.registry import complete, method_options
 from fuels.research.study.files import write_text
+from fuels.runs.settings import resolve
 
 FORMAT = 1
 DIGITS = 7
@@ -169,9 +169,7 @@ def make_record(key: str, outcome: Outcome) -> Record:
 
 def describe(settings: Settings) -> dict[str, Any]:
     """Every setting with its value, including the method's options; files without their folders."""
-    settings = complete(settings)
-    content = to_dict(settings)
-    content["options"] = asdict(method_options(settings.method, settings.options))
+    content = to_dict(resolve(settings))
     if start := settings.training.warm_start:
         content["training"]["warm_start"] = run_identity(Path(start))
     data = content["data"]

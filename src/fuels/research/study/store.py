@@ -14,20 +14,19 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fuels.config import Data, Engine, Settings, check
-from fuels.data.loading import SYNTHETIC_CLIENTS, load_dataset, load_panel
+from fuels.config import Data, Engine, Settings, to_dict
+from fuels.data.loading import SYNTHETIC_CLIENTS, load_panel
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.federation.loop import Loop, Watcher
-from fuels.methods.registry import complete, method_options
 from fuels.research.study.archive import is_archive, read_archive
 from fuels.research.study.files import make_folder
 from fuels.research.study.progress import Reporter
@@ -40,8 +39,9 @@ from fuels.research.study.record import (
     flat,
     make_record,
 )
-from fuels.runs.build import build, make_method
+from fuels.runs.build import build, load_dataset, make_method
 from fuels.runs.run import evaluate_job, outcome_of, run
+from fuels.runs.settings import ResolvedSettings, resolve
 from fuels.storage.models import load_models
 from fuels.storage.run_folder import RunFolder, free_folder
 
@@ -154,8 +154,7 @@ def ensure_run(
 
     `with_folder` also asks for models and forecasts, which a record does not have.
     """
-    check(settings)
-    settings = spelt_out(settings)
+    settings = resolve(settings)
     dataset = store.dataset(settings)
     key = run_key(settings, dataset)
     with store.locked(key):
@@ -187,9 +186,9 @@ def ensure_runs(
     reporter: Reporter | None = None,
 ) -> list[RunResult]:
     """Many runs, in the given order."""
-    check_runs(wanted, store)
+    resolved = check_runs(wanted, store)
     done = []
-    for number, settings in enumerate(wanted, 1):
+    for number, settings in enumerate(resolved, 1):
         place = None if reporter is None else reporter.run(number, len(wanted))
         try:
             done.append(
@@ -203,21 +202,24 @@ def ensure_runs(
     return done
 
 
-def check_runs(wanted: Sequence[Settings], store: Store) -> None:
-    """Refuse runs that cannot work before hours are spent on the others."""
-    # Runs that differ only in the seed are checked once, unless the seed chooses the clients.
-    for settings in {repr(_without_idle_seed(each)): each for each in wanted}.values():
-        check(settings)
+def check_runs(wanted: Sequence[Settings], store: Store) -> list[ResolvedSettings]:
+    """Refuse runs that cannot work before hours are spent on the others; returns them resolved."""
+    resolved = [resolve(settings) for settings in wanted]
+    for settings in {_without_idle_seed(each): each for each in resolved}.values():
         dataset = store.dataset(settings)
-        make_method(spelt_out(settings), dataset)
+        make_method(settings, dataset)
         first, last = dataset.split.part("test")
         if not dataset.target[:, first:last].any():
             raise FuelsError(NOTHING_TO_COMPARE.format(dataset.panel.name))
+    return resolved
 
 
-def _without_idle_seed(settings: Settings) -> Settings:
-    drawn = settings.data.clients or settings.data.newcomers
-    return settings if drawn else replace(settings, seed=0)
+def _without_idle_seed(settings: Settings) -> str:
+    """Runs that differ only in the seed are checked once, unless the seed draws the clients."""
+    content = to_dict(settings)
+    if not (settings.data.clients or settings.data.newcomers):
+        del content["seed"]
+    return json.dumps(content)
 
 
 def _train(
@@ -277,12 +279,6 @@ def _deciding(settings: Settings) -> dict[str, Any]:
         for name, value in given.items()
         if (value != defaults.get(name) or name == "method") and not describes_data(name)
     }
-
-
-def spelt_out(settings: Settings) -> Settings:
-    """Settings with every number that is used: a stored run shows how it was made."""
-    settings = complete(settings)
-    return replace(settings, options=asdict(method_options(settings.method, settings.options)))
 
 
 def data_digest(dataset: Dataset) -> str:

@@ -1,4 +1,4 @@
-"""What all commands have in common: how they take words, and how their help reads."""
+"""The base class of all commands: argument checks and help formatting."""
 
 from __future__ import annotations
 

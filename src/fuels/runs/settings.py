@@ -1,0 +1,44 @@
+"""Resolved settings: checked, with every value that a run uses filled in.
+
+An entry point (a command, a Forecaster, a study, a federation) calls `resolve` once. The code
+behind it takes `ResolvedSettings`, so nothing has to be checked or completed again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+from fuels.config import Settings, check
+from fuels.data.sample import Sample, sample_of
+from fuels.methods.base import Options
+from fuels.methods.registry import find_method, method_options
+
+
+@dataclass(frozen=True)
+class ResolvedSettings(Settings):
+    """Settings with the method's defaults filled in, its options, and the layout of a sample.
+
+    To describe another method's run, change the plain settings: these hold this method's values.
+    """
+
+    sample: Sample = field(init=False, repr=False, compare=False)
+    method_options: Options = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check(self)
+        given = method_options(self.method, self.options)
+        derived = {
+            "sample": sample_of(self.windows),
+            "method_options": given,
+            "options": asdict(given),
+            "training": find_method(self.method).complete(self.training),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)  # the class is frozen
+
+
+def resolve(settings: Settings) -> ResolvedSettings:
+    """The settings, checked and completed; resolved settings are returned as they are."""
+    if isinstance(settings, ResolvedSettings):
+        return settings
+    return ResolvedSettings(**vars(settings))
