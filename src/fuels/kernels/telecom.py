@@ -90,7 +90,7 @@ def _sum_lines(
                     at += 1
                     first = at
                 while 48 <= text[at] <= 57 and at - first < 4:
-                    power = power * 10 + (text[at] - 48)
+                    power = power * 10 + int(text[at] - 48)
                     at += 1
                 if at == first:
                     return NO_NUMBER, line, lines, 0, 0
