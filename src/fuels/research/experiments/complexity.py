@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fuels.report.style import METHOD, RIVAL, TRUTH, figure, legend, origin
-from fuels.report.tables import Cell, Column, Table
+from fuels.report.tables import Cell, Column, Table, columns
 from fuels.research.costs import COSTS, Cost, Sizes, costs, known
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.research.experiments.counting import Counted, check_formulas, count, sizes_of
@@ -73,17 +73,12 @@ def symbols(sizes: Sizes) -> Table:
 
 def sent_table(found: Sequence[tuple[Cost, Counted]], sizes: Sizes, data: str) -> Table:
     return Table(
-        columns=[
-            Column("method"),
-            Column("a client sends", "formula"),
-            Column("a client sends", "counted"),
-            Column("a client gets", "formula"),
-            Column("a client gets", "counted"),
-            Column("the server sends", "formula"),
-            Column("the server sends", "counted"),
-            Column("all clients, all rounds", "formula"),
-            Column("all clients, all rounds", "counted"),
-        ],
+        columns=columns(
+            "method | a client sends (formula) | a client sends (counted)"
+            " | a client gets (formula) | a client gets (counted)"
+            " | the server sends (formula) | the server sends (counted)"
+            " | all clients, all rounds (formula) | all clients, all rounds (counted)"
+        ),
         rows=[
             [
                 cost.title,
@@ -119,16 +114,12 @@ def work_table(found: Sequence[tuple[Cost, Counted]], data: str) -> Table:
             ]
         )
     return Table(
-        columns=[
-            Column("method"),
-            Column("training, client", "appendix"),
-            Column("training, client", "our formula"),
-            Column("training, client", "counted"),
-            Column("counted over appendix"),
-            Column("inference, client", "appendix"),
-            Column("inference, client", "our formula"),
-            Column("inference, client", "counted"),
-        ],
+        columns=columns(
+            "method | training, client (appendix) | training, client (our formula)"
+            " | training, client (counted) | counted over appendix"
+            " | inference, client (appendix) | inference, client (our formula)"
+            " | inference, client (counted)"
+        ),
         rows=rows,
         title=f"Millions of multiply-adds of matrix products in a round, {data}",
     )
@@ -136,13 +127,10 @@ def work_table(found: Sequence[tuple[Cost, Counted]], data: str) -> Table:
 
 def server_table(found: Sequence[tuple[Cost, Counted]], data: str) -> Table:
     return Table(
-        columns=[
-            Column("method"),
-            Column("server", "appendix"),
-            Column("divergences of pairs", "our formula"),
-            Column("divergences of pairs", "counted"),
-            Column("multiply-adds, millions", "our formula"),
-        ],
+        columns=columns(
+            "method | server (appendix) | divergences of pairs (our formula)"
+            " | divergences of pairs (counted) | multiply-adds, millions (our formula)"
+        ),
         rows=[
             [cost.title, cost.server_appendix, cost.pairs, real.pairs, cost.server / MILLION]
             for cost, real in found

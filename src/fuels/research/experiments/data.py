@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fuels.data.windows import Dataset
 from fuels.report.style import INK, METHOD, QUIET, RIVAL, figure, legend, origin, short
-from fuels.report.tables import Cell, Column, Table
+from fuels.report.tables import Cell, Table, columns
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
 
 if TYPE_CHECKING:
@@ -145,29 +145,16 @@ def run(context: Context) -> Result:
             assert panel.coordinates is not None
             figures[f"data-map{after}"] = draw_map(dataset, panel.coordinates)
     parts = Table(
-        columns=[
-            Column("data"),
-            Column("client"),
-            Column("part of the period"),
-            Column("values"),
-            Column("mean"),
-            Column("standard deviation"),
-            Column("10 %"),
-            Column("median"),
-            Column("90 %"),
-        ],
+        columns=columns(
+            "data | client | part of the period | values | mean | standard deviation"
+            " | 10 % | median | 90 %"
+        ),
         rows=rows,
         title=f"{'Mornings and evenings' if daily else 'Two parts of the period'} of two busy"
         " clients that differ most, in the data's unit",
     )
     spread = Table(
-        columns=[
-            Column("data"),
-            Column("figure"),
-            Column("lowest client"),
-            Column("median client"),
-            Column("highest client"),
-        ],
+        columns=columns("data | figure | lowest client | median client | highest client"),
         rows=spreads,
         title="How clients differ, over the training part",
     )

@@ -29,7 +29,7 @@ from fuels.report.style import (
     short,
     whole_numbers,
 )
-from fuels.report.tables import Cell, Column, Table
+from fuels.report.tables import Cell, Table, columns
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.research.experiments.inside import follow
 from fuels.runs.build import Job
@@ -118,15 +118,12 @@ def run(context: Context) -> Result:
         if number in SHOWN or number == last
     ]
     table = Table(
-        columns=[
-            Column("round"),
-            Column("diagonal", "% positive, mean"),
-            Column("diagonal, 10th", "percentile of clients"),
-            Column("diagonal, 90th", "percentile of clients"),
-            Column("others", "% positive, mean"),
-            Column("others, 10th", "percentile of clients"),
-            Column("others, 90th", "percentile of clients"),
-        ],
+        columns=columns(
+            "round | diagonal (% positive, mean) | diagonal, 10th (percentile of clients)"
+            " | diagonal, 90th (percentile of clients) | others (% positive, mean)"
+            " | others, 10th (percentile of clients)"
+            " | others, 90th (percentile of clients)"
+        ),
         rows=rows,
         title=f"Positive entries of W over the rounds, {source_name(context.sources[0])}",
     )

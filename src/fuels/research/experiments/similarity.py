@@ -24,7 +24,7 @@ from fuels.errors import FuelsError
 from fuels.methods.fuels import FuelsOptions
 from fuels.paper.similarity import SimilarityTable
 from fuels.report.style import INK, figure, number, origin, whole_numbers
-from fuels.report.tables import Column, Table
+from fuels.report.tables import Table, columns
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.research.experiments.data import day_shapes, divergences
 from fuels.storage.checkpoint import load_state
@@ -171,20 +171,12 @@ def run(context: Context) -> Result:
                 )
                 figures[name] = draw(dataset, prototypes, raw, found)
     shown = Table(
-        columns=[
-            Column("data"),
-            Column("seed"),
-            Column("pairs"),
-            Column("agreement", "%"),
-            Column("by chance", "%"),
-            Column("by chance, 95th percentile", "%"),
-            Column("p"),
-            Column("Spearman"),
-            Column("threshold, prototypes", "nats"),
-            Column("threshold, raw", "nats"),
-            Column("nearer to PR", "cosine"),
-            Column("pull left", "0 to 1"),
-        ],
+        columns=columns(
+            "data | seed | pairs | agreement (%) | by chance (%)"
+            " | by chance, 95th percentile (%) | p | Spearman"
+            " | threshold, prototypes (nats) | threshold, raw (nats)"
+            " | nearer to PR (cosine) | pull left (0 to 1)"
+        ),
         rows=rows,
         title="Pairs of clients that prototypes and raw data call the same, alike or unlike",
     )

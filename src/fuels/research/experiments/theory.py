@@ -14,7 +14,7 @@ import numpy as np
 
 from fuels.errors import FuelsError
 from fuels.report.style import METHOD, RIVAL, figure, legend, number, origin, whole_numbers
-from fuels.report.tables import Cell, Column, Table
+from fuels.report.tables import Cell, Column, Table, columns
 from fuels.research.bounds import (
     Constants,
     best_rate,
@@ -117,13 +117,10 @@ def convergence_table(constants: Constants, seen: float, eta: float) -> Table:
         fewest = rounds(constants, xi, best_rate(constants, xi))
         rows.append([name, xi, limit, fewest, at_eta])
     return Table(
-        columns=[
-            Column("ξ"),
-            Column("value"),
-            Column("η has to stay below", "Eq. 19"),
-            Column("T at half of it", "Eq. 17"),
-            Column(f"T at η = {eta:g}", "Eq. 17"),
-        ],
+        columns=columns(
+            "ξ | value | η has to stay below (Eq. 19) | T at half of it (Eq. 17)"
+            f" | T at η = {eta:g} (Eq. 17)"
+        ),
         rows=rows,
         title="Convergence bound: learning rate and rounds for a wanted ξ; – where nothing is"
         " promised",
@@ -152,16 +149,11 @@ def generalisation_table(
             ]
         )
     return Table(
-        columns=[
-            Column("VC dimension d"),
-            Column("class term", "Theorem 4.2"),
-            Column("chance term", "Theorem 4.2"),
-            Column("bound", "Theorem 4.2"),
-            Column("class term", "by client"),
-            Column("chance term", "by client"),
-            Column("bound", "by client"),
-            Column("C, above which it says nothing"),
-        ],
+        columns=columns(
+            "VC dimension d | class term (Theorem 4.2) | chance term (Theorem 4.2)"
+            " | bound (Theorem 4.2) | class term (by client) | chance term (by client)"
+            " | bound (by client) | C, above which it says nothing"
+        ),
         rows=rows,
         title=f"Generalisation bound with probability {1 - kappa:g}; – where d exceeds the samples",
     )
