@@ -71,14 +71,14 @@ def test_numbers_sent_add_up_over_the_clients() -> None:
     np.testing.assert_allclose(plots.numbers_sent(run), [10, 40, 55])
 
 
-def test_the_best_client_is_one_whose_values_move() -> None:
+def test_the_best_client_is_one_whose_values_change() -> None:
     data = dataset(4)
     first = data.split.val
     data.series[0, first:] = 1.5  # nothing happens in its test part
     data.series[1, first:] = 0.5
     data.series[1, first] = 9.0  # and here only where there is no target
     data.target[1, first] = False
-    assert plots.standing_still(data).tolist() == [True, True, False, False]
+    assert plots.constant_clients(data).tolist() == [True, True, False, False]
     run = outcome(data, {"FUELS": [0.1, 0.2, 0.3, 0.4]})
     assert plots.telling_clients(run) == {
         2: "best whose values change",

@@ -22,7 +22,7 @@ from fuels.research.bench.figures import notes, tables, to_json
 from fuels.research.bench.floor import FLOORS, _products, epoch_flop
 from fuels.research.bench.measure import Race, race
 from fuels.research.bench.ours import Ours
-from fuels.research.bench.process import Desk, RivalProcess
+from fuels.research.bench.process import Endpoint, RivalProcess
 from fuels.research.bench.work import Sizes, make_dataset
 from helpers.commands import Fuels
 
@@ -194,10 +194,10 @@ def test_a_rival_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None
 # -- processes ---------------------------------------------------------------------------------
 
 
-def serve_badly(desk: Desk, manner: str) -> None:
+def serve_badly(endpoint: Endpoint, manner: str) -> None:
     if manner == "at once":
         raise ValueError("no such thing\nand more")
-    for _ in desk.orders():
+    for _ in endpoint.orders():
         print("these are the last words", flush=True)
         os._exit(3)
 

@@ -129,17 +129,17 @@ def test_the_significance_is_wilcoxons() -> None:
     assert "is not significant" in text
 
 
-def test_a_mean_carried_by_few_clients_is_told() -> None:
+def test_a_mean_decided_by_few_clients_is_reported() -> None:
     first = [0.11] * 19 + [0.1, 1.0]
     second = [0.1] * 20 + [9.0]  # better for 19 of 21, and far behind on one
     found = compare([[record("fuels", 0, first)], [record("solo", 0, second)]])
     [sentence] = [note for note in notes(found) if "Wilcoxon" in note]
     assert sentence.startswith("FUELS (MSE 0.1519) against Solo (0.5238): lower for 5% of 21")
-    assert "most clients are better off with Solo, which is significant at 5 %" in sentence
-    assert sentence.endswith("though the mean says FUELS.")
+    assert "most clients do better with Solo, which is significant at 5 %" in sentence
+    assert sentence.endswith("although FUELS has the lower mean.")
 
 
-def test_what_decides_who_takes_part_is_told_where_seeds_differ_in_it() -> None:
+def test_the_notes_say_that_seeds_draw_different_clients() -> None:
     same = compare([[record("fuels", 0, [1, 2]), record("fuels", 1, [3, 4])]])
     other = compare([[record("fuels", 0, [1, 2]), record("fuels", 1, [3, 4], ["c0", "c7"])]])
     assert ["which clients are drawn" in " ".join(notes(found)) for found in (same, other)] == [
@@ -162,8 +162,8 @@ def test_methods_say_what_the_reader_should_know() -> None:
 def test_rows_that_are_mixtures_say_so() -> None:
     alone = record("fuels", 0, [1.0, 2.0])
     mixed = replace(alone, mixture={"model_led": 0.4})
-    told = ["local experts" in " ".join(notes(compare([[each]]))) for each in (alone, mixed)]
-    assert told == [False, True]
+    noted = ["local experts" in " ".join(notes(compare([[each]]))) for each in (alone, mixed)]
+    assert noted == [False, True]
 
 
 def test_the_spread_of_the_average_over_sources() -> None:

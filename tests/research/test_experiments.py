@@ -185,9 +185,9 @@ def test_every_training_experiment_is_known_and_listed() -> None:
         (["ablation", "--set", "options.tao=1"], "none of the methods has it"),
         (["ablation", "--set", "options.warm_epochs=2"], "none of the methods has it"),
         (["data", "--set", "options.tau=1"], "none of the methods has it, nor any other"),
-        (["prototype-size", "--option", "hidden=0"], "whole numbers from 1 on"),
-        (["prototype-size", "--option", "hidden=2.5,2"], "whole numbers from 1 on"),
-        (["prototype-size", "--option", "hidden=nan"], "whole numbers from 1 on"),
+        (["prototype-size", "--option", "hidden=0"], "whole numbers of at least 1"),
+        (["prototype-size", "--option", "hidden=2.5,2"], "whole numbers of at least 1"),
+        (["prototype-size", "--option", "hidden=nan"], "whole numbers of at least 1"),
         (["complexity", "--period", "0"], "windows.period must be at least 2"),
         (["filtering", "--set", "windows.closeness=0"], "closeness"),
         (["data", "--period", "1"], "windows.period must be at least 2"),
@@ -233,7 +233,7 @@ def test_settings_of_a_run_follow_the_size_then_the_changes_then_the_experiment(
     )
     fuels = context.settings(model={"hidden": 2})
     assert (fuels.seed, fuels.data.source, fuels.data.clients) == (3, "synthetic:sms", 7)
-    assert (fuels.training.groups.rounds, fuels.model.hidden) == (5, 2)
+    assert (fuels.training.rounds, fuels.model.hidden) == (5, 2)
     assert fuels.options == {"tau": "0.5"}
     assert context.settings("fedavg", seed=4).options == {}
 

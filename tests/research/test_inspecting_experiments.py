@@ -172,12 +172,12 @@ def test_entries_that_start_negative_stay_as_they_are() -> None:
     after = watcher.weights()
     np.testing.assert_array_equal(after[asleep], watcher.start[asleep])
     assert (after[~asleep] < watcher.start[~asleep]).mean() > 0.9
-    assert "100.0 % hold their first value" in filtering.sentences(watcher.start, after, 3)[1]
+    assert "100.0 % keep their initial value" in filtering.sentences(watcher.start, after, 3)[1]
 
 
 def test_filtering_refuses_a_run_without_filter_and_an_unknown_client(tmp_path: Path) -> None:
     panel = small_panel()
-    with pytest.raises(FuelsError, match="take out of training"):
+    with pytest.raises(FuelsError, match="remove from training"):
         filtering.run(
             context_of(filtering.EXPERIMENT, tmp_path, panel, method_options={"filter": "false"})
         )
@@ -246,7 +246,7 @@ def test_complexity_tables(tmp_path: Path) -> None:
     assert [row[0] for row in result.tables["complexity-work"].rows] == ["FUELS", "FedAvg"]
     ours, theirs = result.tables["complexity-server"].rows
     assert ours[1] == ours[2] == ours[3] and theirs[1:4] == [1, 0, 0]  # all clients take part
-    assert any("fewer numbers than FedAvg" in line for line in result.text)
+    assert any("fewer numbers up than FedAvg" in line for line in result.text)
 
 
 def test_complexity_refuses_options_its_formulas_do_not_know() -> None:

@@ -21,7 +21,7 @@ from fuels.experts.history import history_of
 from fuels.methods.registry import METHODS, find_method
 from fuels.research.experiments import boosting, skill
 from fuels.research.experiments.base import Budget, Context
-from fuels.research.experiments.cold_start import judge, newcomer_error, within_a_period
+from fuels.research.experiments.cold_start import evaluate, newcomer_error, within_a_period
 from fuels.research.study.record import Record
 from fuels.research.study.store import Store, ensure_run, run_key
 from fuels.runs.build import load_dataset
@@ -130,7 +130,7 @@ def test_windows_that_leave_nothing_to_learn_are_refused() -> None:
 def test_a_pooled_model_learns_and_never_looks_ahead() -> None:
     panel = make_panel(clients=3, days=30)
     dataset = load_dataset(settings_of(windows={"split": "22/3/5"}), panel)
-    found = boosting.judge_pooled(dataset, (80.0, 95.0), threads=1)
+    found = boosting.evaluate_pooled(dataset, (80.0, 95.0), threads=1)
     naive = history_of(dataset).lagged(*dataset.split.part("test"), 1)
     first, last = dataset.split.part("test")
     last_value = float(np.mean((dataset.series[:, first:last] - naive) ** 2))
@@ -209,7 +209,7 @@ def test_skill_writes_tables_a_figure_and_who_wins(
     )
     assert float(rows[skill.EXPERT][0]) == lowest
     page = (folder / "skill.md").read_text()
-    assert "the lowest MSE is that of" in page and "the neural expert led" in page
+    assert "the lowest MSE is that of" in page and "the neural expert had the largest" in page
     simple = ("last value", "one period ago", "one week ago", "ridge", "ridge + time of period")
     lowest = min(float(rows[name][0]) for name in simple)
     assert ("is below every reference" in page) == (float(rows[skill.BEST][0]) < lowest)
@@ -222,8 +222,8 @@ def test_skill_writes_tables_a_figure_and_who_wins(
 
 
 def test_a_record_without_its_mixture_is_named() -> None:
-    with pytest.raises(FuelsError, match="run fuels0 holds nothing of its mixture"):
-        skill.kept_mixture(record("fuels", 0, [1.0]))
+    with pytest.raises(FuelsError, match="run fuels0 has no results of its mixture"):
+        skill.mixture_of(record("fuels", 0, [1.0]))
 
 
 # -- cold start --------------------------------------------------------------------------------
@@ -250,12 +250,12 @@ def test_a_newcomer_left_out_somewhere_is_left_out_everywhere() -> None:
     whole = record("fuels", 0, list(mse.values()), clients=ids)
     there = [client for client in ids if client != new[0]]
     short = record("fuels", 0, [mse[client] for client in there], clients=there)
-    found = judge({"FUELS": [[short, whole]], "FedAvg": [[short, whole]]}, 0.5, (3,), "days")
+    found = evaluate({"FUELS": [[short, whole]], "FedAvg": [[short, whole]]}, 0.5, (3,), "days")
     assert found.lost == 1 and found.new == 2
     assert found.line("FUELS").mse.tolist() == [mse[new[1]], mse[new[1]]]
     alone = record("fuels", 0, [1.0], clients=[c for c in ids if c not in new][:1])
-    with pytest.raises(FuelsError, match="no newcomer can be judged"):
-        judge({"FUELS": [[alone, whole]], "FedAvg": [[alone, whole]]}, 0.5, (3,), "days")
+    with pytest.raises(FuelsError, match="no newcomer can take part"):
+        evaluate({"FUELS": [[alone, whole]], "FedAvg": [[alone, whole]]}, 0.5, (3,), "days")
 
 
 def test_cold_start_writes_a_table_a_figure_and_who_wins(fuels: Fuels, tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_cold_start_writes_a_table_a_figure_and_who_wins(fuels: Fuels, tmp_path:
 @pytest.mark.parametrize(
     ("option", "match"),
     [
-        ("days=2.5", "whole numbers from 1 on"),
+        ("days=2.5", "whole numbers of at least 1"),
         ("share=1", "one number between 0 and 1"),
         ("days=300", "more than the 40 periods of training"),
         ("days=1", "too few for windows that look back 1"),

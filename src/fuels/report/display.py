@@ -1,11 +1,11 @@
 """Progress while a federation trains: a live panel on a terminal, plain lines anywhere else.
 
-Both are watchers of the round loop and write to stderr, so that stdout carries results alone:
+Both are watchers of the round loop and write to stderr, so that stdout carries only results:
 
     with progress(training.rounds, loop.round) as watcher:
         loop.run([watcher])
 
-What takes a while after the rounds says what it is, through `working`.
+Longer steps after the rounds announce themselves through `working`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, Group
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 Clock = Callable[[], float]
 
-RECENT = 10  # rounds whose mean duration foretells the rest; the first, with its set-up, drops out
+RECENT = 10  # rounds whose mean duration predicts the rest; the slow first round drops out
 LINE_EVERY = 2.0  # seconds between plain lines
 LINE_SHARE = 0.1  # or this share of all rounds
 WIDTH = 88  # columns of the live panel at most
@@ -60,7 +59,7 @@ def progress(
 
 
 def working(console: Console | None = None) -> Callable[[str], AbstractContextManager[None]]:
-    """Says what is being done: in a line that moves on a terminal, in one that stays elsewhere.
+    """Says what is being done: a spinner on a terminal, a plain line elsewhere.
 
     with working()("drawing pictures"):
         ...
@@ -68,7 +67,7 @@ def working(console: Console | None = None) -> Callable[[str], AbstractContextMa
     console = console or Console(stderr=True)
 
     @contextmanager
-    def telling(what: str) -> Iterator[None]:
+    def announce(what: str) -> Iterator[None]:
         if console.is_terminal and not console.is_dumb_terminal:
             with console.status(Text(what)):
                 yield
@@ -76,11 +75,11 @@ def working(console: Console | None = None) -> Callable[[str], AbstractContextMa
             say(console, what)
             yield
 
-    return telling
+    return announce
 
 
 class Progress:
-    """Where a training stands; the two displays differ in how they show it."""
+    """The state of a training; the two displays differ in how they show it."""
 
     def __init__(
         self,
@@ -96,19 +95,14 @@ class Progress:
         self.best_score, self.best_round = math.inf, 0
         self.failures = 0
         self.over = False
-        self.durations: tuple[float, ...] = ()  # replaced whole: another thread may be drawing
+        self.durations: tuple[float, ...] = ()  # never changed in place: a thread may be drawing
         self.started = self.changed = clock()
 
     def __enter__(self) -> Self:
         self.started = self.changed = self.clock()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """The training is over, finished or not; an interruption passes through."""
         self.over = True
 
@@ -123,14 +117,14 @@ class Progress:
         self.last = done
 
     def seconds_left(self) -> float | None:
-        """By the mean of the latest rounds; None before the first one is done."""
+        """Estimated from the latest rounds; None before the first one is done."""
         if not self.durations:
             return None
         each = sum(self.durations) / len(self.durations)
         return max(0.0, (self.total - self.round) * each - (self.clock() - self.changed))
 
     def time(self) -> str:
-        """`0:42 left`, and in the end how long it took."""
+        """`0:42 left`, and at the end how long it took."""
         spent, left = duration(self.clock() - self.started), self.seconds_left()
         if self.round >= self.total:
             return f"done in {spent}"
@@ -139,13 +133,13 @@ class Progress:
         return f"{spent} so far" if left is None else f"{duration(left)} left"
 
     def losses(self) -> str:
-        """`prediction 0.0712, inter 0.301, intra 1.203`: the one every method has comes first."""
+        """`prediction 0.0712, inter 0.301, intra 1.203`: the loss every method has comes first."""
         found = self.last.losses if self.last is not None else {}
         names = sorted(found, key=lambda name: (name != "prediction", name))
         return ", ".join(f"{name} {number(found[name])}" for name in names)
 
     def validation(self) -> str:
-        """Latest and best validation error; empty where there is no validation part."""
+        """Latest and best validation error; empty without a validation part."""
         if self.last is None or math.isnan(self.last.val_mse):
             return ""
         best = f" (best {number(self.best_score)}, round {self.best_round})"
@@ -161,7 +155,7 @@ class Progress:
 
 
 class PlainProgress(Progress):
-    """Lines for logs and pipes: the first round, a few on the way, and the last."""
+    """Lines for logs and pipes: the first round, some in between, and the last."""
 
     shown = 0  # the newest round that has a line
     shown_at = -math.inf
@@ -174,13 +168,8 @@ class PlainProgress(Progress):
         if first or late or far or done.number == self.total:
             self._show()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, traceback)
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         # A training that was interrupted or stopped early still shows where it ended.
         if self.last is not None and self.round < self.total:
             self._show()
@@ -201,7 +190,7 @@ class LiveProgress(Progress):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        # Nothing prints results while training runs, and stdout may be a pipe: leave it alone.
+        # Nothing prints results during training, and stdout may be a pipe: do not redirect it.
         self.live = Live(
             get_renderable=self.render,
             console=self.console,
@@ -211,13 +200,8 @@ class LiveProgress(Progress):
         self.live.start(refresh=True)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, traceback)
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         try:
             self.live.stop()
         finally:

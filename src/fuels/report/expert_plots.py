@@ -1,4 +1,4 @@
-"""Who was trusted when: the experts' weights over the test part, mean and some clients."""
+"""The weights of the experts over the test part, on average and for some clients."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-SHOWN = 5  # experts named beside the personal model; the others are one area
+SHOWN = 5  # experts named in addition to the personal model; the others share one area
 OTHERS = "other experts"
-COLOURS = ("#d5700a", "#4c9a6a", "#b07aa1", "#e3b341", "#7aa6c2")  # apart from METHOD
+COLOURS = ("#d5700a", "#4c9a6a", "#b07aa1", "#e3b341", "#7aa6c2")  # distinct from METHOD
 REST = "#d9d9d9"
 
 
 def draw_experts(outcome: Outcome) -> Figure:
-    """Weights as stacked areas: on average over the clients, then for a few of them."""
+    """Weights as stacked areas: the mean over the clients, then a few single clients."""
     mixture = outcome.mixture
-    assert mixture is not None  # drawn only where there is one
+    assert mixture is not None  # drawn only for runs that have one
     dataset = outcome.dataset
     names, led = leading(mixture), outcome.summary["mixture"]["model_led"]
     chosen = telling_clients(outcome)
@@ -38,9 +38,9 @@ def draw_experts(outcome: Outcome) -> Figure:
         1 + len(chosen),
         1,
         [*names, OTHERS],
-        title="Who was trusted when",
-        subtitle=f"Weights of the experts in the forecasts of {outcome.title}, running means over"
-        f" {smooth} steps; the personal model had the largest in {led:.0%} of all steps.",
+        title="Weights of the experts over time",
+        subtitle=f"Weights in the forecasts of {outcome.title}, running means over {smooth} steps."
+        f" The personal model had the largest weight in {led:.0%} of all steps.",
         footer=origin(outcome.dataset),
         height=1.35,
         gap=0.25,

@@ -1,4 +1,4 @@
-"""The pictures of a run: forecasts against truth, errors by client and by hour, and learning."""
+"""The figures of a run: forecasts and actual values, errors by client and hour, learning curves."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from fuels.report.style import (
     QUIET,
     TRUTH,
     Look,
+    cdf,
     figure,
     legend,
     log_scale,
     looks,
     number,
     origin,
+    panel_title,
     save,
     short,
     time_axis,
@@ -39,13 +41,13 @@ Floats = NDArray[np.float64]
 
 DAYS_SHOWN = 5  # of the test part, in forecasts.png
 STEPS_SHOWN = (48, 576)  # at least, where steps are long, and at most, where they are short
-POINTS = 48  # at most, in hours.png: more times of the period than this are taken together
+POINTS = 48  # at most, in hours.png: more phases than this are grouped
 ERRORS = ("loss_prediction", "val_mse")  # of a round: both are mean squared errors
-WIDE_RANGE = 25  # largest over smallest value from which an axis is logarithmic
+WIDE_RANGE = 25  # an axis is logarithmic from this ratio of largest to smallest value
 
 
 def write_plots(outcome: Outcome, folder: Path) -> list[Path]:
-    """Every picture the run has data for, as PNG files in `folder`."""
+    """Every figure the run has data for, as PNG files in `folder`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -69,19 +71,19 @@ def write_plots(outcome: Outcome, folder: Path) -> list[Path]:
     return written
 
 
-# -- forecasts against truth -------------------------------------------------------------------
+# -- forecasts and actual values ---------------------------------------------------------------
 
 
 def draw_forecasts(outcome: Outcome) -> Figure:
-    """A few days of the clients that tell most."""
+    """A few days of the most informative clients."""
     chosen, rival = telling_clients(outcome), best_reference(outcome)
     names = [outcome.title] if rival is None else [outcome.title, rival]
     picture, axes = figure(
         len(chosen),
         1,
         ["observed", *names],
-        title=f"{outcome.title}: one-step forecasts against what was observed",
-        subtitle="Part of the test part for a few telling clients. MSE: z-scored, over the whole"
+        title=f"{outcome.title}: one-step forecasts and observed values",
+        subtitle="A few days of the test part for selected clients. MSE: z-scored, over the whole"
         " test part." + (f" Gain: over {rival}, the best reference." if rival else ""),
         footer=origin(outcome.dataset),
         height=1.75,
@@ -99,12 +101,12 @@ def draw_forecasts(outcome: Outcome) -> Figure:
 def telling_clients(outcome: Outcome) -> dict[int, str]:
     """Best, median and worst client by MSE, and where the method gains most, with their roles.
 
-    The best is one whose values move: to forecast one that stands still is no achievement.
+    The best client is one whose values change: forecasting a constant is no achievement.
     """
     mse = outcome.scores[outcome.title].mse
     order = np.argsort(mse, kind="stable")[: int((~np.isnan(mse)).sum())]
-    still = standing_still(outcome.dataset)
-    best = next((client for client in order if not still[client]), order[0])
+    constant = constant_clients(outcome.dataset)
+    best = next((client for client in order if not constant[client]), order[0])
     first = "best" if best == order[0] else "best whose values change"
     picks = [(first, best), ("median", order[(len(order) - 1) // 2]), ("worst", order[-1])]
     rival = best_reference(outcome)
@@ -119,13 +121,13 @@ def telling_clients(outcome: Outcome) -> dict[int, str]:
     return roles if len(order) > 1 else {int(order[0]): "the only client with a score"}
 
 
-def standing_still(dataset: Dataset) -> NDArray[np.bool_]:
+def constant_clients(dataset: Dataset) -> NDArray[np.bool_]:
     """Clients whose observed values are the same throughout the test part, [client]."""
     first, last = dataset.split.part("test")
     series, target = dataset.series[:, first:last], dataset.target[:, first:last]
     highest = np.where(target, series, -np.inf).max(axis=1)
-    still: NDArray[np.bool_] = highest <= np.where(target, series, np.inf).min(axis=1)
-    return still
+    constant: NDArray[np.bool_] = highest <= np.where(target, series, np.inf).min(axis=1)
+    return constant
 
 
 def _draw_client(
@@ -142,17 +144,12 @@ def _draw_client(
     _line(axis, times, actual[first:last], "observed", {"color": TRUTH, "linewidth": 3.2})
     for name, look in _looks(outcome, names).items():
         unit = outcome.forecasts[name][client] * dataset.std[client] + dataset.mean[client]
-        # A forecast from a window that is not known means nothing.
+        # A forecast from a window with missing values means nothing.
         shown = np.where(known, unit[first:last], np.nan)
         _line(axis, times, shown, name, {**look, "linewidth": 0.7 * look["linewidth"]})
     errors = ", ".join(f"{name} {number(float(scores[name].mse[client]), 3)}" for name in names)
-    axis.set_title(
-        f"{role[0].upper()}{role[1:]}: client {short(dataset.ids[client])} · MSE {errors}",
-        loc="left",
-        size=9.5,
-        color=INK,
-        pad=6,
-    )
+    name = short(dataset.ids[client])
+    panel_title(axis, f"{role[0].upper()}{role[1:]}: client {name} · MSE {errors}")
     axis.set_ylabel(short(dataset.panel.unit, 20))
     axis.yaxis.set_major_locator(MaxNLocator(4))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
@@ -160,7 +157,7 @@ def _draw_client(
 
 
 def shown_steps(step_seconds: int, period: int, observed: NDArray[np.bool_]) -> tuple[int, int]:
-    """The first few days of a series, or later ones if those have fewer gaps: [first, last)."""
+    """The first days of a series, or later ones with fewer gaps: [first, last)."""
     length = min(len(observed), int(np.clip(DAYS_SHOWN * 86400 // step_seconds, *STEPS_SHOWN)))
     starts = np.arange(0, len(observed) - length + 1, period)
     counts = [int(observed[start : start + length].sum()) for start in starts]
@@ -169,38 +166,30 @@ def shown_steps(step_seconds: int, period: int, observed: NDArray[np.bool_]) -> 
 
 
 def _line(axis: Axes, x: NDArray[Any], y: Floats, label: str, look: Look) -> None:
-    """A line that breaks at missing values; a value alone between two gaps is a dot."""
+    """A line with breaks at missing values; a single value between two gaps is a dot."""
     axis.plot(x, y, label=label, **look)
     there = np.concatenate([[False], ~np.isnan(y), [False]])
-    alone = there[1:-1] & ~there[:-2] & ~there[2:]
-    if alone.any():
-        axis.plot(x[alone], y[alone], ".", color=look["color"], markersize=4)
+    single = there[1:-1] & ~there[:-2] & ~there[2:]
+    if single.any():
+        axis.plot(x[single], y[single], ".", color=look["color"], markersize=4)
 
 
 # -- errors ------------------------------------------------------------------------------------
 
 
 def draw_cdf(outcome: Outcome) -> Figure:
-    """How the error is spread over clients."""
+    """The distribution of the error over the clients."""
     picture, [[axis]] = figure(
         1,
         1,
         list(outcome.scores),
-        title="How the error is spread over the clients",
+        title="Distribution of the error over the clients",
         subtitle="Share of the clients whose MSE is at most the value on the axis;"
         " further left is better.",
         footer=origin(outcome.dataset),
     )
-    values = {name: np.sort(s.mse[~np.isnan(s.mse)]) for name, s in outcome.scores.items()}
-    everything = np.concatenate(list(values.values()))
-    for name, look in _looks(outcome, list(outcome.scores)).items():
-        mse = values[name]
-        share = 100 * np.arange(len(mse) + 1) / len(mse)  # from 0 below the smallest to 100
-        axis.step(np.concatenate([mse[:1], mse]), share, where="post", label=name, **look)
-    log = log_scale(axis, "x", everything.tolist(), WIDE_RANGE)
-    axis.set_xlabel(f"MSE of a client (z-scored{', log scale' if log else ''})")
-    axis.set_ylabel("share of the clients (%)")
-    axis.set_ylim(0, 101.5)
+    errors = {name: scores.mse for name, scores in outcome.scores.items()}
+    log = cdf(axis, errors, _looks(outcome, list(errors)), WIDE_RANGE)
     axis.margins(x=0.02)
     if not log:
         axis.set_xlim(left=0)
@@ -209,14 +198,14 @@ def draw_cdf(outcome: Outcome) -> Figure:
 
 
 def draw_hours(outcome: Outcome) -> Figure:
-    """When of the period the error arises."""
+    """The error by the time of the period."""
     from matplotlib.ticker import FuncFormatter
 
     dataset = outcome.dataset
     seconds = dataset.panel.step_seconds
     a_day = dataset.period * seconds == 86400
     width = -(-dataset.period // POINTS)
-    together = f" Each point takes {format_step(width * seconds)} together." if width > 1 else ""
+    together = f" Each point covers {format_step(width * seconds)}." if width > 1 else ""
     picture, [[axis]] = figure(
         1,
         1,
@@ -248,7 +237,7 @@ def draw_hours(outcome: Outcome) -> Figure:
 
 
 def error_by_phase(outcome: Outcome, name: str, width: int = 1) -> Floats:
-    """MSE of a forecast at each phase of the period, `width` phases taken together, [phase].
+    """MSE of a forecast at each phase of the period, in groups of `width` phases, [phase].
 
     Every client counts alike; a phase without data is NaN.
     """
@@ -270,7 +259,7 @@ def error_by_phase(outcome: Outcome, name: str, width: int = 1) -> Floats:
 
 
 def draw_learning(outcome: Outcome) -> Figure:
-    """Losses and validation error over the rounds, and over what they cost in numbers sent."""
+    """Losses and validation error against the rounds and against the numbers sent."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     history = outcome.history
@@ -315,7 +304,7 @@ def draw_learning(outcome: Outcome) -> Figure:
 
 
 def column(history: Sequence[dict[str, Any]], key: str) -> Floats:
-    """A figure of every round, [round]; NaN where it is absent."""
+    """One value per round, [round]; NaN where it is absent."""
     return np.array([np.nan if line.get(key) is None else line[key] for line in history], float)
 
 
@@ -336,7 +325,7 @@ def _curve(axis: Axes, x: Floats, y: Floats, look: Look, best: int | None) -> No
 
 
 def _curve_looks(terms: Sequence[str]) -> dict[str, Look]:
-    """Training dark, validation blue; further losses in quieter lines."""
+    """Training dark, validation blue; further losses grey."""
     found: dict[str, Look] = {
         "loss_prediction": {"color": INK, "linewidth": 1.4, "label": "training, prediction loss"},
         "val_mse": {"color": METHOD, "linewidth": 2.0, "label": "validation MSE"},
@@ -349,7 +338,7 @@ def _curve_looks(terms: Sequence[str]) -> dict[str, Look]:
 
 
 def _reading(history: Sequence[dict[str, Any]], best: int | None, sent: float) -> str:
-    """The line that says how to read the learning curves."""
+    """The subtitle that explains the learning curves."""
     validation = (
         "There is no validation error."
         if best is None
@@ -358,7 +347,7 @@ def _reading(history: Sequence[dict[str, Any]], best: int | None, sent: float) -
     return f"Means over the clients. {validation}" + ("" if sent > 0 else " Nothing is sent.")
 
 
-# -- all pictures ------------------------------------------------------------------------------
+# -- all figures -------------------------------------------------------------------------------
 
 
 def _looks(outcome: Outcome, names: Sequence[str]) -> dict[str, Look]:

@@ -1,14 +1,14 @@
-"""How things look: numbers in words, and the colours, lines and frame of every picture.
+"""Number formats, and the colours, lines and layout of every figure.
 
-Matplotlib takes a second to import, so it is imported where a picture is made and not before.
-Pictures use its object-oriented side alone: no global state, so that runs in several threads do
-not disturb each other, and nothing of the clock in the file, so that equal runs give equal bytes.
+Matplotlib takes a second to import, so functions import it when they draw. Figures use only its
+object-oriented interface: without global state, runs in several threads do not disturb each other.
+Files hold no time stamp, so equal runs give equal bytes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
     from fuels.data.windows import Dataset
 
-Look = dict[str, Any]  # of a line: keywords of Axes.plot
+Look = dict[str, Any]  # the style of a line: keywords of Axes.plot
+Floats = NDArray[np.float64]
 
-# Blue against orange can be told apart with any colour vision and in print; all else is grey.
+# Blue and orange differ for every kind of colour vision and in print; everything else is grey.
 METHOD, RIVAL, TRUTH = "#0063a6", "#d5700a", "#c2c2c2"
 INK, QUIET, GRID = "#262626", "#6b6b6b", "#e6e6e6"
-REST: tuple[Look, ...] = (  # references that are not the best one: grey, told apart by dashes
+REST: tuple[Look, ...] = (  # references other than the best one: greys with different dashes
     {"color": "#7f7f7f", "linestyle": (0, (1, 1.4))},
     {"color": "#9c9c9c", "linestyle": (0, (5, 2))},
     {"color": "#bababa", "linestyle": "solid"},
@@ -40,7 +41,7 @@ REST: tuple[Look, ...] = (  # references that are not the best one: grey, told a
 DPI = 130
 WIDTH, LEFT, RIGHT, FOOT = 10.0, 0.9, 0.25, 0.85  # inches: the figure, and around the axes
 HEAD, LEGEND_ROW = 0.87, 0.21  # for title and subtitle, and for a row of the legend
-TICKS = 8  # dates below a picture at most
+TICKS = 8  # dates below a figure at most
 BETWEEN = 0.4  # between two rows of axes
 
 
@@ -48,7 +49,7 @@ BETWEEN = 0.4  # between two rows of axes
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number as a person writes it: four significant digits, whole numbers whole."""
+    """A number for people: four significant digits, integers in full."""
     if value is None or math.isnan(value):
         return "–"
     if isinstance(value, int):
@@ -67,7 +68,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def short(text: str, length: int = 28) -> str:
-    """A name cut to a length that fits its place."""
+    """A name cut to at most this length."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
@@ -79,40 +80,57 @@ def duration(seconds: float) -> str:
 
 
 def attribution(name: str) -> str:
-    """Whom data of this name are owed to, as their licence asks."""
+    """The attribution that the licence of these data requires."""
     known = ("milan", "trentino", "sms-call-internet")
     milan = any(word in name.lower() for word in known)
     return "Telecom Italia Open Big Data Challenge, ODbL 1.0" if milan else ""
 
 
 def origin(dataset: Dataset) -> str:
-    """Where data come from, for the foot of a picture: synthetic figures are not taken for real."""
-    panel, clients = dataset.panel, len(dataset.ids)
-    parts = [f"Data: {panel.name}"]
-    if panel.synthetic:
-        parts.append("synthetic data, not a real network")
-    elif attribution(panel.name):
-        parts.append(attribution(panel.name))
-    return " · ".join([*parts, f"{clients} client{'s' * (clients != 1)}"])
+    """The footer of a figure about one dataset."""
+    panel = dataset.panel
+    return footer({panel.name: panel.synthetic}, len(dataset.ids))
 
 
-# -- pictures ----------------------------------------------------------------------------------
+def footer(synthetic: Mapping[str, bool], clients: int, rounds: int | None = None) -> str:
+    """Where the data come from, so that nobody takes synthetic results for real ones.
 
-
-def looks(names: Sequence[str], method: str, alone: str, rival: str | None) -> dict[str, Look]:
-    """Line style of each forecast: the method, its model alone, its best reference, and others.
-
-    Those are grey. A grey goes with the place among the references, so that it is the same in
-    every run.
+    `synthetic` says so for each dataset by name.
     """
-    references = [name for name in names if name not in (method, alone)]
+    made_up = [name for name, is_synthetic in synthetic.items() if is_synthetic]
+    parts = [f"Data: {', '.join(synthetic)}"]
+    if made_up:
+        which = "" if len(made_up) == len(synthetic) else f"{', '.join(made_up)}: "
+        parts.append(f"{which}synthetic data, not a real network")
+    parts += dict.fromkeys(owed for name in synthetic if (owed := attribution(name)))
+    size = f"{clients} client{'s' * (clients != 1)}"
+    if rounds is not None:
+        size += f", {rounds} round{'s' * (rounds != 1)}"
+    return " · ".join([*parts, size])
+
+
+def join(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+# -- figures -----------------------------------------------------------------------------------
+
+
+def looks(names: Sequence[str], method: str, model: str, rival: str | None) -> dict[str, Look]:
+    """Line style of each forecast: the method, its model without experts, its best reference.
+
+    The others are grey, chosen by their place among the references, so that every run uses the
+    same grey for the same reference.
+    """
+    references = [name for name in names if name not in (method, model)]
     found: dict[str, Look] = {
         name: {**REST[i % len(REST)], "linewidth": 1.3, "zorder": 3}
         for i, name in enumerate(references)
     }
     if rival is not None:
         found[rival] = {"color": RIVAL, "linewidth": 1.7, "zorder": 4}
-    found[alone] = {"color": METHOD, "linestyle": (0, (4, 1.5)), "linewidth": 1.1, "zorder": 3}
+    found[model] = {"color": METHOD, "linestyle": (0, (4, 1.5)), "linewidth": 1.1, "zorder": 3}
     found[method] = {"color": METHOD, "linewidth": 2.2, "zorder": 5}
     return {name: found[name] for name in names}
 
@@ -128,11 +146,11 @@ def figure(
     height: float = 4.0,
     gap: float = 0.0,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """A figure with a title, a line below that says how to read it, a legend, and a grid of axes.
+    """A figure with a title, a subtitle that explains how to read it, and a grid of axes.
 
-    Everything has its place in inches, so that nothing covers data: `height` is that of one row of
-    axes, `gap` the room above each of them for a title. Axes of one row share their y axis.
-    `labels` are what the legend will name; `legend` draws it once the lines are there.
+    Everything is placed in inches, so that nothing covers data: `height` is that of one row of
+    axes, `gap` the room above each row for titles. The axes of a row share their y axis. `labels`
+    are the entries of the legend, which `legend` draws once the lines exist.
     """
     from matplotlib.figure import Figure
 
@@ -162,7 +180,7 @@ def figure(
 
 
 def legend_columns(labels: Sequence[str]) -> int:
-    """How many names fit beside each other: 0.6 inches for the line, 0.07 for a letter."""
+    """How many entries fit side by side: 0.6 inches for a line, 0.07 for each letter."""
     widest = max((0.6 + 0.07 * len(label) for label in labels), default=1.0)
     total = sum(0.6 + 0.07 * len(label) for label in labels)
     room = WIDTH - 2 * RIGHT
@@ -170,7 +188,7 @@ def legend_columns(labels: Sequence[str]) -> int:
 
 
 def legend(picture: Figure, *axes: Axes) -> None:
-    """The lines of `axes`, named between subtitle and axes, clear of all data."""
+    """The legend for the lines of `axes`, between subtitle and axes, clear of all data."""
     tall = picture.get_size_inches()[1]
     found: dict[str, Any] = {}
     for axis in axes:
@@ -192,8 +210,37 @@ def legend(picture: Figure, *axes: Axes) -> None:
     )
 
 
+def panel_title(axis: Axes, text: str, size: float = 9.5) -> None:
+    axis.set_title(text, loc="left", size=size, color=INK, pad=6)
+
+
+def colour_bar(picture: Figure, image: Any, label: str, **layout: Any) -> None:
+    """A horizontal colour bar below its axes."""
+    bar = picture.colorbar(image, location="bottom", **layout)
+    bar.set_label(label, size=9.5, color=INK)
+    bar.ax.tick_params(labelsize=9, labelcolor=INK)
+    bar.outline.set_visible(False)
+
+
+def cdf(axis: Axes, errors: Mapping[str, Floats], looks: Mapping[str, Look], ratio: float) -> bool:
+    """The share of the clients whose MSE is at most the value on the axis, for each forecast.
+
+    Says whether the axis is logarithmic: it is if the errors span more than `ratio`.
+    """
+    values = {name: np.sort(mse[~np.isnan(mse)]) for name, mse in errors.items()}
+    for name, look in looks.items():
+        mse = values[name]
+        share = 100 * np.arange(len(mse) + 1) / len(mse)  # from 0 below the smallest to 100
+        axis.step(np.concatenate([mse[:1], mse]), share, where="post", label=name, **look)
+    log = log_scale(axis, "x", np.concatenate(list(values.values())).tolist(), ratio)
+    axis.set_xlabel(f"MSE of a client (z-scored{', log scale' if log else ''})")
+    axis.set_ylabel("share of the clients (%)")
+    axis.set_ylim(0, 101.5)
+    return log
+
+
 def dress(axis: Axes) -> Axes:
-    """Light grid, no box, quiet ticks."""
+    """Light grid, no box, unobtrusive ticks."""
     axis.grid(True, color=GRID, linewidth=0.8)
     axis.set_axisbelow(True)
     for side, spine in axis.spines.items():
@@ -209,9 +256,9 @@ def dress(axis: Axes) -> Axes:
 def log_scale(
     axis: Axes, which: str, values: Sequence[float], ratio: float, *, narrow: bool = False
 ) -> bool:
-    """Make an axis logarithmic where its values span more than `ratio`; tick labels stay plain.
+    """Make an axis logarithmic if its values span more than `ratio`; tick labels stay plain.
 
-    A narrow axis (one of several side by side) has room for fewer of them.
+    A narrow axis (one of several side by side) has room for fewer labels.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -229,7 +276,7 @@ def log_scale(
 
 
 def whole_numbers(axis: Axes, *which: str) -> None:
-    """Ticks at whole numbers only, where an axis counts."""
+    """Ticks at whole numbers only, for an axis that counts."""
     from matplotlib.ticker import MaxNLocator
 
     for name in which:
@@ -238,9 +285,9 @@ def whole_numbers(axis: Axes, *which: str) -> None:
 
 
 def time_axis(axis: Axes, timezone: str | None, times: NDArray[np.datetime64]) -> None:
-    """The local clock: up to ten days are named at noon between their midnights.
+    """Ticks in local time: up to ten days are labelled at noon, between their midnights.
 
-    More days have a midnight every so many of them, also across the turn of a month.
+    Longer spans have a label every few midnights, evenly spaced across months.
     """
     from matplotlib import dates as matplotlib_dates
     from matplotlib.ticker import NullFormatter
@@ -266,7 +313,7 @@ def time_axis(axis: Axes, timezone: str | None, times: NDArray[np.datetime64]) -
 
 
 def midnights(first: np.datetime64, last: np.datetime64, zone: tzinfo) -> list[datetime]:
-    """At most eight local midnights from `first` to `last`, equally many days apart."""
+    """At most eight local midnights from `first` to `last`, evenly spaced."""
     begin, end = (
         moment.astype("datetime64[s]").item().replace(tzinfo=UTC).astimezone(zone)
         for moment in (first, last)
@@ -278,7 +325,7 @@ def midnights(first: np.datetime64, last: np.datetime64, zone: tzinfo) -> list[d
 
 
 def save(picture: Figure, path: Path) -> Path:
-    """The picture as PNG, without the name of the program that made it."""
+    """The figure as PNG, without the name of the program that made it."""
     try:
         picture.savefig(path, format="png", metadata={"Software": None})
     except OSError as error:

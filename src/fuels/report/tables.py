@@ -1,7 +1,7 @@
-"""Tables: one helper that writes a table for people and programs, and the table that ends a run.
+"""Tables for people and programs, and the tables and facts printed at the end of a run.
 
-What is said of a run is read from its summary, the content of summary.json: a sentence can only say
-what the file says.
+Everything printed about a run is read from its summary, the content of summary.json, so that no
+sentence can contradict the file.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fuels.evaluation.summary import NO_TARGETS
-from fuels.report.style import number, short
+from fuels.report.style import join, number, short
 from fuels.report.terminal import Fitted, Strip
 
 Cell = str | float | None
 Best = Literal["", "lowest", "highest"]
 Summary = Mapping[str, Any]  # the content of summary.json
 
+BETTER: dict[str, Best] = {"↓": "lowest", "↑": "highest"}  # marks in headings
 BEATEN = "Note"  # label of the sentence that a reference does better
 
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, what its numbers are measured in, and which of them is the best one."""
+    """A heading, the unit of its numbers, and which of them is best."""
 
     name: str
     unit: str = ""
@@ -42,9 +43,20 @@ class Column:
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
 
+def columns(headings: str) -> list[Column]:
+    """Columns from text such as "method | MSE (z-scored) ↓": names, units in brackets, and ↓ or ↑
+    where the lowest or the highest value is marked as the best."""
+    found = []
+    for heading in headings.split(" | "):
+        text = heading.rstrip(" ↓↑")
+        name, _, unit = text.removesuffix(")").partition(" (")
+        found.append(Column(name, unit, BETTER.get(heading[-1], "")))
+    return found
+
+
 @dataclass(frozen=True)
 class Table:
-    """Rows of text and numbers, shown with four digits and the best of a column marked."""
+    """Rows of text and numbers, shown with four digits and the best value of a column marked."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
@@ -63,7 +75,7 @@ class Table:
         return "\n".join([*head, *(f"| {' | '.join(line)} |" for line in lines)]) + "\n"
 
     def to_csv(self) -> str:
-        """Every digit and no marks; empty where there is no value."""
+        """All digits and no marks; empty where there is no value."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([column.heading for column in self.columns])
@@ -95,7 +107,7 @@ class Table:
         return not any(isinstance(row[column], str) for row in self.rows)
 
     def _winners(self, column: int) -> set[int]:
-        """Rows that hold the best value of a column; those that look equal share the honour."""
+        """Rows with the best value of a column; several if they look equal."""
         best = self.columns[column].best
         found = {i: row[column] for i, row in enumerate(self.rows)}
         values = {i: v for i, v in found.items() if not isinstance(v, str) and not _absent(v)}
@@ -105,7 +117,7 @@ class Table:
         return {i for i, value in values.items() if number(value) == number(chosen)}
 
     def _shown(self, mark: str) -> list[list[str]]:
-        """Cells as text, [row][column], the best ones put into `mark`."""
+        """Cells as text, [row][column], the best ones formatted with `mark`."""
         winners = [self._winners(i) for i in range(len(self.columns))]
         return [
             [
@@ -116,7 +128,7 @@ class Table:
         ]
 
     def _aligned(self, mark: str) -> list[list[str]]:
-        """Headings, units and rows padded so that decimal points stand in one line."""
+        """Headings, units and rows, padded so that decimal points line up."""
         cells = self._shown(mark)
         columns = []
         for i, column in enumerate(self.columns):
@@ -127,8 +139,8 @@ class Table:
         return [list(line) for line in zip(*columns, strict=True)]
 
     def _body(self, cells: Sequence[Sequence[str]], column: int) -> tuple[list[str], bool]:
-        """The cells of a column, and whether they are numbers: then with blanks behind the point,
-        so that they only have to be put to the right."""
+        """The cells of a column, and whether they are numbers. Numbers get trailing blanks, so that
+        right-aligning them lines up the decimal points."""
         body, numeric = [row[column] for row in cells], self._is_numeric(column)
         if numeric:
             tails = [len(text) - len(_whole(text)) for text in body]
@@ -145,7 +157,7 @@ def _text(cell: Cell) -> str:
 
 
 def _whole(text: str) -> str:
-    """What stands before the decimal point, or before a mark."""
+    """The part before the decimal point or a mark."""
     return text.rstrip("*").partition(".")[0]
 
 
@@ -153,7 +165,7 @@ def _whole(text: str) -> str:
 
 
 def results(summary: Summary) -> Table:
-    """The method first, then the references, with their errors on the test part."""
+    """Errors on the test part: the method first, then the references."""
     data = summary["data"]
     unit = "data's unit" if data["unit"] == "value" else data["unit"]
     rows: list[list[Cell]] = [
@@ -164,9 +176,7 @@ def results(summary: Summary) -> Table:
     scored, clients = data["clients_scored"], _count(data["clients"], "client")
     return Table(
         columns=[
-            Column("forecast"),
-            Column("MSE", "z-scored", "lowest"),
-            Column("MAE", "z-scored", "lowest"),
+            *columns("forecast | MSE (z-scored) ↓ | MAE (z-scored) ↓"),
             Column("MSE", f"{unit}²", "lowest"),
             Column("MAE", unit, "lowest"),
         ],
@@ -181,7 +191,7 @@ def print_outcome(
     folder: Path | None = None,
     console: Console | None = None,
 ) -> None:
-    """The results on stdout or the console given: in colour on a terminal, plain elsewhere."""
+    """The results on stdout or the given console: in colour on a terminal, plain elsewhere."""
     console = console or Console()
     known = facts(summary, folder)
     if not console.is_terminal:
@@ -208,20 +218,20 @@ def to_plain(summary: Summary, folder: Path | None = None) -> str:
 
 
 def _tables(summary: Summary) -> list[Table]:
-    """The tables of a run, the errors first; none where nothing could be compared."""
+    """The tables of a run, the errors first; none if nothing could be compared."""
     ahead = steps_ahead(summary)
     return [results(summary), *([ahead] if ahead else [])] if summary["scores"] else []
 
 
 def print_profile(seconds: Mapping[str, float], console: Console | None = None) -> None:
-    """Where the time of a training went, by stage."""
+    """How the training time is spread over the stages."""
     console = console or Console()
     total = sum(seconds.values())
     shares = {stage: 100 * spent / total if total else 0.0 for stage, spent in seconds.items()}
     table = Table(
-        columns=[Column("stage"), Column("time", "s"), Column("share", "%")],
+        columns=columns("stage | time (s) | share (%)"),
         rows=[[stage, float(spent), shares[stage]] for stage, spent in seconds.items()],
-        title=f"Time by stage, {number(total)} s in all",
+        title=f"Time by stage, {number(total)} s in total",
     )
     if console.is_terminal:
         console.print("", table.to_rich(), sep="\n")
@@ -229,11 +239,11 @@ def print_profile(seconds: Mapping[str, float], console: Console | None = None) 
         console.out("\n" + table.to_plain(), end="", highlight=False)
 
 
-# -- what the table does not say ---------------------------------------------------------------
+# -- facts below the table ----------------------------------------------------------------------
 
 
 def facts(summary: Summary, folder: Path | None = None) -> dict[str, str]:
-    """What a reader of the table should know besides, by label."""
+    """What else a reader of the table should know, by label."""
     data, found = summary["data"], dict[str, str]()
     if summary["scores"]:
         found |= _against_references(summary)
@@ -271,9 +281,8 @@ def _against_references(summary: Summary) -> dict[str, str]:
     means = {name: scores["mse"] for name, scores in summary["scores"].items()}
     ahead = [name for name, mse in means.items() if mse < means[title]]
     if ahead:
-        names = ahead[0] if len(ahead) == 1 else f"{', '.join(ahead[:-1])} and {ahead[-1]}"
         verb = "has" if len(ahead) == 1 else "have"
-        found[BEATEN] = f"{names} {verb} a lower mean MSE than {title} on these data"
+        found[BEATEN] = f"{join(ahead)} {verb} a lower mean MSE than {title} on these data"
     return found
 
 
@@ -314,7 +323,7 @@ def _sent(summary: Summary) -> str:
 
 
 def steps_ahead(summary: Summary) -> Table | None:
-    """Errors by steps ahead, where the run forecasts several."""
+    """Errors by steps ahead, if the run forecasts several."""
     ahead = summary.get("steps_ahead")
     if ahead is None:
         return None

@@ -1,7 +1,9 @@
-"""Tables and notes on a terminal, where no figure and no name is ever cut.
+"""Tables and sentences on a terminal of any width; no number and no name is ever cut.
 
-A table that is too wide first breaks its headings and free texts into several lines; if that does
-not do, its columns are shown in several tables below each other, each with the first column.
+A table that is too wide first wraps its headings and texts. If that is not enough, its columns are
+split into bands, printed below each other, each starting with the first column. rich.table.Table
+has no bands: at 80 columns it cuts 5 of the 16 numbers of a two-row `fuels compare` table, at 60
+columns 10 of them, and it breaks lists such as 2,4,8,16 inside a number.
 """
 
 from __future__ import annotations
@@ -17,41 +19,41 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
 GAP = "  "
-ENDLESS = 100_000  # columns: a line that is longer than any
-SHORT = 20  # a text up to this long stays in one line
+UNLIMITED = 100_000  # columns: wider than any line
+SHORT = 20  # a text of up to this length is not wrapped
 
 
 def say(console: Console, text: str, style: str = "") -> None:
-    """A sentence: wrapped to the width of a terminal, one line where a program may read it."""
+    """A sentence: wrapped on a terminal, one line where a program may read it."""
     console.print(
         Text(text), style=style or None, highlight=False, soft_wrap=not console.is_terminal
     )
 
 
 def plain(shown: RenderableType) -> str:
-    """What would be shown on a terminal, without colours, wraps and trailing blanks."""
+    """What a terminal would show, without colours, wrapping and trailing blanks."""
     file = io.StringIO()
-    Console(file=file, width=ENDLESS).print(shown)
+    Console(file=file, width=UNLIMITED).print(shown)
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
 
 
 @dataclass(frozen=True)
 class Strip:
-    """A column as it is shown: heading, unit, its cells, and the rows to be praised."""
+    """A column as it is shown: heading, unit, cells, and the rows with the best value."""
 
     name: str
     unit: str
     cells: Sequence[str]
-    numeric: bool  # numbers, padded so that their decimal points stand in one line
+    numeric: bool  # cells are padded so that decimal points line up when right-aligned
     best: Set[int]
 
     @property
     def full(self) -> int:
-        """The width that needs no break."""
+        """The width at which nothing wraps."""
         return _widest([self.name, self.unit, *self.cells])
 
     def least(self, room: int) -> int:
-        """The width below which a number or a word would have to break."""
+        """The width below which a number or a word would have to be broken."""
         heading = min(_widest([*_pieces(self.name), *_pieces(self.unit)]), room // 2)
         if self.numeric:
             return max(heading, _widest(self.cells))
@@ -59,20 +61,20 @@ class Strip:
         return max(heading, min(max(words, min(_widest(self.cells), SHORT)), room // 2))
 
     def enough(self, height: int, room: int) -> int:
-        """The least width at which heading and unit take at most so many lines each."""
+        """The least width at which heading and unit take at most `height` lines each."""
         sizes = range(self.least(room), self.full)
         heads = (self.name, self.unit)
         fits = (w for w in sizes if all(len(wrapped(text, w)) <= height for text in heads))
         return next(fits, self.full)
 
     def lines(self, text: str, width: int) -> list[str]:
-        """A text within `width`, each line of exactly that width."""
+        """A text wrapped to `width`, each line padded to exactly that width."""
         pad = [(line, " " * (width - cell_len(line))) for line in wrapped(text, width)]
         return [blank + line if self.numeric else line + blank for line, blank in pad]
 
 
 class Fitted:
-    """A table that looks at the width of the console when it is printed."""
+    """A table that fits itself to the width of the console when it is printed."""
 
     def __init__(self, strips: Sequence[Strip]) -> None:
         self.strips = strips
@@ -86,7 +88,7 @@ class Fitted:
 
 
 def bands(strips: Sequence[Strip], room: int) -> list[list[Strip]]:
-    """Columns that fit beside each other, the first one always with them."""
+    """Groups of columns that fit side by side, each starting with the first column."""
     first, *others = strips
     found, used = [[first]], first.least(room)
     for strip in others:
@@ -100,7 +102,7 @@ def bands(strips: Sequence[Strip], room: int) -> list[list[Strip]]:
 
 
 def widths(strips: Sequence[Strip], room: int) -> list[int]:
-    """As much for each column as makes the headings low, and what is left for the texts."""
+    """Column widths: enough to keep the headings low, and the rest for the texts."""
     least, full = [strip.least(room) for strip in strips], [strip.full for strip in strips]
     free = room - len(GAP) * (len(strips) - 1)
     tries = ([strip.enough(height, room) for strip in strips] for height in count(1))
@@ -112,9 +114,9 @@ def widths(strips: Sequence[Strip], room: int) -> list[int]:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """A text in lines of at most `width`, broken after blanks and commas, and words where it must.
+    """A text in lines of at most `width`, broken after blanks and commas; long words are split.
 
-    A number that is padded to stand in its column fits, and stays as it is.
+    A text that fits, such as a padded number, stays as it is.
     """
     if cell_len(text) <= width:
         return [text]
@@ -128,7 +130,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _pieces(text: str) -> list[str]:
-    """What must not be broken: words, and the parts of a list between commas."""
+    """The unbreakable pieces: words, and the items of a list between commas."""
     return re.findall(r"[^\s,]*,*\s*", text)[:-1]
 
 
@@ -137,7 +139,7 @@ def _widest(texts: Iterable[str]) -> int:
 
 
 def _lines(strips: Sequence[Strip], sizes: Sequence[int]) -> list[Text]:
-    """Headings over a rule over the rows, as lines with their styles."""
+    """Headings, a rule and the rows, as styled lines."""
     both = list(zip(strips, sizes, strict=True))
     bold = ["bold"] * len(strips)
     names = [strip.lines(strip.name, width) for strip, width in both]
@@ -157,7 +159,7 @@ def _lines(strips: Sequence[Strip], sizes: Sequence[int]) -> list[Text]:
 def _beside(
     blocks: Sequence[Sequence[str]], sizes: Sequence[int], styles: Sequence[str]
 ) -> list[Text]:
-    """Texts of several lines beside each other, their first lines in one line."""
+    """Blocks of lines side by side, aligned at the top."""
     found = []
     for i in range(max(len(block) for block in blocks)):
         line = Text(GAP).join(

@@ -1,9 +1,9 @@
-"""`fuels bench`: how fast the training is, against the simulators people use and the hardware.
+"""`fuels bench`: how fast training is, compared with common simulators and the hardware.
 
-Everybody does the same work on the same data with the same number of threads, in turns, in one run:
-local epochs of FUELS and of FedAvg. work.py says what the work is, ours.py does it with the site,
-eager.py client after client in plain PyTorch; flower_rival.py and pfl_rival.py put that same client
-code into Flower's simulation and Apple's pfl, each in processes of its own (process.py). floor.py
-times the matrix products alone, divergence.py the comparison of prototypes. measure.py takes the
-turns, figures.py makes tables and JSON of them.
+All contenders do the same work on the same data with the same number of threads, taking turns:
+local epochs of FUELS and of FedAvg. work.py defines the work; ours.py does it with a site, eager.py
+client by client in plain PyTorch; flower_rival.py and pfl_rival.py run that same client code in
+Flower's simulation and Apple's pfl, in separate processes (process.py). floor.py times only the
+matrix products, divergence.py the comparison of prototypes. measure.py runs the turns, figures.py
+turns the results into tables and JSON.
 """

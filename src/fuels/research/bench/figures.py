@@ -1,7 +1,7 @@
-"""What a race comes to: medians with their spread, as tables and as JSON.
+"""The results of a race: medians with their spread, as tables and as JSON.
 
-A speedup is taken turn by turn, from figures a few seconds apart, and the median of the turns
-stands in the table; the spread is the lowest and the highest turn.
+Speedups are computed turn by turn, from times a few seconds apart; the tables show their median.
+The spread is the lowest and the highest turn.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def tables(race: Race) -> list[Table]:
 
 
 def notes(race: Race) -> list[str]:
-    """What a reader of the tables should know besides."""
+    """What else a reader of the tables should know."""
     found = []
     for method in METHODS:
         ratio = _ratio(race, (method, OURS), (method, FLOOR))

@@ -36,7 +36,7 @@ from fuels.research.bench.eager import (
     new_adam,
     unit_rows,
 )
-from fuels.research.bench.process import Answer, Desk, Order, RivalProcess
+from fuels.research.bench.process import Answer, Endpoint, Order, RivalProcess
 from fuels.research.bench.work import Given, Sizes
 from fuels.version import not_installed
 
@@ -55,7 +55,7 @@ def available() -> bool:
 
 
 class Flower:
-    """Flower's simulation in a process of its own."""
+    """Flower's simulation in a separate process."""
 
     def __init__(self, sizes: Sizes, threads: int) -> None:
         self.clients = sizes.sample
@@ -72,7 +72,7 @@ class Flower:
 # -- the server, in the rival's process --------------------------------------------------------
 
 
-def serve(desk: Desk, sizes: Sizes, threads: int) -> None:
+def serve(endpoint: Endpoint, sizes: Sizes, threads: int) -> None:
     os.environ.update(ENVIRONMENT)  # read when Ray and Flower are imported
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
@@ -82,8 +82,8 @@ def serve(desk: Desk, sizes: Sizes, threads: int) -> None:
     @server.main()  # type: ignore[untyped-decorator, unused-ignore]
     def main(grid: Any, context: Any) -> None:
         rounds = Rounds(grid, sizes)
-        for order in desk.orders():
-            desk.answer(*rounds.play(order))
+        for order in endpoint.orders():
+            endpoint.answer(*rounds.play(order))
 
     run_simulation(
         server,

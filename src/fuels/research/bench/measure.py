@@ -1,7 +1,7 @@
-"""The turns: everybody one after another, again and again, so that a slow moment hits all alike.
+"""The turns: contenders run one after another, repeatedly, so that a slow moment affects all.
 
-Round 1 warms everybody up and is not timed; what the clients made in it is compared, so that the
-work is known to be the same. Every later round is a turn.
+Round 1 warms everything up and is not timed; its results are compared, to make sure that all
+contenders do the same work. Every later round is a turn.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OURS, FLOOR, JSD = "ours", "floor", "jsd"
 EAGER, FLOWER, PFL = "eager", "flower", "pfl"
 SKIPPABLE = (EAGER, FLOWER, PFL, FLOOR, JSD)
 ROWS = {"fuels": 2 * PERIOD, "fedavg": PERIOD}  # of a batch: FUELS has raw and augmented ones
-ASKED = "left out, as asked for"
+ASKED = "skipped on request"
 
 Key = tuple[str, str]  # what (a method, or jsd), who
 Figures = dict[Key, float]  # of one turn: ms per client-epoch, or microseconds per pair
@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 
 
 class Contender(Protocol):
-    """Who takes part in the rounds."""
+    """Anything that takes turns."""
 
     clients: int  # it trains in a turn
 
@@ -84,7 +84,7 @@ def race(
     result = Race(sizes, set_up(Engine(threads=threads)))
     runners = Runners(result, skip)
     try:
-        say("warming up: compiling, and starting whoever runs in processes of their own")
+        say("warming up: compiling, and starting the contenders that run in separate processes")
         runners.warm_up()
         say(f"warm after {time.perf_counter() - begun:.0f} seconds")
         longest = 0.0
@@ -103,7 +103,7 @@ def race(
 
 
 class Runners:
-    """All who take part."""
+    """All contenders."""
 
     def __init__(self, result: Race, skip: Collection[str]) -> None:
         self.result = result
@@ -120,7 +120,7 @@ class Runners:
                 for method in METHODS
                 for name, make in FLOORS.items()
             }
-        if EAGER not in skip:  # before others start: it finds out how it runs best
+        if EAGER not in skip:  # before the others start: it finds its best number of threads
             eager = self.rivals[EAGER] = Eager(sizes, threads)
             result.eager_threads = eager.threads
         try:
@@ -143,7 +143,7 @@ class Runners:
             self.result.skipped[name] = missing
 
     def warm_up(self) -> None:
-        """Round 1, in which the clients of FUELS have nothing from the server yet."""
+        """Round 1, in which FUELS clients have nothing from the server yet."""
         for method in METHODS:
             _, expected = self.ours.turn(method, 1)
             for who in self._rivals(method):
@@ -157,7 +157,7 @@ class Runners:
             self.divergences.ours()
 
     def turn(self, round_number: int) -> Figures:
-        """One turn of everybody."""
+        """One turn of each contender."""
         given, figures = self.ours.given(), Figures()
         for method in METHODS:
             seconds, _ = self.ours.turn(method, round_number)
@@ -179,11 +179,11 @@ class Runners:
             rival.close()
 
     def _rivals(self, method: str) -> list[str]:
-        """Who takes part in a method; pfl has federated averaging only."""
+        """The rivals for a method; pfl has only federated averaging."""
         return [who for who in self.rivals if (method, who) != ("fuels", PFL)]
 
     def _ask(self, who: str, method: str, round_number: int, given: Given) -> Answer | None:
-        """A rival's turn; one that fails is left out from here on, with its reason."""
+        """A rival's turn; one that fails is skipped from now on, with its reason."""
         try:
             return self.rivals[who].turn(method, round_number, given)
         except FuelsError as error:

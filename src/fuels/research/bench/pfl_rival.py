@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fuels.research.bench.eager import Model, Start, flat
-from fuels.research.bench.process import Answer, Desk, Order, RivalProcess
+from fuels.research.bench.process import Answer, Endpoint, Order, RivalProcess
 from fuels.research.bench.work import PERIOD, Given, Sizes
 from fuels.version import not_installed
 
@@ -75,9 +75,9 @@ class PflModel(Model):
 class Turns:
     """A callback of pfl that answers after each round and waits for the order of the next."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-        self.orders: Iterator[Order] = desk.orders()
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.orders: Iterator[Order] = endpoint.orders()
         self.started = 0.0
 
     def wait(self) -> bool:
@@ -98,14 +98,14 @@ class Turns:
 
         seconds = time.perf_counter() - self.started
         row: NDArray[np.float32] = flat(model.pytorch_model).copy()
-        self.desk.answer(seconds, row)
+        self.endpoint.answer(seconds, row)
         return not self.wait(), Metrics()
 
     def on_train_end(self, *, model: Any) -> None:
         """Nothing to tidy up."""
 
 
-def serve(desk: Desk, sizes: Sizes, share: Sequence[int]) -> None:
+def serve(endpoint: Endpoint, sizes: Sizes, share: Sequence[int]) -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     from pfl.aggregate.simulate import SimulatedBackend
@@ -128,7 +128,7 @@ def serve(desk: Desk, sizes: Sizes, share: Sequence[int]) -> None:
     model = PflModel(sizes.hidden)
     model.load_state_dict(start.weights)
     central = torch.optim.SGD(model.parameters(), lr=1.0)  # the mean difference, taken as it is
-    turns = Turns(desk)
+    turns = Turns(endpoint)
     if turns.wait():
         FederatedAveraging().run(
             NNAlgorithmParams(

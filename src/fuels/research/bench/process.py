@@ -1,7 +1,7 @@
-"""A rival in a process of its own, which waits for its turns at the end of a pipe.
+"""A rival in a separate process, which receives its turns through a pipe.
 
-It is started once and stays warm, so that its start counts in no turn and turns of everybody can
-alternate. It ends when it is told so, and also when the pipe breaks because this process is gone.
+It starts once and stays warm, so that no turn includes its start-up and the contenders can take
+turns. It ends on request, and also when the pipe breaks because this process is gone.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ READY = "ready"
 
 Order = tuple[str, int, Given]  # method, round, what the clients of FUELS get
 Answer = tuple[float, NDArray[np.float32]]  # seconds, and what the clients made
-Serve = Callable[..., None]  # serve(desk, *arguments), in the other process
+Serve = Callable[..., None]  # serve(endpoint, *arguments), in the other process
 
 
-class Desk:
+class Endpoint:
     """The rival's end of the pipe."""
 
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
 
     def orders(self) -> Iterator[Order]:
-        """Say that all is set up, then one order after another, until there are no more."""
+        """Report that everything is set up, then yield orders until there are no more."""
         self.pipe.send(READY)
         while True:
             try:
@@ -77,14 +77,14 @@ class RivalProcess:
         try:
             self.pipe.send(order)
         except OSError:
-            raise FuelsError(f"{self.name} has ended: {self._last_words()}") from None
+            raise FuelsError(f"{self.name} has ended: {self._last_log_line()}") from None
 
     def answer(self) -> Answer:
         answer: Answer = self._receive(TURN)
         return answer
 
     def close(self) -> None:
-        """End the process; one that does not end when it is told so is killed."""
+        """End the process; kill it if it does not end on request."""
         with contextlib.suppress(OSError):  # it may have ended already
             self.pipe.send(None)
         self.process.join(END)
@@ -101,26 +101,26 @@ class RivalProcess:
                 raise FuelsError(f"{self.name} did not answer within {patience:.0f} seconds")
             message = self.pipe.recv()
         except (EOFError, OSError):
-            raise FuelsError(f"{self.name} has ended: {self._last_words()}") from None
+            raise FuelsError(f"{self.name} has ended: {self._last_log_line()}") from None
         if isinstance(message, Exception):
             raise FuelsError(f"{self.name} failed: {message}")
         return message
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "without a word")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty")
 
 
 def _run(serve: Serve, pipe: Connection, log: str, arguments: tuple[Any, ...]) -> None:
-    """What the process does. Whatever it and those it starts print goes into the log."""
+    """The main function of the process; all output, also of its children, goes into the log."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches us too: the pipe's end ends us
     with Path(log).open("a", encoding="utf-8") as file:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())
     try:
-        serve(Desk(pipe), *arguments)
-    except (Exception, SystemExit) as error:  # the other side must know why nobody answers
+        serve(Endpoint(pipe), *arguments)
+    except (Exception, SystemExit) as error:  # the other side must learn why there is no answer
         first_line = (str(error) or type(error).__name__).split("\n")[0]
         pipe.send(FuelsError(first_line))
         raise

@@ -1,8 +1,8 @@
-"""The work that everybody does: the sizes, the data, and the two methods.
+"""The work that every contender does: the sizes, the data, and the two methods.
 
 A client-epoch is one local epoch of one client: 37 batches of 24 rows at the paper's setting. The
 data are the embedded synthetic ones, which have no gaps, so that a batch is a plain mean for the
-rivals too. There is no validation part: a site would judge its models on it, and nobody else does.
+rivals too. There is no validation part: only a site would evaluate its models on it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""FUELS and four variants of it, each without one of its parts (the paper's Table 7)."""
+"""FUELS and four variants, each without one of its parts (the paper's Table 7)."""
 
 from __future__ import annotations
 
 from fuels.research.experiments import paper
 from fuels.research.experiments.base import Budget, Context, Experiment, Result
-from fuels.research.experiments.grid import Variant, dots, study, title_of, wide_table
+from fuels.research.experiments.grid import Variant, dots, each_source, study, wide_table
 from fuels.research.study.compare import significance
 
 VARIANTS = [
@@ -18,28 +18,24 @@ VARIANTS = [
 
 def run(context: Context) -> Result:
     found = study(context, VARIANTS)
-    text = [
-        f"{title_of(source)}: {sentence}"
-        for source, comparison in found.items()
-        for sentence in significance(comparison)
-    ]
+    text = each_source(found, significance)
     whole = next(iter(found.values()))
     concatenated, periodic = whole.row("w/o p-aware"), whole.row("FUELS")
     if concatenated is not None and periodic is not None:
         long, short = (round(row.sent("numbers_up")) for row in (concatenated, periodic))
         text.append(
-            f"The concatenation prototype is {long} numbers, {long // short} times the periodic one"
-            f" ({short}), for {long // short} training periods. The paper has 888 x 256 = 227328"
-            " for 37 periods."
+            f"The concatenated prototype has {long} numbers, {long // short} times as many as the"
+            f" periodic one ({short}), for {long // short} training periods. The paper has 888 x"
+            " 256 = 227328 for 37 periods."
         )
     text += [
-        "Without the inter-client term the prototype is still sent, and nothing comes back.",
+        "Without the inter-client term, clients still send the prototype but receive nothing.",
         paper.NOT_COMPARABLE,
     ]
     picture = dots(
         found,
         "FUELS without one of its parts",
-        "MSE, mean over the clients; blue: FUELS as it is, orange: the best method, diamonds:"
+        "MSE, mean over the clients; blue: complete FUELS, orange: the best method, diamonds:"
         " references.",
     )
     tables = {

@@ -1,8 +1,8 @@
-"""What an experiment is: one small file that turns runs into tables and figures.
+"""What an experiment is: one small module that turns runs into tables and figures.
 
-Each file ends with its `EXPERIMENT`: a name, a title, a function from a `Context` to a `Result`,
-and how large it is at each scale. The context hands out settings and finished runs; it decides
-nothing about the experiment. Writing files and printing are done once, for all, in `write`.
+Each module ends with its `EXPERIMENT`: a name, a title, a function from a `Context` to a `Result`,
+and its size at each scale. The context provides settings and finished runs; it decides nothing
+about the experiment. `write` writes the files of all experiments.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Budget:
 
 @dataclass(frozen=True)
 class Result:
-    """What an experiment found; names are those of the files it becomes."""
+    """What an experiment found; the names become file names."""
 
     tables: Mapping[str, Table]
     figures: Mapping[str, Figure] = field(default_factory=dict)
-    text: Sequence[str] = ()  # sentences that stand below
+    text: Sequence[str] = ()  # sentences below the tables
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Context:
     ) -> Settings:
         """Settings of one run at the experiment's size; `changes` by section, as in config.toml.
 
-        Without `source` and `seed`: the first of each.
+        Defaults of `source` and `seed`: the first of each.
         """
         sized = {"data": {"clients": self.clients}, "training": {"rounds": self.rounds}}
         chosen = {
@@ -97,18 +97,21 @@ class Context:
         settings = merge(merge(Settings(), sized, "experiment"), self.changes, "--set")
         return merge(merge(settings, chosen, "experiment"), changes, "experiment")
 
-    def numbers(self, option: str) -> list[float]:
-        """Numbers between commas, of one of the experiment's own options."""
+    def numbers(self, option: str, *, whole: bool = False) -> list[float]:
+        """The comma-separated numbers of an option; `whole`: integers of at least 1."""
         text = self.options[option]
         try:
-            return list(dict.fromkeys(float(word) for word in text.split(",")))
+            found = list(dict.fromkeys(float(word) for word in text.split(",")))
         except ValueError:
             raise FuelsError(
                 f"--option {option} takes numbers between commas, not {text!r}"
             ) from None
+        if whole and any(value < 1 or not value.is_integer() for value in found):
+            raise FuelsError(f"--option {option} takes whole numbers of at least 1, not {text!r}")
+        return found
 
     def dataset(self, settings: Settings) -> Dataset:
-        """The data of a run, without training; a file is read once for all runs."""
+        """The data of a run; a file is read only once for all runs."""
         return self.store.dataset(settings)
 
     def check_runs(self, wanted: Sequence[Settings]) -> None:
@@ -116,7 +119,7 @@ class Context:
         check_runs(wanted, self.store)
 
     def runs(self, wanted: Sequence[Settings], *, with_folder: bool = False) -> list[RunResult]:
-        """Finished runs in the order asked for; those already done are not done again.
+        """Finished runs in the given order; those already done are reused.
 
         `with_folder`: also models and forecasts, in `result.folder`.
         """
@@ -134,11 +137,11 @@ class Experiment:
     run: Callable[[Context], Result]
     quick: Budget  # within 5 minutes on 2 cores
     paper: Budget
-    sources: tuple[str, ...] = NET  # data where none are named
-    find_data: Callable[[], str] | None = None  # or where they lie, if they are not embedded
+    sources: tuple[str, ...] = NET  # default data
+    find_data: Callable[[], str] | None = None  # finds default data that are not embedded
     methods: tuple[str, ...] = ("fuels",)  # that it trains
-    # Of what `run` looks at one only; of several it is asked for each in turn. `check` refuses what
-    # cannot work: it is asked for all of them before the first is trained.
+    # If `run` handles only one source or seed, it is called for each in turn. `check` refuses what
+    # cannot work; it is called for all of them before anything is trained.
     one_source: bool = False
     one_seed: bool = False
     check: Callable[[Context], None] | None = None
@@ -149,11 +152,11 @@ class Experiment:
         return self.quick if scale == "quick" else self.paper
 
     def usual_sources(self) -> tuple[str, ...]:
-        """The data that it takes where none are named."""
+        """The data it uses by default."""
         return self.sources if self.find_data is None else (self.find_data(),)
 
     def result(self, context: Context) -> Result:
-        """What it finds on all data and with all seeds of the context."""
+        """Its result for all sources and seeds of the context."""
         sources = [(each,) for each in context.sources] if self.one_source else [context.sources]
         seeds = [(each,) for each in context.seeds] if self.one_seed else [context.seeds]
         parts = {
@@ -170,7 +173,7 @@ class Experiment:
         return next(iter(found.values())) if len(found) == 1 else _side_by_side(found)
 
     def own_options(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Its options with their defaults; unknown ones are refused."""
+        """Its options, defaults included; unknown ones are refused."""
         for name in given:
             if name not in self.options:
                 hint = nearest(name, self.options) if self.options else ", nor any other"
@@ -179,7 +182,7 @@ class Experiment:
 
 
 def _label(sources: Sequence[str], seeds: Sequence[int]) -> str:
-    """What tells one of several results from the others."""
+    """What distinguishes one of several results."""
     names = [Path(source_name(source)).stem for source in sources]
     return ", ".join([*names, *(f"seed {seed}" for seed in seeds)])
 
@@ -190,7 +193,7 @@ def file_name(label: str) -> str:
 
 
 def _side_by_side(found: Mapping[str, Result]) -> Result:
-    """Several results as one; the labels stand in file names, over tables and before sentences."""
+    """Several results as one, with their labels in file names, titles and sentences."""
     tables, figures = {}, {}
     text: dict[str, list[str]] = {}  # sentence: whose it is
     for label, result in found.items():
@@ -201,11 +204,11 @@ def _side_by_side(found: Mapping[str, Result]) -> Result:
             figures[f"{name}-{after}"] = picture
         for sentence in result.text:
             text.setdefault(sentence, []).append(label)
-    told = [
+    sentences = [
         sentence if len(labels) == len(found) else f"{'; '.join(labels)}: {sentence}"
         for sentence, labels in text.items()
     ]
-    return Result(tables, figures, told)
+    return Result(tables, figures, sentences)
 
 
 def write(experiment: Experiment, context: Context, result: Result, command: str) -> list[Path]:
@@ -226,7 +229,7 @@ def write(experiment: Experiment, context: Context, result: Result, command: str
 
 
 def heading(experiment: Experiment, context: Context, command: str) -> list[str]:
-    """What was run: the command, the data, the size and the seeds."""
+    """The command, the data, the size and the seeds."""
     names = ", ".join(source_name(source) for source in context.sources)
     seeds = ", ".join(str(seed) for seed in context.seeds)
     parts = [f"{context.clients or 'all'} clients"]
@@ -237,5 +240,5 @@ def heading(experiment: Experiment, context: Context, command: str) -> list[str]
 
 
 def source_name(source: str) -> str:
-    """A source as a page may show it: the name of a file, not its place."""
+    """A source as pages show it: the name of a file, without its folder."""
     return source if source.startswith("synthetic:") else Path(source).name

@@ -1,12 +1,12 @@
-"""What pooled data would give: one gradient boosting model for all clients (LightGBM).
+"""One gradient boosting model on the pooled data of all clients (LightGBM).
 
-This is what nobody in a federation may do, and so the measure of what privacy costs. The model sees
-the lags of the personal models and of the widest ridge of the experts, the time of the period, the
-weekday, whether the day is free, and the client as a category; values are on each client's own
-scale, as everywhere else. Nothing is chosen on test days: the size of the trees is fixed, and both
-the target (the value, or its change against the last one) and the number of trees are those with
-the least error on the last part of training, from a model that has not seen it. Then the model is
-fitted anew on all of training. LightGBM is optional: the extra `boosting`.
+A federation may not pool its data, so this model measures what privacy costs. It sees the lags of
+the personal models and of the widest ridge among the experts, the time of the period, the weekday,
+whether it is a day off, and the client as a category; values are on each client's own scale, as
+everywhere else. Nothing is chosen on test days: the size of the trees is fixed, and the target (the
+value, or its change from the last one) and the number of trees are those with the lowest error on
+the last part of training, for a model that has not seen it. The model is then fitted again on the
+whole training part. LightGBM is optional: the extra `boosting`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fuels.experts.pool import Pool
 
 TITLE = "LightGBM, pooled data"
 MOST_TREES, PATIENCE = 1000, 50
-# Fixed before anything was measured: middling trees, slow steps, some of the rows and columns.
+# Fixed before any measurement: medium-sized trees, slow steps, samples of rows and columns.
 PARAMETERS: dict[str, Any] = {
     "objective": "regression",
     "learning_rate": 0.05,
@@ -48,7 +48,7 @@ PARAMETERS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Pooled:
-    """The pooled model on the test part: alone, and as a guest among every client's experts."""
+    """The pooled model on the test part: by itself, and as one of every client's experts."""
 
     alone: Scores
     mixed: Scores
@@ -61,10 +61,10 @@ def installed() -> bool:
     return importlib.util.find_spec("lightgbm") is not None
 
 
-def judge_pooled(
+def evaluate_pooled(
     dataset: Dataset, levels: Sequence[float], *, seed: int = 0, threads: int = 0
 ) -> Pooled:
-    """Fit on the training part of all clients together, and judge as the personal models are."""
+    """Fit on the training part of all clients; evaluate like the personal models."""
     history = history_of(dataset)
     table = Samples(history, dataset.calendar, lags_of(dataset, history))
     train, last = dataset.split.train, dataset.split.test
@@ -82,20 +82,20 @@ def judge_pooled(
 
 
 def lags_of(dataset: Dataset, history: History) -> tuple[int, ...]:
-    """Lags of the personal models and of the widest ridge, besides the last value."""
+    """Lags of the personal models and of the widest ridge, except the last value."""
     return tuple(sorted({*dataset.sample.lags, *week_lags(history, 1)} - {1}))
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of all clients, one below the other, client by client."""
+    """The samples of all clients, client by client."""
 
     history: History
     calendar: Calendar
     lags: tuple[int, ...]
 
     def inputs(self, first: int, last: int, change: bool) -> Floats:
-        """The last value, older ones (with `change`: against it), the clock, the client.
+        """The last value, older ones (relative to it with `change`), the clock, the client.
 
         [row, column].
         """
@@ -114,7 +114,7 @@ class Samples:
         return np.stack([*(c.ravel() for c in columns), *told, client], axis=1)
 
     def targets(self, first: int, last: int, change: bool) -> Floats:
-        """Values, or changes; NaN where they are not known: [row]."""
+        """Values, or changes; NaN where unknown: [row]."""
         observed = self.history.observed[:, first:last]
         result: Floats = (observed - change * self.history.lagged(first, last, 1)).ravel()
         return result
@@ -137,7 +137,7 @@ class Boosted:
 
 
 def fit(table: Samples, end: int, parameters: dict[str, Any]) -> Boosted:
-    """Fit on the steps before `end`; target and number of trees by the last part of them."""
+    """Fit on the steps before `end`, choosing target and number of trees on their last part."""
     lightgbm = importlib.import_module("lightgbm")
     period = table.history.period
     kept = end - max(1, round(WARM_SHARE * end / period)) * period
@@ -149,7 +149,7 @@ def fit(table: Samples, end: int, parameters: dict[str, Any]) -> Boosted:
 
     tried: list[tuple[float, int, bool]] = []
     for change in (True, False):
-        judged: dict[str, Any] = {}
+        history: dict[str, Any] = {}
         booster = lightgbm.train(
             {**parameters, "metric": "l2"},
             data(0, kept, change),
@@ -157,10 +157,10 @@ def fit(table: Samples, end: int, parameters: dict[str, Any]) -> Boosted:
             valid_sets=[data(kept, end, change)],
             callbacks=[
                 lightgbm.early_stopping(PATIENCE, verbose=False),
-                lightgbm.record_evaluation(judged),
+                lightgbm.record_evaluation(history),
             ],
         )
-        [errors] = (figures["l2"] for figures in judged.values())
+        [errors] = (figures["l2"] for figures in history.values())
         tried.append((errors[booster.best_iteration - 1], booster.best_iteration, change))
     _, trees, change = min(tried)
     booster = lightgbm.train(parameters, data(0, end, change), trees)

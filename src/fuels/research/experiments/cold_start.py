@@ -1,13 +1,13 @@
-"""Cold start: clients with a few days of their own history in a federation of old ones.
+"""Cold start: clients with only a few days of history join a federation of established ones.
 
-A share of the clients are newcomers: all that they have is the last 3, 7, 14 or 28 periods of
-training (data.newcomers); the others have the whole of it. All train together, and the newcomers'
-errors on the same test days are compared, for every method and reference. Windows look back one
-period only, for everybody, so that three periods leave two to learn from; there is no validation
-part, which would be more history, so the last model is kept. Errors are in standard deviations of a
-client's whole training part: the scale a newcomer trains on changes with what it knows.
+A share of the clients are newcomers: they have only the last 3, 7, 14 or 28 periods of the training
+part (data.newcomers); the others have all of it. All train together, and the newcomers' errors on
+the same test days are compared for every method and reference. Windows look back only one period,
+so that three periods leave two to learn from. A validation part would be additional history, so
+there is none, and the last model is kept. Errors are in standard deviations of a client's whole
+training part, because the scale a newcomer trains on depends on its history.
 
-FUELS is also run with a lent start (methods/fuels_start.py), and as preset best.
+FUELS also runs with a lent start (methods/fuels_start.py) and as preset best.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fuels.methods.registry import METHODS, find_method
 from fuels.report.style import METHOD, QUIET, RIVAL, figure, legend, log_scale, number
 from fuels.report.tables import Cell, Column, Table
 from fuels.research.experiments.base import Budget, Context, Experiment, Result
-from fuels.research.experiments.grid import Variant, footer, title_of
+from fuels.research.experiments.grid import Variant, by_source, each_source, footer
 from fuels.research.experiments.skill import layered, preset_changes
 from fuels.research.study.compare import Comparison, Floats, Row, own_ways
 from fuels.research.study.record import Record
@@ -43,13 +43,13 @@ UNDER_BEST = {
 }
 SENDERS = ("FedAvg", "FedProx", "FedRep", "PerFedAvg", "pFedMe", "FedDA")  # of models
 WINDOWS = {"closeness": 3, "periodicity": 1}
-WARM_RATE = 0.01  # of FedDA: its own, 0.1, diverges on sets in which most weeks are missing
+WARM_RATE = 0.01  # of FedDA: its default, 0.1, diverges on sets that miss most weeks
 DAY = 86400
 
 
 @dataclass(frozen=True)
 class Line:
-    """Mean MSE of the newcomers under one forecast."""
+    """Mean MSE of the newcomers for one forecast."""
 
     name: str
     errors: Floats  # [seed, history]; the last history is the whole one
@@ -71,13 +71,13 @@ class Study:
     record: Record  # of one of the runs
     ways: list[str]
     new: int  # newcomers of one seed
-    lost: int  # newcomers that some history is too poor for, over the seeds
+    lost: int  # newcomers left out because some history is too short for them, over the seeds
 
     def line(self, name: str) -> Line:
         return next(line for line in self.lines if line.name == name)
 
     def best(self, at: int, names: Sequence[str] = ()) -> Line:
-        """The line with the least error at a history, of all or of some."""
+        """The line with the lowest error for a history, of all lines or of those named."""
         lines = [line for line in self.lines if not names or line.name in names]
         return min(lines, key=lambda line: line.mse[at])
 
@@ -85,24 +85,17 @@ class Study:
 def run(context: Context) -> Result:
     days, share = read_options(context)
     found = {source: study(context, source, days, share) for source in context.sources}
-    several = len(found) > 1
-    tables = {
-        f"cold-start-{title_of(source).lower()}" if several else "cold-start": table(one)
-        for source, one in found.items()
-    }
-    figures = {name: picture(one) for name, one in zip(tables, found.values(), strict=True)}
-    text = [
-        f"{title_of(source)}: {sentence}"
-        for source, one in found.items()
-        for sentence in verdicts(one)
-    ]
-    return Result(tables, figures, [*text, *remarks(context, next(iter(found.values())), share)])
+    names = by_source("cold-start", found)
+    text = [*each_source(found, verdicts), *remarks(context, next(iter(found.values())), share)]
+    return Result(
+        {names[source]: table(one) for source, one in found.items()},
+        {names[source]: picture(one) for source, one in found.items()},
+        text,
+    )
 
 
 def read_options(context: Context) -> tuple[tuple[int, ...], float]:
-    days, [share, *more] = context.numbers("days"), context.numbers("share")
-    if any(day < 1 or not day.is_integer() for day in days):
-        raise FuelsError(f"--option days={context.options['days']}: whole numbers from 1 on")
+    days, [share, *more] = context.numbers("days", whole=True), context.numbers("share")
     if more or not 0 < share < 1:
         raise FuelsError(f"--option share={context.options['share']}: one number between 0 and 1")
     return tuple(sorted(int(day) for day in days)), share
@@ -134,7 +127,7 @@ def variants(context: Context, split: str, period: int) -> list[Variant]:
 
 
 def within_a_period(lags: str, period: int) -> str:
-    """Those of some lags that look back at most one period, in steps."""
+    """The lags that look back at most one period, in steps."""
     near = ([lag for lag in branch if lag <= period] for branch in parse_lags(lags, period))
     return "/".join(",".join(map(str, branch)) for branch in near if branch)
 
@@ -144,15 +137,15 @@ def preset_sections(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unless_given(context: Context, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a method, but for those that the command gives itself."""
+    """Options of a method, except those given on the command line."""
     return {key: v for key, v in options.items() if key not in context.method_options}
 
 
 def lending(rounds: int) -> dict[str, Any]:
-    """Models are lent when nine tenths of the rounds are over.
+    """Models are lent after nine tenths of the rounds.
 
-    On days before any test day (Milan, days 30-40) later was better: what the lenders learn until
-    then is worth more than rounds of a newcomer's own.
+    On days before any test day (Milan, days 30-40) later was better: what the lenders have learned
+    by then is worth more than additional rounds of the newcomer.
     """
     return {"lend": max(1, rounds - max(1, rounds // 10))}
 
@@ -182,10 +175,10 @@ def study(context: Context, source: str, days: tuple[int, ...], share: float) ->
     records = iter(result.record for result in context.runs(wanted))
     done = {row.name: [[next(records) for _ in histories] for _ in context.seeds] for row in rows}
     unit = "days" if period * plain.panel.step_seconds == DAY else "periods"
-    return judge(done, share, days, unit)
+    return evaluate(done, share, days, unit)
 
 
-def judge(
+def evaluate(
     done: Mapping[str, Sequence[Sequence[Record]]], share: float, days: tuple[int, ...], unit: str
 ) -> Study:
     """Lines from records [seed][history] of every variant."""
@@ -193,21 +186,21 @@ def judge(
     seeds = [records[-1].settings["seed"] for records in first]
     whole = [records[-1].clients for records in first]
     new = [set(newcomers(ids, share, seed)) for ids, seed in zip(whole, seeds, strict=True)]
-    # With little history a client may be left out, being constant so far: those stay out for all.
-    judged = [
+    # A client may be constant in a short history and then left out: it is left out everywhere.
+    compared = [
         sorted(who.intersection(*(record.clients for record in records)))
         for who, records in zip(new, first, strict=True)
     ]
-    if not all(judged):
+    if not all(compared):
         raise FuelsError(
-            "no newcomer can be judged with every history: all are left out with the shortest;"
-            " leave it out of --option days, or take more clients"
+            "no newcomer can take part with the shortest history: remove it from --option days, or"
+            " take more clients"
         )
 
     def line(name: str, runs: Sequence[Sequence[Record]], forecast: str, is_method: bool) -> Line:
         errors = [
             [newcomer_error(record, records[-1], forecast, who) for record in records]
-            for records, who in zip(runs, judged, strict=True)
+            for records, who in zip(runs, compared, strict=True)
         ]
         shortest = tuple(records[0] for records in runs)
         sent = Row(name, shortest, forecast, True).megabytes() if is_method else float("nan")
@@ -228,7 +221,7 @@ def judge(
         record=first[0][0],
         ways=own_ways(Comparison(tuple(row for row in shown if row.name in SENDERS))),
         new=len(new[0]),
-        lost=sum(map(len, new)) - sum(map(len, judged)),
+        lost=sum(map(len, new)) - sum(map(len, compared)),
     )
 
 
@@ -244,7 +237,6 @@ def newcomer_error(record: Record, whole: Record, forecast: str, who: Sequence[s
 
 def table(found: Study) -> Table:
     record = found.record
-    data = f"{record.data['name']}{' (synthetic data)' if record.data['synthetic'] else ''}"
     columns = [
         Column("forecast"),
         *(Column(f"{day} {found.unit}", "MSE", "lowest") for day in found.days),
@@ -255,8 +247,8 @@ def table(found: Study) -> Table:
         [line.name, *(float(mse) for mse in line.mse), line.megabytes] for line in found.lines
     ]
     clients = len(record.clients)
-    title = f"Errors of {found.new} newcomers among {clients} clients, by their history, on {data}"
-    return Table(columns, rows, title)
+    title = f"Errors of {found.new} newcomers among {clients} clients, by their history, on"
+    return Table(columns, rows, f"{title} {record.data_name}")
 
 
 def picture(found: Study) -> Figure:
@@ -277,8 +269,8 @@ def picture(found: Study) -> Figure:
         1,
         [*named, "other methods and references"],
         title="Newcomers: error against the history they have",
-        subtitle="MSE of the newcomers on the same test days; further down is better. At the right:"
-        " the whole history.",
+        subtitle="MSE of the newcomers on the same test days; lower is better. On the right: the"
+        " whole history.",
         footer=footer(found.record),
     )
     train = found.record.data["periods"][0]
@@ -293,7 +285,7 @@ def picture(found: Study) -> Figure:
     axis.set_xticks(x, [*(str(day) for day in found.days), f"{train} (all)"])
     axis.set_xticks([], minor=True)
     wide = log_scale(axis, "y", [float(v) for line in found.lines for v in line.mse], 6)
-    axis.set_xlabel(f"{found.unit} of their own history")
+    axis.set_xlabel(f"{found.unit} of history")
     axis.set_ylabel(f"MSE (z-scored{', log scale' if wide else ''})")
     legend(picture, axis)
     return picture
@@ -303,7 +295,7 @@ def picture(found: Study) -> Figure:
 
 
 def verdicts(found: Study) -> list[str]:
-    """Who wins at each history, whether sending models wins, and what a lent start brings."""
+    """Who wins for each history, whether sending models wins, and what a lent start gains."""
     said = []
     fuels, solo = found.line("FUELS"), found.line("Solo")
     references = [line.name for line in found.lines if not line.is_method]
@@ -322,9 +314,9 @@ def verdicts(found: Study) -> list[str]:
             f" {change(found.best(at, SENDERS), fuels, at)})"
             for at in ahead
         )
-        said.append(f"sending models does better than FUELS for newcomers with {which}.")
+        said.append(f"a method that sends models beats FUELS for newcomers with {which}.")
     else:
-        said.append("no method that sends models does better than FUELS for newcomers.")
+        said.append("no method that sends models beats FUELS for newcomers.")
     for lent, plain in ((LENT, "FUELS"), (BEST_LENT, BEST)):
         pair = found.line(lent), found.line(plain)
         changes = ", ".join(f"{change(*pair, at)} with {day}" for at, day in enumerate(found.days))
@@ -348,27 +340,27 @@ def remarks(context: Context, found: Study, share: float) -> list[str]:
     kept = (
         "the last model is kept"
         if not val
-        else f"models are chosen on {val} periods of validation, which is more history of their own"
+        else f"models are chosen on {val} validation periods, which are additional history"
     )
     said = [
-        f"Newcomers are {100 * share:g} % of the clients, drawn by the seed (means over {seeds});"
-        f" the others have all {train} periods. Tested on the {test} periods after; {kept}.",
+        f"Newcomers are {100 * share:g} % of the clients, drawn with the seed (means over {seeds});"
+        f" the others have all {train} periods. Tested on the next {test} periods; {kept}.",
         "MSE in standard deviations of each client's whole training part, the same for every"
-        " history. References and experts are fitted on the newcomers' own short history.",
-        f"Windows look back one period for everybody: the last {WINDOWS['closeness']} values and"
-        " one period ago; under preset best those of its lags, and the experts' own.",
+        " history. References and experts are fitted on the newcomers' short history.",
+        f"All windows look back one period: the last {WINDOWS['closeness']} values and one period"
+        " ago; under preset best, the lags within a period. The experts keep their own lags.",
         "In all: sent and received by a client over the whole training, with the shortest history.",
-        "A lent start: every client sends its model once, when nine tenths of the rounds are over,"
-        " and newcomers train on from the mean of the three most alike to them; it is a method of"
-        " its own, fuels-start, that an owner must agree to.",
+        "A lent start: every client sends its model once, after nine tenths of the rounds, and"
+        " newcomers continue from the mean of the three most similar ones. It is a separate method,"
+        " fuels-start, to which the owners must agree.",
         *found.ways,
-        f"FedDA's warm-up model is trained at a rate of {WARM_RATE:g}, a tenth of its own, with"
-        " which it can diverge: a newcomer's missing weeks stand as zeros in its augmented set.",
+        f"FedDA's warm-up model is trained at a rate of {WARM_RATE:g}, a tenth of the default,"
+        " which can diverge: a newcomer's missing weeks are zeros in its augmented set.",
     ]
     if found.lost:
         said.append(
-            f"{found.lost} newcomers are left out of every figure: with the shortest history they"
-            " cannot take part, being constant so far."
+            f"{found.lost} newcomers are left out of every figure: they are constant in the"
+            " shortest history and cannot take part."
         )
     if record.data["synthetic"]:
         said.append("Synthetic data: the errors say nothing about a real network.")
@@ -383,5 +375,5 @@ EXPERIMENT = Experiment(
     paper=Budget(clients=100, rounds=60),
     methods=(*METHODS, "fuels-start"),
     options={"days": "3,7,14,28", "share": "0.5"},
-    setting="windows and rates as said below",
+    setting="windows and rates as described below",
 )

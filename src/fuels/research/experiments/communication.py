@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from fuels.methods.messages import BYTES
 from fuels.methods.registry import find_method
 from fuels.report.style import METHOD, QUIET, RIVAL, Look, figure, legend, log_scale, number
-from fuels.report.tables import Cell, Column, Table
+from fuels.report.tables import Cell, Table, columns
 from fuels.research.experiments.base import Budget, Context, Experiment, Result
 from fuels.research.experiments.grid import (
     WIDE_RANGE,
     Variant,
+    by_source,
     common_footer,
-    panel_title,
+    name_panel,
     study,
     title_of,
 )
@@ -39,22 +40,21 @@ Floats = NDArray[np.float64]
 def run(context: Context) -> Result:
     found = study(context, [Variant(find_method(name).title, name) for name in SHOWN])
     tables, text = {}, []
-    for source, comparison in found.items():
-        name = "communication" if len(found) == 1 else f"communication-{title_of(source).lower()}"
-        tables[name], sentence = reached(comparison, title_of(source))
+    for source, name in by_source("communication", found).items():
+        tables[name], sentence = reached(found[source], title_of(source))
         text.append(sentence)
     text += [
-        "Training MSE is the prediction loss of a round, mean over its batches and clients: of"
-        " FedRep over the head phase and the body phase, of pFedMe before its steps on each batch."
-        " The amount is what a client sends and receives, up and down, 4 bytes a number.",
-        "The paper's figure (SMS and Net of Trentino) has no numbers beside its curves; it finds"
-        " that pFedMe and FedRep need far more than FUELS for the same training MSE.",
+        "Training MSE is the prediction loss of a round, averaged over batches and clients: for"
+        " FedRep over the head and the body phase, for pFedMe before its steps on each batch. The"
+        " amount is what a client sends and receives, at 4 bytes per number.",
+        "The paper's figure (SMS and Net of Trentino) gives no numbers for its curves; it finds"
+        " that pFedMe and FedRep need far more data than FUELS for the same training MSE.",
     ]
     return Result(tables, {"communication": draw(found)}, text)
 
 
 def curve(row: Row) -> tuple[Floats, Floats]:
-    """Megabytes per client so far and training MSE of every round, mean over seeds, [round]."""
+    """Cumulative megabytes per client and training MSE by round, mean over seeds, [round]."""
     rounds = min(record.rounds for record in row.records)
     sent = np.mean([record.sent_per_client()[:rounds] for record in row.records], axis=0)
     loss = np.mean([record.history["loss_prediction"][:rounds] for record in row.records], axis=0)
@@ -62,7 +62,7 @@ def curve(row: Row) -> tuple[Floats, Floats]:
 
 
 def reached(comparison: Comparison, title: str) -> tuple[Table, str]:
-    """What each method sends until it reaches the training MSE that all of them reach."""
+    """What each method sends until it reaches the lowest training MSE that all of them reach."""
     curves = {row.name: curve(row) for row in comparison.methods}
     level = max(float(np.nanmin(loss)) for _, loss in curves.values())
     rows: list[list[Cell]] = []
@@ -72,15 +72,11 @@ def reached(comparison: Comparison, title: str) -> tuple[Table, str]:
         each = round(row.sent("numbers_up")), round(row.sent("numbers_down"))
         rows.append([row.name, *each, first + 1, float(sent[first]), float(sent[-1]), loss[-1]])
     table = Table(
-        [
-            Column("method"),
-            Column("up", "numbers"),
-            Column("down", "numbers"),
-            Column("round", f"to MSE {number(level, 3)}", "lowest"),
-            Column("sent", f"MB to MSE {number(level, 3)}", "lowest"),
-            Column("sent in all", "MB per client", "lowest"),
-            Column("last training MSE", "z-scored", "lowest"),
-        ],
+        columns(
+            f"method | up (numbers) | down (numbers) | round (to MSE {number(level, 3)}) ↓"
+            f" | sent (MB to MSE {number(level, 3)}) ↓ | sent in all (MB per client) ↓"
+            " | last training MSE (z-scored) ↓"
+        ),
         rows,
         f"{title}: what training costs, per client",
     )
@@ -91,8 +87,8 @@ def reached(comparison: Comparison, title: str) -> tuple[Table, str]:
         if name != "FUELS"
     ]
     return table, (
-        f"{title}: until the training MSE is {number(level, 3)}, which all of them reach, FUELS"
-        f" sends this share of what others send: {', '.join(others)}."
+        f"{title}: to reach a training MSE of {number(level, 3)}, as all four methods do, FUELS"
+        f" sends this share of what the others send: {', '.join(others)}."
     )
 
 
@@ -103,7 +99,7 @@ def draw(found: Mapping[str, Comparison]) -> Figure:
         len(found),
         labels,
         title="Training error against the amount sent",
-        subtitle="One point a round; further left and lower is better. Amounts are per client, up"
+        subtitle="One point per round; further left and lower is better. Amounts are per client, up"
         " and down together.",
         footer=common_footer(found),
         height=3.6,
@@ -120,7 +116,7 @@ def draw(found: Mapping[str, Comparison]) -> Figure:
         log = log_scale(axis, "x", amounts, WIDE_RANGE)
         log_scale(axis, "y", losses, WIDE_RANGE)
         axis.set_xlabel(f"MB per client so far{' (log scale)' if log else ''}")
-        axis.set_title(panel_title(source, len(found)), loc="left", size=10, pad=6)
+        name_panel(axis, source, len(found))
     axes[0].set_ylabel("training MSE (z-scored)")
     legend(picture, axes[0])
     return picture

@@ -1,6 +1,6 @@
-"""What a round costs: the formulas of the paper's table (Appendix C.3) against a real run.
+"""What a round costs: the formulas of the paper's table (Appendix C.3) and a real run.
 
-Each method trains a few rounds, and what it cost is counted (see counting.py).
+Each method trains a few rounds, and its costs are counted (see counting.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fuels.report.style import METHOD, RIVAL, TRUTH, figure, legend, origin
-from fuels.report.tables import Cell, Column, Table
+from fuels.report.tables import Cell, Column, Table, columns
 from fuels.research.costs import COSTS, Cost, Sizes, costs, known
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.research.experiments.counting import Counted, check_formulas, count, sizes_of
@@ -53,7 +53,7 @@ def run(context: Context) -> Result:
 
 
 def symbols(sizes: Sizes) -> Table:
-    """The letters of the appendix as numbers."""
+    """The symbols of the appendix as numbers."""
     rows: list[list[Cell]] = [
         ["|w|", "parameters of a model", sizes.model],
         ["|δ|", "parameters of an encoder", sizes.encoder],
@@ -67,23 +67,18 @@ def symbols(sizes: Sizes) -> Table:
     return Table(
         columns=[Column("symbol"), Column("what it is"), Column("here")],
         rows=rows,
-        title="The letters of the paper's complexity table",
+        title="The symbols of the paper's complexity table",
     )
 
 
 def sent_table(found: Sequence[tuple[Cost, Counted]], sizes: Sizes, data: str) -> Table:
     return Table(
-        columns=[
-            Column("method"),
-            Column("a client sends", "formula"),
-            Column("a client sends", "counted"),
-            Column("a client gets", "formula"),
-            Column("a client gets", "counted"),
-            Column("the server sends", "formula"),
-            Column("the server sends", "counted"),
-            Column("all clients, all rounds", "formula"),
-            Column("all clients, all rounds", "counted"),
-        ],
+        columns=columns(
+            "method | a client sends (formula) | a client sends (counted)"
+            " | a client gets (formula) | a client gets (counted)"
+            " | the server sends (formula) | the server sends (counted)"
+            " | all clients, all rounds (formula) | all clients, all rounds (counted)"
+        ),
         rows=[
             [
                 cost.title,
@@ -119,16 +114,12 @@ def work_table(found: Sequence[tuple[Cost, Counted]], data: str) -> Table:
             ]
         )
     return Table(
-        columns=[
-            Column("method"),
-            Column("training, client", "appendix"),
-            Column("training, client", "our formula"),
-            Column("training, client", "counted"),
-            Column("counted over appendix"),
-            Column("inference, client", "appendix"),
-            Column("inference, client", "our formula"),
-            Column("inference, client", "counted"),
-        ],
+        columns=columns(
+            "method | training, client (appendix) | training, client (our formula)"
+            " | training, client (counted) | counted over appendix"
+            " | inference, client (appendix) | inference, client (our formula)"
+            " | inference, client (counted)"
+        ),
         rows=rows,
         title=f"Millions of multiply-adds of matrix products in a round, {data}",
     )
@@ -136,13 +127,10 @@ def work_table(found: Sequence[tuple[Cost, Counted]], data: str) -> Table:
 
 def server_table(found: Sequence[tuple[Cost, Counted]], data: str) -> Table:
     return Table(
-        columns=[
-            Column("method"),
-            Column("server", "appendix"),
-            Column("divergences of pairs", "our formula"),
-            Column("divergences of pairs", "counted"),
-            Column("multiply-adds, millions", "our formula"),
-        ],
+        columns=columns(
+            "method | server (appendix) | divergences of pairs (our formula)"
+            " | divergences of pairs (counted) | multiply-adds, millions (our formula)"
+        ),
         rows=[
             [cost.title, cost.server_appendix, cost.pairs, real.pairs, cost.server / MILLION]
             for cost, real in found
@@ -153,30 +141,29 @@ def server_table(found: Sequence[tuple[Cost, Counted]], data: str) -> Table:
 
 def sentences(found: Mapping[str, tuple[Cost, Counted]], sizes: Sizes) -> list[str]:
     text = [
-        "The appendix takes a backward pass for as dear as a forward pass; it really is one product"
-        " for the weights and one for the states before the last lag, here"
+        "The appendix counts a backward pass like a forward pass; in fact it is one product for the"
+        " weights and one for the states before the last lag, here"
         f" {sizes.encode_back / sizes.encode:.2f} forward passes of the encoder. Element-wise work"
-        " (gates, Adam, L_inter) is counted nowhere.",
-        "The compiled kernels leave out the products with the first state, which is zero; the"
-        " counted run does not use them.",
+        " (gates, Adam, L_inter) is not counted.",
+        "The compiled kernels skip the products with the first state, which is zero; the counted"
+        " run does not use these kernels.",
     ]
     if "fuels" in found and "fedavg" in found:
         (ours, real), (theirs, other) = found["fuels"], found["fedavg"]
         up = 100 * (1 - real.up / other.up)
         both = 100 * (1 - (real.up + real.down) / (other.up + other.down))
         text.append(
-            f"FUELS sends up {up:.1f} % fewer numbers than FedAvg, and {both:.1f} % fewer counting"
-            f" both directions; a client multiplies {real.train / other.train:.2f} times as much to"
-            f" train. By the"
-            f" appendix it would be {_ratio(ours, theirs):.2f} times: 3 FE fits an augmented view"
-            " that gets no gradient, here it gets one."
+            f"FUELS sends {up:.1f} % fewer numbers up than FedAvg, and {both:.1f} % fewer in both"
+            f" directions together; to train, a client multiplies {real.train / other.train:.2f}"
+            f" times as much. By the appendix it would be {_ratio(ours, theirs):.2f} times: its"
+            " 3 FE fits an augmented view without a gradient, which it has here."
         )
         text.append(
-            "The server's entry of the appendix counts divergences, each one through two whole"
-            " prototypes, and leaves out the means PR_n and NR_n; for FedAvg it says 1 where every"
-            " parameter of every client is added up. Our formula counts both in multiply-adds. Of"
-            " the server's work the run counts the divergences alone: the rest is done in numpy,"
-            " where torch's counter does not see it."
+            "The appendix's entry for the server counts divergences, each over two whole"
+            " prototypes, and omits the means PR_n and NR_n; for FedAvg it says 1, where every"
+            " parameter of every client is summed. Our formula counts both in multiply-adds. Of"
+            " the server's work, the run counts only the divergences: the rest is done in numpy,"
+            " which torch's counter does not see."
         )
     return text
 
@@ -196,8 +183,8 @@ def draw(found: Sequence[tuple[Cost, Counted]], footer: str) -> Figure:
         2,
         labels,
         title="What a round costs a client",
-        subtitle="Left: numbers sent. Right: multiply-adds of matrix products; the appendix has no"
-        " formula for some methods.",
+        subtitle="Left: numbers sent. Right: multiply-adds of matrix products; for some methods the"
+        " appendix has no formula.",
         footer=footer,
         height=max(2.2, 0.42 * len(found)),
     )
@@ -222,7 +209,7 @@ def draw(found: Sequence[tuple[Cost, Counted]], footer: str) -> Figure:
 
 EXPERIMENT = Experiment(
     name="complexity",
-    title="Numbers sent and operations per round: formulas against a real run",
+    title="Numbers sent and operations per round: formulas and a real run",
     run=run,
     quick=Budget(clients=8, rounds=2),
     paper=Budget(clients=100, rounds=2),

@@ -1,8 +1,8 @@
 """The constants of the convergence bound, estimated while FUELS trains.
 
-After some rounds some clients are looked at with their parameters held still: loss, gradient, how
-fast the gradient changes, and how strongly L_inter depends on the encoders of others. Every
-estimate is the largest value seen, so the true constant is at least as large.
+After some rounds, some clients are observed with fixed parameters: loss, gradient, how fast the
+gradient changes, and how strongly L_inter depends on the encoders of other clients. Every estimate
+is the largest value observed, so the true constant is at least as large.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHORT = 1e-3  # length of such a step, as a share of the length of w
 
 
 class Frozen(Group):
-    """Clients that go through a round without moving: their losses and gradients are kept."""
+    """Clients that go through a round with fixed parameters; losses and gradients are recorded."""
 
     def __init__(self, job: Job, data: GroupData, index: Sequence[int], parts: Parts, number: int):
         facts = job.method.facts
@@ -70,7 +70,7 @@ class Frozen(Group):
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen of some clients at one point, [client] each."""
+    """What was observed of some clients at one point, [client] each."""
 
     loss: Floats  # mean over the batches
     largest: Floats  # of one batch
@@ -80,7 +80,7 @@ class Look:
 
     @property
     def numbers(self) -> Floats:
-        """All but the gradient, which the next look does not need, [4, client]."""
+        """Everything but the gradient, which the next look does not need, [4, client]."""
         return np.stack([self.loss, self.largest, self.norm, self.squared])
 
 
@@ -107,7 +107,7 @@ def look(job: Job, data: GroupData, index: Sequence[int], parts: Parts, download
 
 @dataclass
 class Probe:
-    """Looks at a few clients after a few rounds of a run."""
+    """Observes a few clients after a few rounds of a run."""
 
     job: Job
     looks: dict[int, Look] = field(default_factory=dict)  # round: what was seen
@@ -208,7 +208,7 @@ def coupling(job: Job, data: GroupData, index: NDArray[np.int64], parts: Parts) 
     """Largest ||d L_inter(n) / d delta_m^i|| over the clients looked at: L_h at this point.
 
     In the proof, the prototype of m is the mean over the I batches of en(delta_m^i), each with
-    parameters of its own, and L_inter of n is a function h of all of them.
+    its own parameters, and L_inter of n is a function h of all of them.
     """
     table, options, B = job.loop.server, job.method.options, job.dataset.period
     network, periods = job.method.facts.network, len(data.periods)
@@ -219,7 +219,7 @@ def coupling(job: Job, data: GroupData, index: NDArray[np.int64], parts: Parts) 
     sides = torch.from_numpy(table.alike(options.beta)[index])  # [looked at, client]
     largest = 0.0
     for n in range(len(index)):
-        if bool((sides[n] | ~known).all()):  # nobody is unlike this client: it has no L_inter
+        if bool((sides[n] | ~known).all()):  # no dissimilar client: there is no L_inter
             continue
         R = everyone[torch.from_numpy(index)].clone().requires_grad_(True)
         full = everyone.clone().index_copy(0, torch.from_numpy(index), R)
@@ -244,7 +244,7 @@ def coupling(job: Job, data: GroupData, index: NDArray[np.int64], parts: Parts) 
 
 
 def estimate(probe: Probe) -> tuple[Constants, float]:
-    """The constants of the convergence bound, and C, from what was seen."""
+    """The constants of the convergence bound, and C, from the observations."""
     found, job = list(probe.looks.values()), probe.job
     losses = np.stack([one.loss for one in found])  # [look, client]
     constants = Constants(

@@ -1,8 +1,8 @@
-"""What a round really costs: numbers sent, divergences and matrix products, counted in a run.
+"""What a round costs: numbers sent, divergences and matrix products, counted in a run.
 
-What travelled and how many divergences the server computed are read from the last round. One client
-then trains one more round, and forecasts the test part, under torch's counter of matrix products;
-the compiled kernels are switched off for that, because the counter does not see into them.
+The numbers sent and the divergences computed by the server come from the last round. One client
+then trains another round and forecasts the test part under torch's counter of matrix products,
+without the compiled kernels, which the counter cannot see into.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fuels.runs.build import Job
 from fuels.runs.settings import resolve
 from fuels.training.groups import Group, GroupData
 
-# What changes the numbers multiplied or sent; the formulas are for the defaults.
+# Settings that change the numbers multiplied or sent; the formulas hold for the defaults.
 FIXED = {
     "model": ("encoder",),
     "windows": ("lags", "calendar", "horizon"),
@@ -34,7 +34,7 @@ FIXED = {
 
 @dataclass(frozen=True)
 class Counted:
-    """What really happened in the last round, per client where not said otherwise."""
+    """What was counted in the last round, per client unless noted."""
 
     up: float
     down: float
@@ -48,7 +48,7 @@ class Counted:
 
 @dataclass
 class LastRound:
-    """Keeps the newest round and what the server computed in it."""
+    """The latest round and what the server computed in it."""
 
     job: Job
     round: Round | None = None
@@ -62,14 +62,14 @@ class LastRound:
 
 
 def check_formulas(settings: Settings, dataset: Dataset) -> None:
-    """Refuse what the formulas do not speak of."""
+    """Refuse settings that the formulas do not cover."""
     given, usual = resolve(settings), resolve(Settings(method=settings.method))
     for section, names in FIXED.items():
         values, defaults = (_values(getattr(each, section)) for each in (given, usual))
         for name in names:
             if values.get(name) != defaults.get(name):
                 raise FuelsError(
-                    f"the cost formulas are for the default of {section}.{name}; leave it out"
+                    f"the cost formulas hold for the default of {section}.{name}; do not change it"
                 )
     if settings.training.rounds < 2:
         raise FuelsError(
@@ -120,7 +120,7 @@ def count(job: Job, engine: Engine) -> Counted:
     assert done is not None
     client, number = job.dataset.ids[:1], done.number + 1
     download = job.method.download(job.loop.server, client)
-    group = _alone(job, number)
+    group = _single(job, number)
     use_kernels("plain")
     try:
         train = products(lambda: job.method.local(group, download))
@@ -149,8 +149,8 @@ def products(work: Any) -> int:
     return int(counter.get_total_flops()) // 2  # it counts multiplications and additions
 
 
-def _alone(job: Job, number: int) -> Group:
-    """The first client of the federation in a group of its own."""
+def _single(job: Job, number: int) -> Group:
+    """A group with only the first client of the federation."""
     method, site, index = job.method, job.site, np.zeros(1, dtype=np.int64)
     parts = {name: part[:1].clone() for name, part in site.parts.items()}
     optimiser = method.facts.optimiser
@@ -168,12 +168,12 @@ def _alone(job: Job, number: int) -> Group:
 
 
 def _forecast(job: Job, number: int) -> None:
-    """The whole periods of the test part, by the model the first client is judged by."""
+    """Forecast the whole periods of the test part with the evaluated model of the first client."""
     dataset, index = job.dataset, np.zeros(1, dtype=np.int64)
     first, last = dataset.split.part("test")
     last = first + (last - first) // dataset.period * dataset.period
     download = job.method.download(job.loop.server, dataset.ids[:1])
-    models = job.method.model(_alone(job, number), download)
+    models = job.method.model(_single(job, number), download)
     x = torch.from_numpy(dataset.inputs(index, first, last)).to(job.site.device)
     with torch.no_grad():
         job.site.network.predict(models, x, torch.from_numpy(dataset.clock(first, last)))

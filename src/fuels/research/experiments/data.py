@@ -1,8 +1,8 @@
-"""What spatio-temporal heterogeneity looks like (the paper's Figure 1), and where the cells are.
+"""Spatio-temporal heterogeneity (the paper's Figure 1), and a map of the cells.
 
-Two busy clients whose mean days differ most stand beside each other: their days (heterogeneity in
-space) and their mornings against their evenings (heterogeneity in time). A map shows every client
-that takes part, where coordinates are known. All looks at the training part only; nothing trains.
+The figure shows two busy clients whose mean days differ most: their days (heterogeneity in space)
+and their mornings and evenings (heterogeneity in time). The map shows every participating client
+with known coordinates. Only the training part is used; nothing is trained.
 """
 
 from __future__ import annotations
@@ -13,8 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.windows import Dataset
-from fuels.report.style import INK, METHOD, QUIET, RIVAL, figure, legend, origin, short
-from fuels.report.tables import Cell, Column, Table
+from fuels.report.style import (
+    INK,
+    METHOD,
+    RIVAL,
+    colour_bar,
+    figure,
+    legend,
+    origin,
+    panel_title,
+    short,
+)
+from fuels.report.tables import Cell, Table, columns
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
 
 if TYPE_CHECKING:
@@ -27,7 +37,7 @@ Floats = NDArray[np.float64]
 MORNING, EVENING = (6 / 24, 10 / 24), (18 / 24, 22 / 24)
 
 
-# -- what is computed --------------------------------------------------------------------------
+# -- statistics --------------------------------------------------------------------------------
 
 
 def training_days(dataset: Dataset) -> Floats:
@@ -39,7 +49,7 @@ def training_days(dataset: Dataset) -> Floats:
 
 
 def mean_days(dataset: Dataset) -> Floats:
-    """The mean training day of each client, [client, phase]; a phase never seen takes the mean."""
+    """The mean training day of each client, [client, phase]; unobserved phases get the mean."""
     days = training_days(dataset)
     seen = ~np.isnan(days)
     count = seen.sum(axis=1)
@@ -55,7 +65,7 @@ def day_shapes(dataset: Dataset) -> Floats:
     days = mean_days(dataset)
     shifted = days - days.min(axis=1, keepdims=True)
     total = shifted.sum(axis=1, keepdims=True)
-    flat = np.full_like(shifted, 1 / shifted.shape[1])  # a day without any shape
+    flat = np.full_like(shifted, 1 / shifted.shape[1])  # a constant day has no shape
     found: Floats = np.where(total > 0, shifted / np.where(total > 0, total, 1.0), flat)
     return found
 
@@ -89,7 +99,7 @@ def phases(dataset: Dataset, share: tuple[float, float]) -> slice:
 
 
 def evening_lead(dataset: Dataset) -> Floats:
-    """Mean of evenings less that of mornings, in standard deviations of the client, [client]."""
+    """Mean of evenings minus mornings, in standard deviations of the client, [client]."""
     days = mean_days(dataset)
     morning, evening = (
         days[:, phases(dataset, share)].mean(axis=1) for share in (MORNING, EVENING)
@@ -99,10 +109,10 @@ def evening_lead(dataset: Dataset) -> Floats:
 
 
 def telling_pair(dataset: Dataset) -> tuple[int, int]:
-    """The two of the busier half whose mean days are least alike; a single client stands twice.
-    Of three clients or fewer there is no busier half.
+    """The two clients of the busier half whose mean days differ most; a single client twice.
 
-    Days of nearly silent clients differ from all others by chance alone.
+    The mean days of nearly silent clients differ from all others by chance. Three clients or fewer
+    have no busier half.
     """
     quiet = np.median(dataset.mean) if len(dataset.mean) > 3 else -np.inf
     busy = np.flatnonzero(dataset.mean >= quiet)
@@ -145,31 +155,18 @@ def run(context: Context) -> Result:
             assert panel.coordinates is not None
             figures[f"data-map{after}"] = draw_map(dataset, panel.coordinates)
     parts = Table(
-        columns=[
-            Column("data"),
-            Column("client"),
-            Column("part of the period"),
-            Column("values"),
-            Column("mean"),
-            Column("standard deviation"),
-            Column("10 %"),
-            Column("median"),
-            Column("90 %"),
-        ],
+        columns=columns(
+            "data | client | part of the period | values | mean | standard deviation"
+            " | 10 % | median | 90 %"
+        ),
         rows=rows,
         title=f"{'Mornings and evenings' if daily else 'Two parts of the period'} of two busy"
         " clients that differ most, in the data's unit",
     )
     spread = Table(
-        columns=[
-            Column("data"),
-            Column("figure"),
-            Column("lowest client"),
-            Column("median client"),
-            Column("highest client"),
-        ],
+        columns=columns("data | figure | lowest client | median client | highest client"),
         rows=spreads,
-        title="How clients differ, over the training part",
+        title="How clients differ over the training part",
     )
     return Result({"data-pair": parts, "data-spread": spread}, figures, text)
 
@@ -217,11 +214,11 @@ def part_names(dataset: Dataset) -> tuple[str, str]:
     return "second quarter", "last quarter"
 
 
-# -- pictures ----------------------------------------------------------------------------------
+# -- figures -----------------------------------------------------------------------------------
 
 
 def draw_pair(dataset: Dataset, pair: tuple[int, int]) -> Figure:
-    """Above, the days of two clients; below, how their mornings and evenings are distributed."""
+    """Top: the days of two clients. Bottom: the distributions of mornings and evenings."""
     words, day = part_names(dataset), is_a_day(dataset)
     unit = whole(dataset)
     labels = ["mean", f"middle 80 % of the {unit}s", *words]
@@ -231,8 +228,8 @@ def draw_pair(dataset: Dataset, pair: tuple[int, int]) -> Figure:
         labels,
         title="Spatio-temporal heterogeneity: two clients,"
         f" {'mornings and evenings' if day else 'two parts of the period'}",
-        subtitle=f"Of the busier half, the two clients whose mean training {unit}s differ most in"
-        f" shape. Above: their {unit}s. Below: how often each value occurs.",
+        subtitle=f"The two clients of the busier half whose mean training {unit}s differ most in"
+        f" shape. Top: their {unit}s. Bottom: how often each value occurs.",
         footer=origin(dataset),
         height=2.3,
         gap=0.3,
@@ -253,9 +250,7 @@ def draw_pair(dataset: Dataset, pair: tuple[int, int]) -> Figure:
                 alpha=0.12,
                 linewidth=0,
             )
-        upper.set_title(
-            f"Client {short(dataset.ids[client])}", loc="left", size=9.5, color=INK, pad=6
-        )
+        panel_title(upper, f"Client {short(dataset.ids[client])}")
         upper.set_xlabel("hour of the day" if day else "step of the period")
         upper.set_xlim(0, hours[-1])
         _histograms(lower, dataset, client, words)
@@ -277,7 +272,7 @@ def _histograms(axis: Axes, dataset: Dataset, client: int, words: tuple[str, str
     together = np.concatenate(found)
     if not len(together):
         return
-    top = float(np.percentile(together, 99.5))  # a rare surge would leave the rest in one bin
+    top = float(np.percentile(together, 99.5))  # a rare surge would squeeze the rest into one bin
     edges = np.linspace(float(together.min()), max(top, float(together.min()) + 1e-9), 31)
     for values, colour, word in zip(found, (METHOD, RIVAL), words, strict=True):
         weights = np.full(len(values), 100 / max(1, len(values)))
@@ -286,7 +281,7 @@ def _histograms(axis: Axes, dataset: Dataset, client: int, words: tuple[str, str
 
 
 def draw_map(dataset: Dataset, everyone: Floats) -> Figure:
-    """Where the clients are, coloured by their level and by the kind of their day."""
+    """Where the clients are, coloured by their level and by the shape of their day."""
     from matplotlib.colors import Colormap, LinearSegmentedColormap
 
     places = dataset.panel.coordinates
@@ -297,9 +292,9 @@ def draw_map(dataset: Dataset, everyone: Floats) -> Figure:
         1,
         2,
         [absent],
-        title="The map of the cells",
-        subtitle="Clients of the federation, coloured by level (left) and by the kind of their mean"
-        f" training {whole(dataset)} (right).",
+        title="Map of the cells",
+        subtitle="Clients of the federation, coloured by level (left) and by the shape of their"
+        f" mean training {whole(dataset)} (right).",
         footer=origin(dataset),
         height=4.6,
     )
@@ -319,7 +314,7 @@ def draw_map(dataset: Dataset, everyone: Floats) -> Figure:
     side = marker_size(known)
     for axis, (values, colours, label) in zip(axes, panels, strict=True):
         shown = np.isfinite(places).all(axis=1)
-        low, high = np.percentile(values[shown], (2, 98))  # a few extremes would take all colours
+        low, high = np.percentile(values[shown], (2, 98))  # extremes would use up the colours
         if colours is kind:
             high = max(abs(low), abs(high))
             low = -high
@@ -341,10 +336,7 @@ def draw_map(dataset: Dataset, everyone: Floats) -> Figure:
         axis.ticklabel_format(useOffset=False)
         axis.locator_params(axis="x", nbins=4)
         axis.set_xlabel("longitude (°)")
-        bar = picture.colorbar(image, ax=axis, location="bottom", fraction=0.04, pad=0.15)
-        bar.set_label(label, size=9.5, color=INK)
-        bar.ax.tick_params(labelsize=9, labelcolor=INK, color=QUIET)
-        bar.outline.set_visible(False)
+        colour_bar(picture, image, label, ax=axis, fraction=0.04, pad=0.15)
     axes[0].set_ylabel("latitude (°)")
     if len(known) > len(dataset.ids):
         legend(picture, axes[0])
@@ -352,7 +344,7 @@ def draw_map(dataset: Dataset, everyone: Floats) -> Figure:
 
 
 def marker_size(places: Floats) -> float:
-    """Area of a marker in square points, so that neighbours nearly touch in 3.2 inches."""
+    """Area of a marker in square points, so that neighbours nearly touch on a 3.2 inch map."""
     from scipy.spatial import cKDTree
 
     stretched = places * np.array([np.cos(np.radians(places[:, 1].mean())), 1.0])
@@ -365,7 +357,7 @@ def marker_size(places: Floats) -> float:
 
 EXPERIMENT = Experiment(
     name="data",
-    title="The data: spatio-temporal heterogeneity and the map of the cells",
+    title="The data: spatio-temporal heterogeneity and a map of the cells",
     run=run,
     methods=(),
     quick=Budget(clients=100, rounds=1),

@@ -1,4 +1,4 @@
-"""Hard negative filtering seen from inside (Section 5.5, second case study).
+"""Hard negative filtering during training (Section 5.5, second case study).
 
 W_n decides which augmented rows count as negatives of a row: those with a positive entry (Eq. 4-5).
 The figure shows W_n of one client after training; the curve follows the share of positive entries
@@ -29,7 +29,7 @@ from fuels.report.style import (
     short,
     whole_numbers,
 )
-from fuels.report.tables import Cell, Column, Table
+from fuels.report.tables import Cell, Table, columns
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.research.experiments.inside import follow
 from fuels.runs.build import Job
@@ -41,12 +41,12 @@ Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
 
 PINK, PURPLE = "#ef6fae", "#5b2a86"  # positive and not, as in the paper's figure
-SHOWN = (0, 1, 2, 5, 10, 20, 30, 50, 80, 120, 200)  # rounds that stand in the table
+SHOWN = (0, 1, 2, 5, 10, 20, 30, 50, 80, 120, 200)  # rounds in the table
 
 
 @dataclass
 class FilterWatcher:
-    """Shares of positive entries of every client's W_n, round after round."""
+    """The share of positive entries in every client's W_n, round by round."""
 
     job: Job
     rounds: list[int] = field(default_factory=list)
@@ -58,8 +58,8 @@ class FilterWatcher:
             self.job.method.options.intra and self.job.method.options.filter
         ):
             raise FuelsError(
-                "experiment filtering looks at W_n, which options.intra = false or options.filter ="
-                " false take out of training; leave them out"
+                "experiment filtering inspects W_n, which options.intra = false or options.filter ="
+                " false remove from training; do not set them"
             )
         self.start = self.weights()
         self.look(0)
@@ -118,15 +118,12 @@ def run(context: Context) -> Result:
         if number in SHOWN or number == last
     ]
     table = Table(
-        columns=[
-            Column("round"),
-            Column("diagonal", "% positive, mean"),
-            Column("diagonal, 10th", "percentile of clients"),
-            Column("diagonal, 90th", "percentile of clients"),
-            Column("others", "% positive, mean"),
-            Column("others, 10th", "percentile of clients"),
-            Column("others, 90th", "percentile of clients"),
-        ],
+        columns=columns(
+            "round | diagonal (% positive, mean) | diagonal, 10th (percentile of clients)"
+            " | diagonal, 90th (percentile of clients) | others (% positive, mean)"
+            " | others, 10th (percentile of clients)"
+            " | others, 90th (percentile of clients)"
+        ),
         rows=rows,
         title=f"Positive entries of W over the rounds, {source_name(context.sources[0])}",
     )
@@ -141,22 +138,22 @@ def run(context: Context) -> Result:
 
 
 def sentences(start: Floats32, W: Floats32, rounds: int) -> list[str]:
-    """What the table does not say."""
-    asleep = start <= 0
-    still = 100 * float((W[asleep] == start[asleep]).mean())
+    """What the table does not show."""
+    inactive = start <= 0
+    still = 100 * float((W[inactive] == start[inactive]).mean())
     on, off = shares(W)
-    turned = 100 * float((W[~asleep] <= 0).mean())
-    drawn = 100 * float(asleep[W <= 0].mean()) if (W <= 0).any() else 0.0
+    turned = 100 * float((W[~inactive] <= 0).mean())
+    drawn = 100 * float(inactive[W <= 0].mean()) if (W <= 0).any() else 0.0
     return [
         f"After {rounds} rounds {100 * on.mean():.1f} % of the diagonal entries and"
         f" {100 * off.mean():.1f} % of the others are positive. The paper's figure of one client"
-        " has almost no positive entry on the diagonal, and gives no numbers.",
-        f"Of the entries that started at or below zero, {still:.1f} % hold their first value to the"
-        " last bit: ReLU lets no gradient through there. Of those that started above zero,"
-        f" {turned:.1f} % were learnt away, so that {drawn:.1f} % of what is filtered out at the"
-        " end is the draw of the start.",
-        "Entries are only ever learnt away: L_intra grows with every positive entry of W, whatever"
-        " the pair, so its gradient pushes all of them down, those of similar pairs fastest.",
+        " shows almost no positive entries on the diagonal, without numbers.",
+        f"Of the entries that started at or below zero, {still:.1f} % keep their initial value to"
+        " the last bit, because ReLU passes no gradient there. Of those that started above zero,"
+        f" {turned:.1f} % were pushed to zero or below, so that {drawn:.1f} % of what is filtered"
+        " out at the end was decided by the random start.",
+        "Training can only switch entries off: L_intra grows with every positive entry of W, for"
+        " any pair, so its gradient pushes all of them down, those of similar pairs fastest.",
     ]
 
 
@@ -166,13 +163,13 @@ def _share_cells(values: Floats) -> list[float]:
 
 
 def _middle(seen: FilterWatcher) -> int:
-    """The client in the middle by its share of positive entries."""
+    """The median client by its share of positive entries."""
     order = np.argsort(seen.others[-1], kind="stable")
     return int(order[(len(order) - 1) // 2])
 
 
 def _named(wanted: str, dataset: Dataset) -> int | None:
-    """The client asked for, if one is; who does not take part is refused before training."""
+    """The client given, if any; one that does not take part is refused before training."""
     if not wanted:
         return None
     if wanted not in dataset.ids:
@@ -183,11 +180,11 @@ def _named(wanted: str, dataset: Dataset) -> int | None:
     return dataset.ids.index(wanted)
 
 
-# -- pictures ----------------------------------------------------------------------------------
+# -- figures -----------------------------------------------------------------------------------
 
 
 def draw_weights(dataset: Dataset, client: int, W: Floats32, rounds: int) -> Figure:
-    """A circle for every entry: its size is the entry's, its colour the sign."""
+    """A circle for every entry: its area shows the size, its colour the sign."""
     picture, [[axis]] = figure(
         1,
         1,
@@ -231,8 +228,8 @@ def draw_shares(dataset: Dataset, seen: FilterWatcher) -> Figure:
         1,
         labels,
         title="Positive entries of W over the rounds",
-        subtitle="Mean over the clients; the band holds the middle 80 % of them. W starts from"
-        " N(0, 1), so with half of its entries positive.",
+        subtitle="Mean over the clients; the band covers the middle 80 % of them. W starts from"
+        " N(0, 1), with half of its entries positive.",
         footer=origin(dataset),
         height=3.6,
     )
@@ -255,7 +252,7 @@ def draw_shares(dataset: Dataset, seen: FilterWatcher) -> Figure:
 
 EXPERIMENT = Experiment(
     name="filtering",
-    title="Hard negative filtering: W after training and on the way",
+    title="Hard negative filtering: W during and after training",
     run=run,
     quick=Budget(clients=24, rounds=30),
     paper=Budget(clients=100, rounds=200),

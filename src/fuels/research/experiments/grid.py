@@ -1,20 +1,20 @@
-"""Variants over datasets: the shape that most experiments share, with its table and its figure."""
+"""Variants of a method on several datasets: the form most experiments share, table and figures."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from fuels.report import style
 from fuels.report.style import (
     METHOD,
     QUIET,
     RIVAL,
     WIDTH,
-    attribution,
     figure,
     legend,
     log_scale,
@@ -27,16 +27,18 @@ from fuels.research.study.compare import Comparison, compare, spread
 from fuels.research.study.record import Record
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
 TITLES = {"synthetic:sms": "SMS", "synthetic:call": "Call", "synthetic:net": "Net"}
-WIDE_RANGE = 12  # largest over smallest error from which an axis is logarithmic
-FAR = 1.5  # references this many times the worst method's error stand at the edge, as a number
+WIDE_RANGE = 12  # an axis is logarithmic from this ratio of largest to smallest error
+FAR = 1.5  # references this many times worse than the worst method are a number at the edge
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A row of a table: a method and what is changed about its settings."""
+    """A row of a table: a method and the settings that differ."""
 
     name: str
     method: str = "fuels"
@@ -44,7 +46,7 @@ class Variant:
 
 
 def study(context: Context, variants: Sequence[Variant]) -> dict[str, Comparison]:
-    """All variants on all sources with all seeds, as one series of runs; by source."""
+    """All variants on all sources with all seeds, in one series of runs; by source."""
     wanted = [
         context.settings(variant.method, source=source, seed=seed, **variant.changes)
         for source in context.sources
@@ -63,9 +65,21 @@ def title_of(source: str) -> str:
     return TITLES.get(source, source_name(source).rsplit(".", 1)[0])
 
 
-def panel_title(source: str, panels: int) -> str:
-    """A source over its panel, not longer than there is room."""
-    return short(title_of(source), 80 // panels)
+def name_panel(axis: Axes, source: str, panels: int) -> None:
+    """The source as the title of its panel, cut to the room there is."""
+    axis.set_title(short(title_of(source), 80 // panels), loc="left", size=10, pad=6)
+
+
+def by_source(name: str, sources: Collection[str]) -> dict[str, str]:
+    """A file name for each source; with several, they end in the title of the source."""
+    if len(sources) == 1:
+        return dict.fromkeys(sources, name)
+    return {source: f"{name}-{title_of(source).lower()}" for source in sources}
+
+
+def each_source(found: Mapping[str, T], sentences: Callable[[T], Sequence[str]]) -> list[str]:
+    """The sentences about every source, each opened by its title."""
+    return [f"{title_of(s)}: {line}" for s, each in found.items() for line in sentences(each)]
 
 
 def wide_table(
@@ -112,27 +126,14 @@ def wide_table(
 # -- figures -----------------------------------------------------------------------------------
 
 
-def footer(record: Record, clients: int | None = None) -> str:
-    """Where the data come from: nobody should take synthetic figures for real ones."""
-    return _footer([record], len(record.clients) if clients is None else clients)
-
-
-def _footer(records: Sequence[Record], clients: int) -> str:
-    names = [str(record.data["name"]) for record in records]
-    synthetic = [record.data["name"] for record in records if record.data["synthetic"]]
-    parts = [f"Data: {', '.join(names)}"]
-    if synthetic:
-        which = "" if len(synthetic) == len(names) else f"{', '.join(synthetic)}: "
-        parts.append(f"{which}synthetic data, not a real network")
-    parts += dict.fromkeys(owed for name in names if (owed := attribution(name)))
-    rounds = records[0].rounds
-    parts.append(f"{clients} client{'s' * (clients != 1)}, {rounds} round{'s' * (rounds != 1)}")
-    return " · ".join(parts)
+def footer(*records: Record) -> str:
+    """The footer of a figure about runs on these data."""
+    synthetic = {str(record.data["name"]): bool(record.data["synthetic"]) for record in records}
+    return style.footer(synthetic, len(records[0].clients), records[0].rounds)
 
 
 def common_footer(found: Mapping[str, Comparison]) -> str:
-    records = [comparison.record for comparison in found.values()]
-    return _footer(records, len(records[0].clients))
+    return footer(*(comparison.record for comparison in found.values()))
 
 
 def dots(
@@ -143,7 +144,7 @@ def dots(
 ) -> Figure:
     """MSE of every row as a dot with its spread over seeds, one panel per source.
 
-    A reference far behind all methods would press them together: it is a number at the edge.
+    A reference far behind all methods would squeeze them together: it is a number at the edge.
     """
     comparisons = list(found.values())
     names = [row.name for row in comparisons[0].rows]
@@ -204,7 +205,7 @@ def dots(
             )
         log_scale(axis, "x", means, 0 if wide else math.inf, narrow=len(found) > 1)
         axis.set_xlabel(f"MSE (z-scored{', log scale' if wide else ''})")
-        axis.set_title(panel_title(source, len(found)), loc="left", size=10, pad=6)
+        name_panel(axis, source, len(found))
         axis.margins(x=0.22)
         if len(found) > 1:  # a narrow panel needs more of its width for the numbers at the right
             low, high = axis.get_xlim()
@@ -212,7 +213,7 @@ def dots(
     axes[0].set_yticks(list(place.values()), list(place))
     for axis in axes:
         axis.set_ylim(-len(names) + 0.4, 0.6)
-    room = (0.3 + 0.075 * max(len(name) for name in names)) / WIDTH  # names stand left of the axis
+    room = (0.3 + 0.075 * max(len(name) for name in names)) / WIDTH  # names are left of the axis
     for axis in axes:
         spec: Any = axis.get_subplotspec()
         spec.get_gridspec().left = room

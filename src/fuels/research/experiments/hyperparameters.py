@@ -27,8 +27,8 @@ def run(context: Context) -> Result:
             worst = max(rows, key=lambda row: row.mean())
             gap = 100 * (worst.mean() / best.mean() - 1)
             text.append(
-                f"{title_of(source)}: {best.name} has the lowest MSE; {worst.name}, the highest, is"
-                f" {gap:.0f} % above it."
+                f"{title_of(source)}: {best.name} has the lowest MSE; that of {worst.name}, the"
+                f" highest, is {gap:.0f} % higher."
             )
     text.append(
         "The paper shows this for SMS as a figure without numbers and finds beta = 50, tau = 0.02"
@@ -37,7 +37,7 @@ def run(context: Context) -> Result:
     picture = sweep(
         found,
         {f"{name}{' (percentile)' if name == 'beta' else ''}": panels[name] for name in panels},
-        "What beta, tau and rho do to the error of FUELS",
+        "Error of FUELS by beta, tau and rho",
         "MSE of the test part, mean over the clients; one setting is varied at a time.",
     )
     tables = {

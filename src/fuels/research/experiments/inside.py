@@ -1,7 +1,7 @@
-"""Training that is looked at from inside, for what no record keeps.
+"""Runs that are observed during training, for what no record holds.
 
-Such a run is saved as it goes in the store's `inside`, with what was seen so far: when it is
-interrupted it goes on, and when it is asked for again it is not trained again.
+Such a run is saved in the store's folder `inside` after each round, with the observations so far:
+an interrupted run resumes, and a finished one is not trained again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from fuels.runs.settings import resolve
 from fuels.storage.checkpoint import prefixed, unprefixed
 from fuels.storage.journal import Journal
 
-SEEN = "seen"  # prefix of a look's own arrays
+SEEN = "seen"  # prefix of the observer's arrays
 
 
 class Look(Watcher, Protocol):
-    """Looks at a run after each round; its arrays are all that it has seen."""
+    """Observes a run after each round; its arrays hold all observations."""
 
     def arrays(self) -> dict[str, NDArray[Any]]: ...
 
@@ -40,7 +40,7 @@ L = TypeVar("L", bound=Look)
 def follow(
     context: Context, name: str, settings: Settings, begin: Callable[[Job], L]
 ) -> tuple[Job, L]:
-    """Train these settings, or go on, with a look inside that `begin` makes before round 1."""
+    """Train these settings, or resume, with an observer that `begin` makes before round 1."""
     settings = resolve(settings)
     key = f"{name}-{run_key(settings, context.dataset(settings))}"
     folder = context.store.runs / "inside"
@@ -61,7 +61,7 @@ def follow(
 
 
 class _Saver:
-    """Looks at a round before it is saved, so that what was seen is saved with it."""
+    """Observes a round before it is saved, so that the observations are saved with it."""
 
     def __init__(self, journal: Journal, look: Look) -> None:
         self.journal, self.look = journal, look

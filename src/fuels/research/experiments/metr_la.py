@@ -1,7 +1,7 @@
 """METR-LA: road speeds in Los Angeles, by hourly means (the paper's Table 6).
 
 Needs the data: --data FILE, or the environment variable FUELS_DATA naming a folder that holds it.
-A speed of 0 marks a missing value. Hourly values are means of the values there are.
+A speed of 0 marks a missing value. Hourly values are means of the observed values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from fuels.errors import FuelsError
 from fuels.methods.registry import METHODS, find_method
-from fuels.report.tables import Cell, Column, Table
+from fuels.report.tables import Cell, Table, columns
 from fuels.research.experiments import paper
 from fuels.research.experiments.base import Budget, Context, Experiment, Result
 from fuels.research.experiments.grid import Variant, dots, study
@@ -38,11 +38,10 @@ def run(context: Context) -> Result:
     found = study(context, variants)
     comparison = next(iter(found.values()))
     ours = table(comparison)
-    beside = Table(
+    combined = Table(
         [
             *ours.columns[:5],
-            Column("paper MSE", "as printed"),
-            Column("paper MAE", "as printed"),
+            *columns("paper MSE (as printed) | paper MAE (as printed)"),
             *ours.columns[5:],
         ],
         [[*row[:5], *printed(str(row[0])), *row[5:]] for row in ours.rows],
@@ -50,8 +49,8 @@ def run(context: Context) -> Result:
     )
     text = [
         *notes(comparison),
-        "The paper's figures (Table 6) are for all 207 sensors and do not say how the 5-minute"
-        f" values were used; ours are for {len(comparison.record.clients)} sensors by"
+        "The paper's figures (Table 6) are for all 207 sensors and it does not say how it used the"
+        f" 5-minute values; ours are for {len(comparison.record.clients)} sensors by"
         f" {'hourly means' if step == '1h' else '5-minute values'}: only the order is comparable.",
         "The paper dates METR-LA 2012-01-01 to 2012-06-30; the data run from 2012-03-01 to"
         " 2012-06-27.",
@@ -61,28 +60,28 @@ def run(context: Context) -> Result:
         "METR-LA: test error of every method",
         "MSE, mean over the sensors; blue: FUELS, orange: the best method, diamonds: references.",
     )
-    return Result({"metr-la": beside}, {"metr-la": picture}, text)
+    return Result({"metr-la": combined}, {"metr-la": picture}, text)
 
 
 def need_metr_la(context: Context) -> None:
-    """Other data would stand under METR-LA's name, beside the paper's figures for it."""
+    """Refuse other data: the table carries METR-LA's name and the paper's figures for it."""
     if len(context.sources) > 1:
         raise FuelsError("experiment metr-la takes one --data, a file of METR-LA")
     panel = context.store.panel(context.settings())
     if panel.synthetic or not SPAN[0] <= panel.start < SPAN[1]:
         raise FuelsError(
-            f"{panel.name}: not METR-LA, whose times lie between {SPAN[0]} and {SPAN[1]}; for other"
-            " data take fuels compare or fuels experiment performance"
+            f"{panel.name}: not METR-LA, which runs from {SPAN[0]} to {SPAN[1]}; for other data use"
+            " fuels compare or fuels experiment performance"
         )
 
 
 def printed(method: str) -> list[Cell]:
-    """The paper's MSE and MAE as printed; nothing for what it does not show."""
+    """The paper's MSE and MAE as printed; empty for methods it does not show."""
     return [f"{error:.3f}" for error in paper.METR_LA.get(method, ())] or ["", ""]
 
 
 def find_data() -> str:
-    """The file in the folder that the environment names."""
+    """The file in the folder that the environment variable names."""
     folder = os.environ.get("FUELS_DATA")
     if not folder:
         raise FuelsError(

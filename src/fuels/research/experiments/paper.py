@@ -1,9 +1,9 @@
-"""Figures the paper prints, to stand beside ours.
+"""The paper's published figures, for comparison with ours.
 
 Liu et al., "Personalized Federated Learning for Spatio-Temporal Forecasting: A Dual Semantic
 Alignment-Based Contrastive Approach": test errors, on a scale that it does not name, for 100 cells
-of Trentino (SMS, Call, Net). Those records were not available, so no error of ours is comparable
-with these in size; the order of methods and the numbers sent are comparable in kind.
+of Trentino (SMS, Call, Net). Those data were not available, so the size of our errors cannot be
+compared with these; the order of the methods and the numbers sent can.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ METR_LA: dict[str, tuple[float, float]] = {
 UNDER_THRESHOLD = {"FUELS": 87, "FedRep": 72, "pFedMe": 80, "PerFedAvg": 81}  # %, Net, MSE < 1.5
 
 NOT_COMPARABLE = (
-    "The paper's errors belong to 100 cells of Trentino, whose records were not available: their"
-    " size cannot be compared with ours, only the order of the rows and the numbers sent."
+    "The paper's errors are for 100 cells of Trentino, whose data were not available: only the"
+    " order of the rows and the numbers sent can be compared with ours, not the size of the errors."
 )
 
 
@@ -76,7 +76,7 @@ def table(
     what: str,
     first: str = "method",
 ) -> Table:
-    """A table of the paper as it is printed there, digit for digit."""
+    """A table of the paper, digit for digit."""
     cells: list[list[Cell]] = []
     sent: list[Any] = []
     for name, entry in rows.items():

@@ -5,7 +5,14 @@ from __future__ import annotations
 from fuels.methods.registry import METHODS, find_method
 from fuels.research.experiments import paper
 from fuels.research.experiments.base import TRIO, Budget, Context, Experiment, Result
-from fuels.research.experiments.grid import Variant, dots, study, title_of, wide_table
+from fuels.research.experiments.grid import (
+    Variant,
+    dots,
+    each_source,
+    study,
+    title_of,
+    wide_table,
+)
 from fuels.research.study.compare import against_references, general_notes, significance, table
 
 
@@ -20,18 +27,14 @@ def run(context: Context) -> Result:
         },
         "performance-paper": paper.table(paper.PERFORMANCE, "Table 1"),
     }
-    text = [
-        f"{title_of(source)}: {note}"
-        for source, comparison in found.items()
-        for note in [*significance(comparison), *against_references(comparison)]
-    ]
+    text = each_source(found, lambda each: [*significance(each), *against_references(each)])
     text += general_notes(next(iter(found.values())))
     model = next(iter(found.values())).row("FedAvg")
     if model is not None:
         text.append(
-            f"A model has {round(model.sent('numbers_up'))} numbers here, 100737 in the paper,"
-            " whose count fits a decoder of one branch of the encoder: ours sees both. FedRep is"
-            " counted by what it sends, the encoder alone."
+            f"A model has {round(model.sent('numbers_up'))} numbers here and 100737 in the paper,"
+            " which fits a decoder that sees one branch of the encoder; ours sees both. FedRep is"
+            " counted by what it sends, which is only the encoder."
         )
     picture = dots(
         found,

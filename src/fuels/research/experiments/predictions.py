@@ -1,8 +1,8 @@
-"""Forecasts of four methods against truth, and how their errors are spread over the clients.
+"""Forecasts of four methods, and the distribution of their errors over the clients.
 
-The paper's figure shows a smooth and a fluctuating stretch of one client. Here the two stretches
-are chosen by a rule, and a table adds what one client cannot show: the error over all clients in
-the third of the hours that change least and in the third that change most.
+The paper's figure shows a smooth and a fluctuating stretch of one client. Here a rule chooses the
+two stretches, and a table adds the error over all clients in the third of the hours that change
+least and in the third that change most.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.report.style import METHOD, QUIET, RIVAL, TRUTH, Look, figure, legend, log_scale, number
-from fuels.report.tables import Cell, Column, Table
+from fuels.report.style import METHOD, QUIET, RIVAL, TRUTH, Look, cdf, figure, legend, number
+from fuels.report.tables import Cell, Table, columns
 from fuels.research.experiments import paper
 from fuels.research.experiments.base import Budget, Context, Experiment, Result
-from fuels.research.experiments.grid import footer, title_of
+from fuels.research.experiments.grid import by_source, footer, title_of
 from fuels.research.study.record import Record
 from fuels.research.study.store import RunResult
 from fuels.storage.run_folder import RunFolder
@@ -61,14 +61,13 @@ def check(context: Context) -> None:
 def run(context: Context) -> Result:
     threshold = read_threshold(context.options["threshold"])
     tables, figures, text = {}, {}, []
-    for source in context.sources:
-        wanted = [context.settings(name, source=source) for name in SHOWN]
+    for source, name in by_source("predictions", context.sources).items():
+        wanted = [context.settings(method, source=source) for method in SHOWN]
         found = collect(context, source, context.runs(wanted, with_folder=True))
-        after = "" if len(context.sources) == 1 else f"-{title_of(source).lower()}"
         limit = limit_of(threshold, found)
-        tables[f"predictions{after}"] = table(found, limit)
-        figures[f"predictions{after}"] = draw_stretches(found)
-        figures[f"predictions-cdf{after}"] = draw_cdf(found, limit)
+        tables[name] = table(found, limit)
+        figures[name] = draw_stretches(found)
+        figures[name.replace("predictions", "predictions-cdf", 1)] = draw_cdf(found, limit)
         text.append(
             f"{title_of(source)}: the stretches shown are the {STRETCH} periods in which client"
             f" {client_id(found)}, the median client of FUELS, changes least and most (seed"
@@ -77,7 +76,7 @@ def run(context: Context) -> Result:
     shares = ", ".join(f"{name} {share} %" for name, share in paper.UNDER_THRESHOLD.items())
     text.append(
         "The paper gives, for Net of Trentino, the share of clients with an MSE below 1.5:"
-        f" {shares}. Its data were not available, so the threshold here is one of our own scale."
+        f" {shares}. Its data were not available, so the threshold here is on our own scale."
     )
     return Result(tables, figures, text)
 
@@ -114,7 +113,7 @@ def read_forecasts(folder: RunFolder) -> pl.DataFrame:
 
 
 def read_threshold(text: str) -> float | None:
-    """The threshold asked for; None for auto."""
+    """The threshold given; None for auto."""
     if text == "auto":
         return None
     try:
@@ -127,7 +126,7 @@ def read_threshold(text: str) -> float | None:
 
 
 def limit_of(threshold: float | None, found: Forecasts) -> float:
-    """The threshold asked for, or the median client's MSE over all four methods."""
+    """The threshold given, or the median MSE of a client over all four methods."""
     if threshold is not None:
         return threshold
     everything = np.concatenate([record.scores().mse for record in found.records.values()])
@@ -155,20 +154,18 @@ def table(found: Forecasts, limit: float) -> Table:
         mse = record.scores(name).mse
         rows.append([name, float(np.nanmean(mse)), None, None, share_under(mse, limit)])
     return Table(
-        [
-            Column("method"),
-            Column("MSE", "z-scored", "lowest"),
-            Column("MSE, smooth third", "of the hours", "lowest"),
-            Column("MSE, fluctuating third", "of the hours", "lowest"),
-            Column(f"MSE up to {limit:g}", "% of clients", "highest"),
-        ],
+        columns(
+            "method | MSE (z-scored) ↓ | MSE, smooth third (of the hours) ↓"
+            " | MSE, fluctuating third (of the hours) ↓"
+            f" | MSE up to {limit:g} (% of clients) ↑"
+        ),
         rows,
         f"{title_of(found.source)}: errors where the traffic is smooth and where it is not",
     )
 
 
 def share_under(mse: Floats, limit: float) -> float:
-    """Per cent of the clients; one without a target has no error and does not count."""
+    """Percentage of the clients; one without targets has no error and does not count."""
     return 100 * float(np.mean(mse[~np.isnan(mse)] <= limit))
 
 
@@ -187,7 +184,7 @@ def stretches(change: Floats, length: int) -> dict[str, int]:
     starts = np.arange(0, max(1, len(change) - length + 1))
     known = [change[start : start + length] for start in starts]
     means = np.array([np.mean(c) if not np.isnan(c).any() else np.nan for c in known])
-    if np.isnan(means).all():  # gaps everywhere: what there is must do
+    if np.isnan(means).all():  # gaps everywhere: use the values there are
         means = np.array([np.nanmean(c) if not np.isnan(c).all() else 0.0 for c in known])
     return {"smooth": int(np.nanargmin(means)), "fluctuating": int(np.nanargmax(means))}
 
@@ -228,29 +225,21 @@ def draw_cdf(found: Forecasts, limit: float) -> Figure:
         1,
         1,
         list(found.records),
-        title=f"{title_of(found.source)}: how the error is spread over the clients",
+        title=f"{title_of(found.source)}: distribution of the error over the clients",
         subtitle="Share of the clients whose MSE is at most the value on the axis; further left is"
         f" better. The line marks {limit:g}.",
         footer=footer(next(iter(found.records.values()))),
     )
-    values = {
-        name: np.sort(r.mse[name][~np.isnan(r.mse[name])]) for name, r in found.records.items()
-    }
-    for (name, mse), look in zip(values.items(), LOOKS, strict=True):
-        share = 100 * np.arange(len(mse) + 1) / len(mse)
-        axis.step(np.concatenate([mse[:1], mse]), share, where="post", label=name, **look)
+    errors = {name: record.mse[name] for name, record in found.records.items()}
+    cdf(axis, errors, dict(zip(errors, LOOKS, strict=True)), 25)
     axis.axvline(limit, color=QUIET, linewidth=0.9)
-    log = log_scale(axis, "x", np.concatenate(list(values.values())).tolist(), 25)
-    axis.set_xlabel(f"MSE of a client (z-scored{', log scale' if log else ''})")
-    axis.set_ylabel("share of the clients (%)")
-    axis.set_ylim(0, 101.5)
     legend(picture, axis)
     return picture
 
 
 EXPERIMENT = Experiment(
     name="predictions",
-    title="Forecasts of four methods, and the spread of their errors",
+    title="Forecasts of four methods, and the distribution of their errors",
     run=run,
     quick=Budget(clients=16, rounds=40),
     paper=Budget(clients=100, rounds=200),

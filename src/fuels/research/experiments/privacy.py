@@ -1,7 +1,7 @@
-"""Noise on the uploaded prototypes, beside none and beside FedAvg (the paper's Table 4).
+"""Noise on the uploaded prototypes, compared with no noise and with FedAvg (the paper's Table 4).
 
-It is called noise and nothing else: entries are not clipped and no budget is kept, so there is no
-statement of differential privacy.
+This is noise only: entries are not clipped and no budget is kept, so it makes no statement about
+differential privacy.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from fuels.research.experiments.base import Budget, Context, Experiment, Result
 from fuels.research.experiments.grid import Variant, dots, study, title_of, wide_table
 from fuels.research.study.compare import Comparison
 
-ALONE = "FUELS w/o inter"  # nothing comes back from the others: what noise could cost at most
+NOT_SHARED = "FUELS w/o inter"  # clients receive nothing: the most that noise could cost
 WRITTEN = {"laplace": "Laplace", "gaussian": "Gaussian", "exponential": "exponential"}
 
 
 def run(context: Context) -> Result:
     scales = context.numbers("scales")
     variants = [Variant("FedAvg", "fedavg"), Variant("FUELS")]
-    variants += [Variant(ALONE, changes={"options": {"inter": False}})]
+    variants += [Variant(NOT_SHARED, changes={"options": {"inter": False}})]
     variants += [
         Variant(
             f"FUELS + {WRITTEN[kind]} {scale:g}",
@@ -31,10 +31,10 @@ def run(context: Context) -> Result:
     found = study(context, variants)
     text = [verdict(title_of(source), comparison) for source, comparison in found.items()]
     text += [
-        "Noise is added to every entry of the uploaded prototype, anew in every round. The number"
-        " is its standard deviation (Laplace has b = 1 / sqrt 2 times it); the exponential is not"
-        " centred: its mean is that number too.",
-        "Entries of a prototype lie between -1 and 1, so noise of 1 buries them. This is no"
+        "Every round adds fresh noise to every entry of the uploaded prototype. The number is the"
+        " standard deviation of the noise (for Laplace, b = 1 / sqrt 2 times it). Exponential noise"
+        " is not centred: its mean is the same number.",
+        "The entries of a prototype are between -1 and 1, so noise of 1 drowns them. This is not"
         " differential privacy: nothing is clipped and no budget is kept.",
         paper.NOT_COMPARABLE,
     ]
@@ -52,17 +52,17 @@ def run(context: Context) -> Result:
 
 
 def verdict(title: str, comparison: Comparison) -> str:
-    """How much the noise costs, whether FUELS stays ahead of FedAvg, and of nothing shared."""
-    fedavg, plain, alone, *noised = comparison.methods
-    changes = [100 * (row.mean() / plain.mean() - 1) for row in noised]
+    """What the noise costs, and whether FUELS still beats FedAvg and sharing nothing."""
+    fedavg, plain, local, *noisy = comparison.methods
+    changes = [100 * (row.mean() / plain.mean() - 1) for row in noisy]
     side = "lower" if plain.mean() < fedavg.mean() else "not lower"
-    ahead, useful = (sum(row.mean() < other.mean() for row in noised) for other in (fedavg, alone))
+    ahead, useful = (sum(row.mean() < other.mean() for row in noisy) for other in (fedavg, local))
     return (
         f"{title}: noise changes the MSE of FUELS by {min(changes):+.1f} to {max(changes):+.1f} %;"
-        f" {ahead} of {len(noised)} noised variants have a lower MSE than FedAvg; without noise"
-        f" that of FUELS is {side} than FedAvg's. {useful} of {len(noised)} are below FUELS without"
-        " the inter-client term, which uses nothing of the others: where they are not, noised"
-        " prototypes did harm instead of good."
+        f" {ahead} of {len(noisy)} variants with noise have a lower MSE than FedAvg; without noise,"
+        f" the MSE of FUELS is {side} than FedAvg's. {useful} of {len(noisy)} are below FUELS"
+        " without the inter-client term, which uses nothing from the other clients: in the rest,"
+        " noisy prototypes do more harm than good."
     )
 
 

@@ -1,24 +1,20 @@
-"""How wide the prototype must be: hidden 2 to 512 and the numbers sent (the paper's Table 5)."""
+"""The width of the prototype: hidden sizes 2 to 512, and the numbers sent (the paper's Table 5)."""
 
 from __future__ import annotations
 
-from fuels.errors import FuelsError
 from fuels.research.experiments import paper
 from fuels.research.experiments.base import Budget, Context, Experiment, Result
 from fuels.research.experiments.grid import Variant, study, sweep, wide_table
 
 
 def run(context: Context) -> Result:
-    given = context.numbers("hidden")
-    if any(size < 1 or not size.is_integer() for size in given):
-        raise FuelsError(f"--option hidden={context.options['hidden']}: whole numbers from 1 on")
-    sizes = [int(size) for size in given]
+    sizes = [int(size) for size in context.numbers("hidden", whole=True)]
     variants = [Variant(str(size), changes={"model": {"hidden": size}}) for size in sizes]
     found = study(context, variants)
     picture = sweep(
         found,
         {"hidden size of one GRU": {str(size): size for size in sizes}},
-        "What the size of the prototype does to the error of FUELS",
+        "Error of FUELS by the size of the prototype",
         "MSE of the test part, mean over the clients. A prototype has 24 rows of twice the hidden"
         " size for hourly data.",
     )
@@ -29,8 +25,8 @@ def run(context: Context) -> Result:
         ),
     }
     text = [
-        "Hidden is the width of one of the two GRUs, which the paper's table calls d_r: its numbers"
-        " sent, 96 for 2 up to 24576 for 512, are 24 x 2 x hidden.",
+        "Hidden is the width of one of the two GRUs. The paper's table calls it d_r: the numbers it"
+        " sends, from 96 for 2 to 24576 for 512, are 24 x 2 x hidden.",
         paper.NOT_COMPARABLE,
     ]
     return Result(tables, {"prototype-size": picture}, text)

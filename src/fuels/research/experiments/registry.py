@@ -1,4 +1,4 @@
-"""Experiments by name. A new one is a file with an EXPERIMENT, and its name here.
+"""Experiments by name. To add one, write a module with an EXPERIMENT and add its name here.
 
 Importing this file imports no experiment, so that help texts and shell completion stay fast.
 """

@@ -1,14 +1,14 @@
-"""Do prototypes call the same clients alike as their raw data do (Section 5.5, first case study)?
+"""Do prototypes find the same clients similar as their raw data do (Section 5.5, first case study)?
 
-Raw: the Jensen-Shannon divergence of mean training days, each shifted to start at zero and scaled
-to sum to one. Prototypes: the divergences the server holds after the last round. A pair is alike
-where its divergence is at most the 50th percentile of all pairs, on both sides. Agreement is the
-share of pairs on which both sides say the same; two sides that know nothing of each other agree on
-half of them, and `chance` says how far luck alone may carry, by relabelling clients at random.
+Raw data: the Jensen-Shannon divergence of mean training days, each shifted to start at zero and
+scaled to sum to one. Prototypes: the divergences on the server after the last round. For both, a
+pair is similar if its divergence is at most the 50th percentile of all pairs. Agreement is the
+share of pairs on which both agree; unrelated divergences would agree on half of the pairs, and
+`chance` shows how far luck can go, by relabelling clients at random.
 
 Pull: how strongly L_inter still moves a client at the end, from 0 to 1. Its gradient is that of
-(cos to NR_n - cos to PR_n) / tau times sigmoid of the same; the sigmoid is the pull. It is 1/2 for
-a client as near to one as to the other, and next to nothing a few tau on the right side.
+(cos to NR_n - cos to PR_n) / tau times the sigmoid of the same; the sigmoid is the pull. It is 1/2
+for a client equally close to both, and almost 0 a few tau closer to PR_n.
 """
 
 from __future__ import annotations
@@ -23,8 +23,15 @@ from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.methods.fuels import FuelsOptions
 from fuels.paper.similarity import SimilarityTable
-from fuels.report.style import INK, figure, number, origin, whole_numbers
-from fuels.report.tables import Column, Table
+from fuels.report.style import (
+    colour_bar,
+    figure,
+    number,
+    origin,
+    panel_title,
+    whole_numbers,
+)
+from fuels.report.tables import Table, columns
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.research.experiments.data import day_shapes, divergences
 from fuels.storage.checkpoint import load_state
@@ -41,10 +48,10 @@ ALIKE, UNLIKE = "#f2b400", "#5b2a86"  # yellow and purple, as in the paper's fig
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far two matrices of divergences say the same about pairs of clients."""
+    """How far two matrices of divergences agree on pairs of clients."""
 
     pairs: int
-    rate: float  # share of pairs called the same by both
+    rate: float  # share of pairs on which both agree
     chance: float  # mean rate under random relabelling
     chance_high: float  # 95th percentile of it
     luck: float  # share of relabellings that agree at least as well, the true one included
@@ -56,7 +63,7 @@ def agreement(one: Floats, other: Floats, seed: int = 0) -> Agreement:
     count = len(one)
     if count < 3:
         raise FuelsError(
-            f"similarity compares pairs of clients: {count} clients are too few, take 3"
+            f"similarity compares pairs of clients: {count} clients are too few, take at least 3"
         )
     upper = np.triu_indices(count, k=1)
     alike, reference = (values <= threshold(values) for values in (one, other))
@@ -83,7 +90,7 @@ def threshold(values: Floats) -> float:
 
 
 def spearman(one: Floats, other: Floats) -> float:
-    """Rank correlation; NaN where one side is constant."""
+    """Rank correlation; NaN if one side is constant."""
     from scipy.stats import rankdata
 
     ranks = [rankdata(values) for values in (one, other)]
@@ -93,7 +100,7 @@ def spearman(one: Floats, other: Floats) -> float:
 
 
 def order_by(values: Floats) -> NDArray[np.int64]:
-    """An order of the clients in which alike ones stand together: average linkage, best leaves."""
+    """An order that groups similar clients: average linkage, optimal leaf order."""
     from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
     from scipy.spatial.distance import squareform
 
@@ -113,7 +120,7 @@ def ranks(values: Floats) -> Floats:
 
 
 def pull(table: SimilarityTable, beta: float, tau: float) -> tuple[float, float]:
-    """How much nearer prototypes are to PR_n than to NR_n (median cosine), and the mean pull."""
+    """How much closer prototypes are to PR_n than to NR_n (median cosine), and the mean pull."""
     names, positive, negative = table.prototypes_for(table.clients, beta)
     own = table.prototypes[[table.position[name] for name in names]]
     own, positive, negative = (
@@ -121,7 +128,7 @@ def pull(table: SimilarityTable, beta: float, tau: float) -> tuple[float, float]
         for part in (own, positive, negative)
     )
     nearer = (own * (positive - negative)).sum(axis=-1)  # [client, row]
-    if not nearer.size:  # nobody is unlike anybody
+    if not nearer.size:  # no client has a dissimilar one
         return float("nan"), float("nan")
     return float(np.median(nearer)), float((1 / (1 + np.exp(nearer / tau))).mean())
 
@@ -138,7 +145,7 @@ def run(context: Context) -> Result:
             dataset = context.dataset(settings)
             if tuple(facts["clients"]) != dataset.ids or not server["known"].all():
                 raise FuelsError(
-                    f"{result.folder.server}: it has not the prototypes of all clients of the data"
+                    f"{result.folder.server}: does not hold the prototypes of all clients"
                 )
             prototypes = server["jsd"].astype(np.float64)
             raw = divergences(day_shapes(dataset))
@@ -171,22 +178,14 @@ def run(context: Context) -> Result:
                 )
                 figures[name] = draw(dataset, prototypes, raw, found)
     shown = Table(
-        columns=[
-            Column("data"),
-            Column("seed"),
-            Column("pairs"),
-            Column("agreement", "%"),
-            Column("by chance", "%"),
-            Column("by chance, 95th percentile", "%"),
-            Column("p"),
-            Column("Spearman"),
-            Column("threshold, prototypes", "nats"),
-            Column("threshold, raw", "nats"),
-            Column("nearer to PR", "cosine"),
-            Column("pull left", "0 to 1"),
-        ],
+        columns=columns(
+            "data | seed | pairs | agreement (%) | by chance (%)"
+            " | by chance, 95th percentile (%) | p | Spearman"
+            " | threshold, prototypes (nats) | threshold, raw (nats)"
+            " | nearer to PR (cosine) | pull left (0 to 1)"
+        ),
         rows=rows,
-        title="Pairs of clients that prototypes and raw data call the same, alike or unlike",
+        title="Pairs of clients on whose similarity prototypes and raw data agree",
     )
     return Result({"similarity": shown}, figures, _sentences(rows))
 
@@ -195,19 +194,19 @@ def _sentences(rows: list[list[str | float]]) -> list[str]:
     rates = [float(row[3]) for row in rows]
     span = number(min(rates), 3) if len(rates) == 1 else f"{min(rates):.1f} to {max(rates):.1f}"
     return [
-        f"Prototypes and raw data agree on {span} % of the pairs. The paper shows a figure of a few"
-        " clients in which they agree on all pairs, and gives no rate.",
-        "p: share of random relabellings of the clients that agree at least as well.",
-        "The two thresholds cannot be compared with each other: one is of rows of 2 x hidden"
-        " softmax values, the other of mean days.",
-        "Nearer to PR: by how much the cosine of a prototype's row to PR_n exceeds that to NR_n,"
-        " the median. Pull left: what is left of the gradient of L_inter, the mean; it is 1/2 for a"
-        " row between the two, and a few rows that are not far make most of the mean.",
+        f"Prototypes and raw data agree on {span} % of the pairs. The paper shows a figure with a"
+        " few clients for which they agree on all pairs, and gives no rate.",
+        "p: share of random relabellings of the clients that agree at least as often.",
+        "The two thresholds cannot be compared: one is for rows of 2 x hidden softmax values, the"
+        " other for mean days.",
+        "Nearer to PR: by how much the cosine of a prototype's row to PR_n exceeds that to NR_n"
+        " (median). Pull left: what remains of the gradient of L_inter (mean); it is 1/2 for a row"
+        " halfway between the two, and a few rows near that point make up most of the mean.",
     ]
 
 
 def draw(dataset: Dataset, prototypes: Floats, raw: Floats, found: Agreement) -> Figure:
-    """Two heat maps in the same order of clients, that of the raw data."""
+    """Two heat maps with the clients in the same order, that of the raw data."""
     from matplotlib.colors import LinearSegmentedColormap
 
     order = order_by(raw)
@@ -215,9 +214,9 @@ def draw(dataset: Dataset, prototypes: Floats, raw: Floats, found: Agreement) ->
         1,
         2,
         [],
-        title="Who is alike: by prototypes, and by raw data",
-        subtitle="Clients in the same order on all axes. A divergence up to the 50th percentile"
-        f" counts as alike. Agreement {100 * found.rate:.1f} %,"
+        title="Similarity of clients by prototypes and by raw data",
+        subtitle="Clients in the same order on all axes. Pairs up to the 50th percentile of the"
+        f" divergence are similar. Agreement {100 * found.rate:.1f} %,"
         f" by chance {100 * found.chance:.1f} %.",
         footer=origin(dataset),
         height=5.1,
@@ -233,21 +232,19 @@ def draw(dataset: Dataset, prototypes: Floats, raw: Floats, found: Agreement) ->
             ranks(values)[np.ix_(order, order)], cmap=colours, vmin=0, vmax=100, aspect="equal"
         )
         axis.grid(False)
-        axis.set_title(name, loc="left", size=9.5, color=INK, pad=6)
+        panel_title(axis, name)
         axis.set_xlabel("client, by place in the order")
         whole_numbers(axis, "x", "y")
         axis.set_anchor("W")
     axes[0].set_ylabel("client, by place in the order")
-    bar = picture.colorbar(image, ax=axes, location="bottom", fraction=0.035, pad=0.14, aspect=60)
-    bar.set_label("percentile of the divergence", size=9.5, color=INK)
-    bar.ax.tick_params(labelsize=9, labelcolor=INK)
-    bar.outline.set_visible(False)
+    layout = {"ax": axes, "fraction": 0.035, "pad": 0.14, "aspect": 60}
+    colour_bar(picture, image, "percentile of the divergence", **layout)
     return picture
 
 
 EXPERIMENT = Experiment(
     name="similarity",
-    title="Who is alike: prototypes against raw data",
+    title="Similarity of clients: prototypes and raw data",
     run=run,
     quick=Budget(clients=24, rounds=30),
     paper=Budget(clients=100, rounds=200, seeds=(0, 1, 2)),

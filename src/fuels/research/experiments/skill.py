@@ -1,9 +1,9 @@
-"""How good the forecasts are: presets, methods, references, and what pooled data would give.
+"""How good the forecasts are: presets, methods, references, and a model of pooled data.
 
-Rows: preset paper and preset best; every other method in the place of FUELS in preset best; the
-model of preset best without the experts; the best local expert alone; references; and one gradient
-boosting model on the pooled data of all clients (boosting.py), alone and among the experts: the
-price of privacy. A preset keeps its own number of rounds where the budget allows it.
+Rows: preset paper and preset best; preset best with every other method instead of FUELS; the model
+of preset best without the experts; the best single expert; the references; and one gradient
+boosting model on the pooled data of all clients (boosting.py), by itself and as an expert: the
+price of privacy. A preset keeps its own number of rounds if the budget allows it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,18 @@ from fuels.errors import FuelsError
 from fuels.evaluation.outcome import method_rows
 from fuels.methods.registry import METHODS, find_method
 from fuels.report.style import number
-from fuels.report.tables import Cell, Column, Table
+from fuels.report.tables import Cell, Column, Table, columns
 from fuels.research.experiments import boosting
 from fuels.research.experiments.base import TRIO, Budget, Context, Experiment, Result
-from fuels.research.experiments.grid import Variant, dots, study, title_of, wide_table
+from fuels.research.experiments.grid import (
+    Variant,
+    by_source,
+    dots,
+    each_source,
+    study,
+    title_of,
+    wide_table,
+)
 from fuels.research.study.compare import Comparison, Errors, Floats, Row, general_notes
 from fuels.research.study.record import Record
 from fuels.version import not_installed
@@ -38,25 +46,25 @@ POOLED_MIXED = f"{boosting.TITLE}, among the experts"
 
 
 @dataclass(frozen=True)
-class Told(Row):
-    """A row that no run of its own stands behind: an expert, or a model of pooled data."""
+class DerivedRow(Row):
+    """A row without a run: an expert, or a model of pooled data."""
 
-    told: tuple[Mapping[str, float], ...] = ()  # means of each seed
+    seed_means: tuple[Mapping[str, float], ...] = ()
 
     def means(self, measure: str) -> Floats:
-        return np.array([means[measure] for means in self.told])
+        return np.array([means[measure] for means in self.seed_means])
 
     def errors(self) -> Errors:
-        return {}  # clients are not told apart
+        return {}  # there are no errors by client
 
 
 @dataclass(frozen=True)
 class Skill:
-    """All rows on one source, and what the mixtures among them kept, by row and seed."""
+    """All rows for one source, and the summaries of the mixtures among them, by row and seed."""
 
     comparison: Comparison
     mixtures: dict[str, list[dict[str, Any]]]
-    expert: str  # the local expert with the least MSE
+    expert: str  # the local expert with the lowest MSE
     pooled: list[boosting.Pooled]  # by seed; empty without LightGBM
 
     def row(self, name: str) -> Row:
@@ -66,24 +74,19 @@ class Skill:
 
 
 def run(context: Context) -> Result:
-    found = {source: judge(context, source, c) for source, c in runs(context).items()}
+    found = {source: evaluate(context, source, c) for source, c in runs(context).items()}
     shown = {source: skill.comparison for source, skill in found.items()}
     details = {source: detail(skill) for source, skill in found.items()}
-    if len(found) == 1:
-        tables = {"skill": next(iter(details.values()))}
-    else:
-        tables = {"skill": wide_table(shown, "Test errors of presets, methods and references")}
-        tables |= {f"skill-{title_of(s).lower()}": table for s, table in details.items()}
+    tables = {}
+    if len(found) > 1:
+        tables["skill"] = wide_table(shown, "Test errors of presets, methods and references")
+    tables |= {name: details[source] for source, name in by_source("skill", found).items()}
     tables["skill-experts"] = expert_table(found)
-    text = [
-        f"{title_of(source)}: {sentence}"
-        for source, skill in found.items()
-        for sentence in verdicts(skill)
-    ]
+    text = each_source(found, verdicts)
     picture = dots(
         shown,
         "Presets, methods and references",
-        "MSE, mean over the clients; blue: preset best, orange: a method that is lower, diamonds:"
+        "MSE, mean over the clients; blue: preset best, orange: a better method, diamonds:"
         " references and pooled data.",
         highlight=(BEST,),
     )
@@ -104,9 +107,9 @@ def runs(context: Context) -> dict[str, Comparison]:
 
 
 def preset_changes(context: Context, preset: str, method: str = "fuels") -> dict[str, Any]:
-    """What a preset changes, with the command's own settings above it.
+    """The settings of a preset, overridden by those of the command.
 
-    A method with an optimiser of its own keeps it: a learning rate for Adam is none for SGD.
+    A method with its own optimiser keeps its learning rate: Adam's would not suit SGD.
     """
     changes = layered(PRESETS[preset])
     training = changes.setdefault("training", {})
@@ -117,7 +120,7 @@ def preset_changes(context: Context, preset: str, method: str = "fuels") -> dict
 
 
 def layered(*layers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Sections of settings one above the other: the last one that names a setting decides."""
+    """Sections of settings, merged: the last layer that names a setting decides."""
     changes: dict[str, Any] = {}
     for layer in layers:
         for section, values in layer.items():
@@ -125,22 +128,22 @@ def layered(*layers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return changes
 
 
-def judge(context: Context, source: str, comparison: Comparison) -> Skill:
-    """The runs of one source with the rows that need no run of their own."""
+def evaluate(context: Context, source: str, comparison: Comparison) -> Skill:
+    """The runs of one source, and the rows that need no run."""
     own = {row.name: row for row in comparison.rows}
     best = own[BEST]
     mixtures = {
-        row.name: [kept_mixture(record) for record in row.records]
+        row.name: [mixture_of(record) for record in row.records]
         for row in comparison.methods
         if row.name != PAPER
     }
-    expert, told = best_expert(mixtures[BEST])
+    expert, means = best_expert(mixtures[BEST])
     rows = [
         own[PAPER],
         best,
         Row(ALONE, best.records, method_rows(best.forecast)[1], True),
         *(row for row in comparison.methods if row.name not in (PAPER, BEST)),
-        Told(EXPERT, best.records, expert, False, told),
+        DerivedRow(EXPERT, best.records, expert, False, means),
     ]
     pooled = pool(context, source)
     for name, scores in (
@@ -148,24 +151,25 @@ def judge(context: Context, source: str, comparison: Comparison) -> Skill:
         (POOLED_MIXED, [found.mixed for found in pooled]),
     ):
         if pooled:
-            rows.append(Told(name, best.records, name, False, tuple(s.means() for s in scores)))
+            by_seed = tuple(each.means() for each in scores)
+            rows.append(DerivedRow(name, best.records, name, False, by_seed))
     if pooled:
         mixtures[POOLED_MIXED] = [found.mixture.summary() for found in pooled]
     rows += [row for row in comparison.rows if not row.is_method]
     return Skill(Comparison(tuple(rows)), mixtures, expert, pooled)
 
 
-def kept_mixture(record: Record) -> dict[str, Any]:
+def mixture_of(record: Record) -> dict[str, Any]:
     if not record.mixture:
         raise FuelsError(
-            f"the record of run {record.key} holds nothing of its mixture; delete it, and this"
-            " command makes it anew"
+            f"the record of run {record.key} has no results of its mixture; delete it, and this"
+            " command makes it again"
         )
     return record.mixture
 
 
 def best_expert(mixtures: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[dict[str, float], ...]]:
-    """The local expert with the least mean MSE over the seeds, and its means by seed."""
+    """The local expert with the lowest mean MSE over the seeds, and its means by seed."""
     local = local_experts(mixtures)
     name = min(local, key=lambda name: np.mean([means["mse"] for means in local[name]]))
     return name, tuple(local[name])
@@ -187,7 +191,7 @@ def pool(context: Context, source: str) -> list[boosting.Pooled]:
         settings = context.settings(source=source, seed=seed, **changes)
         dataset = context.dataset(settings)
         levels, threads = settings.mixture.levels, context.engine.threads
-        found.append(boosting.judge_pooled(dataset, levels, seed=seed, threads=threads))
+        found.append(boosting.evaluate_pooled(dataset, levels, seed=seed, threads=threads))
     return found
 
 
@@ -195,7 +199,7 @@ def pool(context: Context, source: str) -> list[boosting.Pooled]:
 
 
 def detail(skill: Skill) -> Table:
-    """Errors, intervals, how often the model led, and what was sent; of one source."""
+    """Errors, intervals, how often the model had the largest weight, and what was sent."""
     mixtures = skill.mixtures
     levels = list(next(iter(mixtures.values()))[0]["intervals"])
     rows: list[list[Cell]] = []
@@ -209,29 +213,22 @@ def detail(skill: Skill) -> Table:
         cells.append(100 * float(np.mean(led)) if led else None)
         cells.append(round(row.sent("numbers_up")) if row.is_method else None)
         rows.append(cells)
-    columns = [
-        Column("forecast"),
-        Column("MSE", "z-scored", "lowest"),
-        Column("MSE ±", "sd over seeds"),
-        Column("MAE", "z-scored", "lowest"),
-    ]
+    headings = columns("forecast | MSE (z-scored) ↓ | MSE ± (sd over seeds) | MAE (z-scored) ↓")
     for level in levels:
-        columns += [Column(f"in {level} %", "% covered"), Column(f"width {level} %", "z-scored")]
-    columns += [Column("model led", "% of steps"), Column("sent", "numbers up")]
+        headings += [Column(f"in {level} %", "% covered"), Column(f"width {level} %", "z-scored")]
+    headings += columns("model led (% of steps) | sent (numbers up)")
     record = skill.comparison.record
-    data = f"{record.data['name']}{' (synthetic data)' if record.data['synthetic'] else ''}"
-    train, val, test = record.data["periods"]
-    title = f"Skill on {data}, {len(record.clients)} clients, split {train}/{val}/{test}"
-    return Table(columns, rows, title)
+    title = f"Skill on {record.data_name}, {len(record.clients)} clients, split {record.split}"
+    return Table(headings, rows, title)
 
 
 def mean_of(kept: Sequence[Mapping[str, Any]], level: str, what: str) -> float | None:
-    """Mean over seeds of the coverage or the width of a level; none without a mixture."""
+    """Mean coverage or width of a level over seeds; none without a mixture."""
     return float(np.mean([m["intervals"][level][what] for m in kept])) if kept else None
 
 
 def expert_table(found: Mapping[str, Skill]) -> Table:
-    """MSE of every local expert alone, by source."""
+    """MSE of every local expert by itself, by source."""
     by_source = [local_experts(skill.mixtures[BEST]) for skill in found.values()]
     rows: list[list[Cell]] = [
         [name, *(float(np.mean([m["mse"] for m in local[name]])) for local in by_source)]
@@ -242,21 +239,21 @@ def expert_table(found: Mapping[str, Skill]) -> Table:
         Column("expert"),
         *(Column(f"{title_of(s)} MSE", "z-scored", "lowest") for s in found),
     ]
-    return Table(columns, rows, "Every local expert alone, and their mixture with the model")
+    return Table(columns, rows, "Each local expert by itself, and their mixture with the model")
 
 
 # -- sentences ---------------------------------------------------------------------------------
 
 
 def verdicts(skill: Skill) -> list[str]:
-    """Who wins, whether preset best is below all that is simple, and what pooling would bring."""
+    """Who wins, whether preset best beats everything simple, and what pooling would gain."""
     best, paper, reference = skill.row(BEST), skill.row(PAPER), best_reference(skill)
     first = min(skill.comparison.rows, key=lambda row: row.mean())
     others = "" if first is best else f"; {BEST} has {number(best.mean())}"
     found = [
         f"the lowest MSE is that of {first.name} ({number(first.mean())}){others}.",
-        f"{BEST} has an MSE {apart(best, paper)} {PAPER} ({number(paper.mean())}), its model"
-        f" without the experts one {apart(skill.row(ALONE), paper)} that.",
+        f"the MSE of {BEST} is {apart(best, paper)} that of {PAPER} ({number(paper.mean())});"
+        f" without the experts, the MSE of its model is {apart(skill.row(ALONE), paper)} that.",
         f"{BEST} is {'' if best.mean() < reference.mean() else 'not '}below every reference:"
         f" {apart(best, reference)} the best one, {reference.name} ({number(reference.mean())}).",
         f"{BEST} is {'' if best.mean() < skill.row(EXPERT).mean() else 'not '}below every local"
@@ -265,19 +262,19 @@ def verdicts(skill: Skill) -> list[str]:
     ]
     for name in (boosting.TITLE, POOLED_MIXED) if skill.pooled else ():
         row = skill.row(name)
-        found.append(f"{name} has MSE {number(row.mean())}: {apart(row, best)} {BEST}.")
+        found.append(f"{name} has an MSE of {number(row.mean())}: {apart(row, best)} {BEST}.")
     return [*found, *interval_sentence(skill), led_sentence(skill)]
 
 
 def best_reference(skill: Skill) -> Row:
-    """The reference with the least MSE; experts and pooled data have rows of their own."""
+    """The reference with the lowest MSE, apart from the experts and pooled data."""
     own = (EXPERT, boosting.TITLE, POOLED_MIXED)
     rows = [row for row in skill.comparison.rows if not row.is_method and row.name not in own]
     return min(rows, key=lambda row: row.mean())
 
 
 def over_all(found: Mapping[str, Skill]) -> list[str]:
-    """How preset best compares with the best reference of each source, over several of them."""
+    """How preset best compares with the best reference of each source, if there are several."""
     if len(found) == 1:
         return []
     changes = [
@@ -299,8 +296,8 @@ def apart(row: Row, other: Row) -> str:
 def interval_sentence(skill: Skill) -> list[str]:
     kept = skill.mixtures[BEST]
     said = [
-        f"{100 * (mean_of(kept, level, 'coverage') or 0):.1f} % of the values lie in the"
-        f" {level} % interval (mean width {number(mean_of(kept, level, 'width'))})"
+        f"the {level} % intervals contained {100 * (mean_of(kept, level, 'coverage') or 0):.1f} %"
+        f" of the actual values (mean width {number(mean_of(kept, level, 'width'))})"
         for level in kept[0]["intervals"]
     ]
     return [f"under {BEST}, {' and '.join(said)}."] if said else []
@@ -310,7 +307,7 @@ def led_sentence(skill: Skill) -> str:
     kept = skill.mixtures[BEST]
     count = len(kept[0]["experts"])
     led = 100 * float(np.mean([mixture["model_led"] for mixture in kept]))
-    return f"the neural expert led {count - 1} others in {led:.0f} % of the clients' steps."
+    return f"the neural expert had the largest of {count} weights in {led:.0f} % of the steps."
 
 
 def remarks(context: Context, found: Mapping[str, Skill]) -> list[str]:
@@ -320,9 +317,9 @@ def remarks(context: Context, found: Mapping[str, Skill]) -> list[str]:
     said = [note for note in general_notes(skill.comparison) if not note.startswith("Up and down")]
     said += [
         f"Preset paper trains {paper.rounds} rounds, preset best {best.rounds}. A method under"
-        " preset best takes the place of FUELS: same inputs, same experts.",
-        "Ridge rows see the lags of preset paper; those of the experts have their own"
-        " (skill-experts).",
+        " preset best replaces FUELS: same inputs, same experts.",
+        "The ridge references use the lags of preset paper; the ridges among the experts have their"
+        " own (skill-experts).",
         *target_remark(context, found),
     ]
     if not skill.pooled:
@@ -332,31 +329,31 @@ def remarks(context: Context, found: Mapping[str, Skill]) -> list[str]:
     change = [fitted.change for one in found.values() for fitted in one.pooled]
     said.append(
         f"{boosting.TITLE}: one model for all clients with the lags of preset best and of the"
-        " widest ridge, time of the period, weekday, free days and the client as a category;"
-        f" {min(trees)} to {max(trees)} trees, of the change against the last value in"
+        " widest ridge, the time of the period, the weekday, days off and the client as a category;"
+        f" {min(trees)} to {max(trees)} trees, fitted to the change from the last value in"
         f" {sum(change)} of {len(change)} fits, both chosen on the last part of training. Among the"
-        " experts it takes the place of the personal model: what is left is the price of privacy."
+        " experts it replaces the personal model: the remaining gap is the price of privacy."
     )
     return said
 
 
 def target_remark(context: Context, found: Mapping[str, Skill]) -> list[str]:
-    """Presets look back differently far, so after long gaps they may judge different steps."""
+    """Presets look back over different spans, so after long gaps their test steps may differ."""
     differing = []
     for source in found:
-        judged = []
+        targets = []
         for preset in ("paper", "best"):
             changes = preset_changes(context, preset)
             dataset = context.dataset(context.settings(source=source, **changes))
             first, last = dataset.split.part("test")
-            judged.append(int(dataset.target[:, first:last].sum()))
-        if judged[0] != judged[1]:
-            differing.append(f"{title_of(source)} ({judged[0]} and {judged[1]})")
+            targets.append(int(dataset.target[:, first:last].sum()))
+        if targets[0] != targets[1]:
+            differing.append(f"{title_of(source)} ({targets[0]} and {targets[1]})")
     if not differing:
         return []
     return [
-        "After long gaps presets that look back further have fewer values to be judged on; under"
-        f" presets paper and best they differ on {', '.join(differing)}."
+        "After long gaps, presets that look back further can be tested on fewer values; presets"
+        f" paper and best differ on {', '.join(differing)}."
     ]
 
 
@@ -368,5 +365,5 @@ EXPERIMENT = Experiment(
     paper=Budget(clients=100, rounds=200, seeds=(0, 1, 2)),
     methods=tuple(METHODS),
     sources=TRIO,
-    setting="what each preset sets is in fuels/config.py, and the rounds it trains are below",
+    setting="fuels/config.py defines the presets; the rounds they train are below",
 )

@@ -1,7 +1,7 @@
-"""How far the two bounds of the analysis hold (Section 4), with constants estimated in a run.
+"""What the two bounds of the analysis say (Section 4), with constants estimated in a run.
 
 The constants come from `constants.py`, the bounds from `research/bounds.py`. Every estimate is the
-largest value seen, so the true bounds are no better than those shown.
+largest value observed, so the true bounds are no better than those shown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from fuels.errors import FuelsError
 from fuels.report.style import METHOD, RIVAL, figure, legend, number, origin, whole_numbers
-from fuels.report.tables import Cell, Column, Table
+from fuels.report.tables import Cell, Column, Table, columns
 from fuels.research.bounds import (
     Constants,
     best_rate,
@@ -57,7 +57,7 @@ def run(context: Context) -> Result:
 
 
 def _numbers(text: str, name: str, below: float) -> list[float]:
-    """Positive numbers between commas, refused before anything is trained."""
+    """Comma-separated positive numbers, checked before anything is trained."""
     try:
         found = [float(word) for word in text.split(",")]
     except ValueError:
@@ -100,7 +100,7 @@ def constants_table(
 
 
 def convergence_table(constants: Constants, seen: float, eta: float) -> Table:
-    """Eq. 17 and 19 for several xi, from what the run really reaches to far above the floor."""
+    """Eq. 17 and 19 for several xi, from what the run reaches to far above the floor."""
     wanted = {
         "mean squared gradient of this run": seen,
         "1.1 times the least admissible": 1.1 * constants.floor,
@@ -117,13 +117,10 @@ def convergence_table(constants: Constants, seen: float, eta: float) -> Table:
         fewest = rounds(constants, xi, best_rate(constants, xi))
         rows.append([name, xi, limit, fewest, at_eta])
     return Table(
-        columns=[
-            Column("ξ"),
-            Column("value"),
-            Column("η has to stay below", "Eq. 19"),
-            Column("T at half of it", "Eq. 17"),
-            Column(f"T at η = {eta:g}", "Eq. 17"),
-        ],
+        columns=columns(
+            "ξ | value | η has to stay below (Eq. 19) | T at half of it (Eq. 17)"
+            f" | T at η = {eta:g} (Eq. 17)"
+        ),
         rows=rows,
         title="Convergence bound: learning rate and rounds for a wanted ξ; – where nothing is"
         " promised",
@@ -152,16 +149,11 @@ def generalisation_table(
             ]
         )
     return Table(
-        columns=[
-            Column("VC dimension d"),
-            Column("class term", "Theorem 4.2"),
-            Column("chance term", "Theorem 4.2"),
-            Column("bound", "Theorem 4.2"),
-            Column("class term", "by client"),
-            Column("chance term", "by client"),
-            Column("bound", "by client"),
-            Column("C, above which it says nothing"),
-        ],
+        columns=columns(
+            "VC dimension d | class term (Theorem 4.2) | chance term (Theorem 4.2)"
+            " | bound (Theorem 4.2) | class term (by client) | chance term (by client)"
+            " | bound (by client) | C, above which it says nothing"
+        ),
         rows=rows,
         title=f"Generalisation bound with probability {1 - kappa:g}; – where d exceeds the samples",
     )
@@ -175,28 +167,28 @@ def sentences(
     largest_loss: float,
     kappa: float,
 ) -> list[str]:
-    """How far the bounds hold, in words and with the numbers of the run."""
+    """What the bounds say about the run."""
     job, floor = probe.job, constants.floor
     chance = largest_loss * total * math.sqrt(math.log(1 / kappa) / 2)
     return [
-        f"Looked at: {len(probe.index)} clients after {len(probe.looks)} rounds. Every estimate is"
-        " the largest value seen, so the true constant is at least as large.",
+        f"Observed: {len(probe.index)} clients after {len(probe.looks)} rounds. Every estimate is"
+        " the largest value observed, so the true constant is at least as large.",
         f"The convergence bound promises a mean squared gradient below ξ only for ξ above"
         f" ρ L_h N α I G = {number(floor)}. The run itself has {number(seen)}:"
         + (
-            f" {number(floor / seen, 2)} times less than the least that can be promised, so the"
-            " bound says nothing about it."
+            f" the smallest value that can be promised is {number(floor / seen, 2)} times as large,"
+            " so the bound says nothing about the run."
             if floor >= seen
-            else " that is above the floor, so the bound does say something about it."
+            else " this is above the floor, so the bound applies to it."
         ),
-        "The floor takes every client of a round, in every local step, to push at its largest and"
-        " all in one direction. L_h is largest where a set of alike or unlike clients is small,"
-        " since a prototype enters as one of several in a mean.",
-        f"The proof takes steps of plain gradient descent on the whole loss; training uses"
-        f" {job.settings.training.optimiser} on one batch after another, and the theorem does not"
-        " cover that.",
-        "Two assumptions fail in the letter: ReLU(W) has a kink at 0, so L is not smooth there, and"
-        " h jumps where a client changes from alike to unlike."
+        "The floor assumes that every client of a round pushes with its largest gradient, in every"
+        " local step and all in the same direction. L_h is largest where a set of similar or"
+        " dissimilar clients is small, because a prototype then has more weight in the mean.",
+        "The proof assumes plain gradient descent on the whole loss; training uses"
+        f" {job.settings.training.optimiser} on one batch at a time, which the theorem does not"
+        " cover.",
+        "Two assumptions do not hold exactly: ReLU(W) has a kink at 0, so L is not smooth there,"
+        " and h jumps where a client changes from similar to dissimilar."
         + (
             f" From one round to the next {100 * float(np.mean(probe.changed)):.1f} % of the pairs"
             " changed sides."
@@ -204,10 +196,10 @@ def sentences(
             else ""
         ),
         f"The generalisation bound as printed has a chance term C D sqrt(log(1/κ)/2) ="
-        f" {number(chance)} that grows with the data, while no loss exceeds C ="
+        f" {number(chance)} that grows with the data, although no loss exceeds C ="
         f" {number(largest_loss)}: it says nothing for any D above"
         f" {number(math.sqrt(2 / math.log(1 / kappa)), 2)} samples. The columns by client"
-        " keep the proof but take c_n = C |D_n| / D and leave out step (c), which does not"
+        " follow the same proof with c_n = C |D_n| / D and without step (c), which does not"
         " follow from Jensen's inequality and is too small by about sqrt(N).",
     ]
 
@@ -219,7 +211,7 @@ def draw(probe: Probe, constants: Constants) -> Figure:
         1,
         1,
         labels,
-        title="How far training is from what the convergence bound can promise",
+        title="Gradients in training and what the convergence bound can promise",
         subtitle="Squared length of a client's whole gradient. The theorem promises only values"
         " above the dashed line.",
         footer=origin(probe.job.dataset),
@@ -242,7 +234,7 @@ def draw(probe: Probe, constants: Constants) -> Figure:
 
 EXPERIMENT = Experiment(
     name="theory",
-    title="How far the two bounds of the analysis hold",
+    title="What the two bounds of the analysis say about a run",
     run=run,
     quick=Budget(clients=24, rounds=30),
     paper=Budget(clients=100, rounds=200),

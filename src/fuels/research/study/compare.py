@@ -1,8 +1,8 @@
-"""A comparison: methods on one dataset, over seeds, beside the references.
+"""Compare methods and references on one dataset, over several seeds.
 
-Everything is computed from records. A seed decides the start, every draw of the training, and
-which clients are drawn, exactly as `fuels run --seed` does it; so methods are paired by (seed,
-client), and a client that several seeds drew counts once, with the mean of its errors.
+Everything is computed from records. A seed decides the initial model, every random draw of the
+training, and which clients are drawn, exactly as in `fuels run --seed`. So methods are paired by
+(seed, client), and a client drawn by several seeds counts once, with the mean of its errors.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fuels.evaluation.summary import LAST, why_last
 from fuels.methods.base import Method
 from fuels.methods.messages import BYTES
 from fuels.methods.registry import find_method
-from fuels.report.style import number
-from fuels.report.tables import Cell, Column, Table
+from fuels.report.style import join, number
+from fuels.report.tables import Cell, Table, columns
 from fuels.research.study.record import Record
 
 Floats = NDArray[np.float64]
@@ -90,7 +90,7 @@ class Comparison:
 
 
 def spread(values: Floats) -> float | None:
-    """Standard deviation over seeds; none for a single one, 0 where rounding is all."""
+    """Standard deviation over seeds; none for a single seed, 0 for mere rounding errors."""
     if len(values) < 2:
         return None
     found = float(values.std(ddof=1))
@@ -100,7 +100,7 @@ def spread(values: Floats) -> float | None:
 def compare(runs: Sequence[Sequence[Record]], names: Sequence[str] = ()) -> Comparison:
     """Rows of methods from their records, one inner sequence per method, and the references.
 
-    `names` where the titles of the methods would not tell rows apart.
+    `names` replace the titles of the methods, for rows with the same method.
     """
     rows = [
         Row(name, tuple(records), records[0].title, True)
@@ -112,7 +112,7 @@ def compare(runs: Sequence[Sequence[Record]], names: Sequence[str] = ()) -> Comp
 
 
 def improved(row: Row, other: Row) -> float:
-    """Share in percent of the (seed, client) pairs with a lower MSE than under the other."""
+    """Percentage of the (seed, client) pairs with a lower MSE than in the other row."""
     own, theirs = row.errors(), other.errors()
     better = [own[pair] < theirs[pair] for pair in own.keys() & theirs.keys()]
     return 100 * float(np.mean(better)) if better else float("nan")
@@ -131,7 +131,7 @@ def paired(row: Row, other: Row) -> Floats:
 
 
 def table(comparison: Comparison, title: str = "") -> Table:
-    """Errors, their spread over seeds, what travels, and the share of clients better than alone."""
+    """Errors, their spread over seeds, what is sent, and the share of clients that beat Solo."""
     solo = comparison.row("Solo")
     rows: list[list[Cell]] = []
     for row in comparison.rows:
@@ -153,17 +153,11 @@ def table(comparison: Comparison, title: str = "") -> Table:
             ]
         )
     return Table(
-        columns=[
-            Column("method"),
-            Column("MSE", "z-scored", "lowest"),
-            Column("MSE ±", "sd over seeds"),
-            Column("MAE", "z-scored", "lowest"),
-            Column("MAE ±", "sd over seeds"),
-            Column("up", "numbers"),
-            Column("down", "numbers"),
-            Column("in all", "MB/client"),
-            Column("beats Solo", "% of clients"),
-        ],
+        columns=columns(
+            "method | MSE (z-scored) ↓ | MSE ± (sd over seeds) | MAE (z-scored) ↓"
+            " | MAE ± (sd over seeds) | up (numbers) | down (numbers)"
+            " | in all (MB/client) | beats Solo (% of clients)"
+        ),
         rows=rows,
         title=title or default_title(comparison),
     )
@@ -171,19 +165,17 @@ def table(comparison: Comparison, title: str = "") -> Table:
 
 def default_title(comparison: Comparison) -> str:
     record = comparison.record
-    data = f"{record.data['name']}{' (synthetic data)' if record.data['synthetic'] else ''}"
-    train, val, test = record.data["periods"]
     # Patience ends runs at different rounds.
     rounds = sorted({r.rounds for row in comparison.rows for r in row.records})
     spelt = str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
     return (
-        f"Test errors on {data}, {len(record.clients)} clients,"
-        f" {spelt} round{'s' * (rounds != [1])}, split {train}/{val}/{test}"
+        f"Test errors on {record.data_name}, {len(record.clients)} clients,"
+        f" {spelt} round{'s' * (rounds != [1])}, split {record.split}"
     )
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """What a reader of the table should know, in sentences."""
+    """What a reader of the table should know."""
     return [
         *significance(comparison),
         *against_references(comparison),
@@ -192,7 +184,7 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def general_notes(comparison: Comparison) -> list[str]:
-    """How the figures were made."""
+    """How the figures were computed."""
     record = comparison.record
     records = comparison.rows[0].records
     seeds = [r.settings["seed"] for r in records]
@@ -203,22 +195,22 @@ def general_notes(comparison: Comparison) -> list[str]:
         f"Means over the clients, then over seed{'s' if len(seeds) > 1 else ''} {named}"
         f"{drawn if others else ''}.",
         f"Model kept: {kept(comparison)}.",
-        "Up and down: numbers sent per client that takes part, in the last round. In all: both"
-        " directions over the whole training, mean over all clients; what is sent only to be judged"
-        " does not count.",
+        "Up and down: numbers sent per participating client in the last round. In all: both"
+        " directions over the whole training, mean over all clients, without what is sent only for"
+        " evaluation.",
     ]
     if (ahead := record.settings.get("windows", {}).get("horizon", 1)) > 1:
-        found.append(f"One-step errors, of models that forecast {ahead} steps ahead.")
+        found.append(f"One-step errors of models that forecast {ahead} steps ahead.")
     if record.mixture:
         found.append(
             "mixture.on: a method's row is the mixture of its model with local experts, not the"
-            " model alone."
+            " model by itself."
         )
     found += own_ways(comparison) + remarks(comparison)
     if len(comparison.methods) > 1:
         found.append(
-            "A p-value takes the clients for independent and speaks of these trainings alone;"
-            " neighbours live through the same days, so it is a guide and no proof."
+            "The p-values treat the clients as independent and hold for these trainings only; since"
+            " neighbours share the same days, take them as a guide, not as proof."
         )
     found += taken_part(records)
     if record.data["synthetic"]:
@@ -252,7 +244,7 @@ def taken_part(records: Sequence[Record]) -> list[str]:
     found = []
     if out:
         found.append(
-            f"{out} client{'s' * (out != 1)} of the data could not take part; fuels run says why."
+            f"{out} client{'s' * (out != 1)} could not take part; fuels run gives the reason."
         )
     if most:
         up_to = "Up to " if min(filled) < most else ""  # seeds draw other clients
@@ -262,9 +254,9 @@ def taken_part(records: Sequence[Record]) -> list[str]:
 
 
 def own_ways(comparison: Comparison) -> list[str]:
-    """Methods that train in another way than the most, as FedDA does in the paper."""
+    """Methods that train differently from the others, as FedDA does in the paper."""
     ways = [_way(row) for row in comparison.methods]
-    # The most of those that have no way of their own by design; of FedDA alone, its own.
+    # The usual way is the most common one of methods without their own optimiser or selection.
     common = [way for row, way in zip(comparison.methods, ways, strict=True) if not _own_way(row)]
     usual = max(common or ways, key=(common or ways).count)
     return [
@@ -276,12 +268,12 @@ def own_ways(comparison: Comparison) -> list[str]:
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """What the methods have to say of themselves, once each."""
-    told = [
+    """The remarks of the methods, each once."""
+    found = [
         find_method(record.method).remark.format(**record.settings["options"])
         for record in (row.records[0] for row in comparison.methods)
     ]
-    return [remark for remark in dict.fromkeys(told) if remark]
+    return [remark for remark in dict.fromkeys(found) if remark]
 
 
 def _own_way(row: Row) -> bool:
@@ -299,7 +291,7 @@ def _way(row: Row) -> str:
 
 
 def significance(comparison: Comparison) -> list[str]:
-    """First against second method by paired Wilcoxon, and where FUELS stands if it is neither."""
+    """The first method against the second, and against FUELS if it is neither (Wilcoxon)."""
     ranking = comparison.ranking
     if len(ranking) < 2:
         return []
@@ -307,7 +299,7 @@ def significance(comparison: Comparison) -> list[str]:
     place = next((i for i, row in enumerate(ranking) if row.name == "FUELS"), 0)
     if place > 1:
         found.append(
-            f"FUELS is number {place + 1} of {len(ranking)}. {_tested(ranking[0], ranking[place])}"
+            f"FUELS ranks {place + 1} of {len(ranking)}. {_tested(ranking[0], ranking[place])}"
         )
     return found
 
@@ -325,28 +317,27 @@ def _tested(first: Row, second: Row) -> str:
     test = f"at 5 % (paired Wilcoxon, p = {number(p, 2)})"
     if p >= 0.05:
         return f"{opening}; the difference is not significant {test}."
-    # The test looks at ranks: a few clients can carry a mean, and the test speak for the others.
+    # The test uses ranks: a few clients can decide the mean, and the others the test.
     if float(np.sign(difference) @ rankdata(abs(difference))) < 0:
         return (
-            f"{opening}; most clients are better off with {second.name}, which is significant"
-            f" {test}, though the mean says {first.name}."
+            f"{opening}; most clients do better with {second.name}, which is significant {test},"
+            f" although {first.name} has the lower mean."
         )
     return f"{opening}; the difference is significant {test}."
 
 
 def against_references(comparison: Comparison) -> list[str]:
-    """Whether anything simple does better than the best method."""
+    """Whether a reference beats the best method."""
     best = comparison.ranking[0]
     references = {row.name: row.mean() for row in comparison.rows if not row.is_method}
     ahead = [name for name, mean in references.items() if mean < best.mean()]
     if not ahead:
         return [f"No reference ({', '.join(references)}) does better than the best method."]
-    names = ahead[0] if len(ahead) == 1 else f"{', '.join(ahead[:-1])} and {ahead[-1]}"
-    return [f"{names} {'has' if len(ahead) == 1 else 'have'} a lower MSE than {best.name}."]
+    return [f"{join(ahead)} {'has' if len(ahead) == 1 else 'have'} a lower MSE than {best.name}."]
 
 
 def as_json(comparison: Comparison) -> dict[str, object]:
-    """The table with every digit, the seeds apart, and the sentences."""
+    """The table with all digits, the values of each seed, and the notes."""
     solo = comparison.row("Solo")
     return {
         "title": default_title(comparison),

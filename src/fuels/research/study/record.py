@@ -66,6 +66,14 @@ class Record:
         return f"{self.method}-{self.key}"
 
     @property
+    def data_name(self) -> str:
+        return f"{self.data['name']}{' (synthetic data)' if self.data['synthetic'] else ''}"
+
+    @property
+    def split(self) -> str:
+        return "/".join(map(str, self.data["periods"]))
+
+    @property
     def rounds(self) -> int:
         return len(next(iter(self.history.values()), ()))
 
