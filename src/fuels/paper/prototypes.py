@@ -1,7 +1,7 @@
 """What a FUELS client uploads: its representations over one local epoch, never its model.
 
-The periodic prototype (Eq. 8) averages them over batches of one period: row b describes phase b, and
-the size does not depend on the length of the series. The concatenation prototype (Eq. 7) keeps
+The periodic prototype (Eq. 8) averages them over batches of one period: row b describes phase b,
+and the size does not depend on the length of the series. The concatenation prototype (Eq. 7) keeps
 every row.
 """
 
