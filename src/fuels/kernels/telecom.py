@@ -94,7 +94,7 @@ def _sum_lines(
                     at += 1
                 if at == first:
                     return NO_NUMBER, line, lines, 0, 0
-                exponent += sign * power
+                exponent += int(sign * power)
             if field == 4 and text[at] == 13:  # a carriage return before the line feed
                 at += 1
             if text[at] != (10 if field == 4 else 9):

@@ -1,9 +1,9 @@
 """The personal model f = de(en(x)) of Section 3.1, for many clients at once.
 
-A network describes the architecture; parameters live outside it, one tensor [client, size] per
-part ("encoder", "decoder"), so that a method can say which parts travel and which stay. Another
-encoder is another class with the same members; nothing else depends on it, because what FUELS
-sends is a representation, not a model.
+A network describes the architecture. Parameters live outside it, one tensor [client, size] per
+part ("encoder", "decoder"), so that a method can declare which parts travel and which stay. A new
+encoder is a class with the members of `Encoder`; nothing else depends on it, because FUELS sends
+representations, not models.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Network:
     def decode(self, parts: Mapping[str, Tensor], r: Tensor, x: Tensor, clock: Tensor) -> Tensor:
         """y = de(phi; r): the next value, [client, row].
 
-        `clock` [row, H, column] is what the clock tells of the steps ahead.
+        `clock` [row, H, column] has the calendar columns of the steps ahead.
         """
         weight = parts["decoder"][:, : self.width]
         offset = self.offset(parts["decoder"][:, : self.head], x, clock[:, 0])
@@ -185,7 +185,7 @@ class Network:
         return torch.bmm(r, weight.unsqueeze(2)).squeeze(2) + offset
 
     def offset(self, head: Tensor, x: Tensor, clock: Tensor) -> Tensor:
-        """What a head adds to its product with r, [client, row]; [client, 1] if it is but a bias.
+        """What a head adds to its product with r, [client, row]; [client, 1] if only a bias.
 
         head [client, size], clock [row, column].
         """
@@ -195,7 +195,7 @@ class Network:
         return bias + x[:, :, self.sample.newest] if self.sample.change else bias
 
     def target(self, y: Tensor, weight: Tensor, x: Tensor, clock: Tensor) -> Target:
-        """What the heads are to say of the values y [client, row, H] after the windows x."""
+        """What the heads should predict for the values y [client, row, H] after the windows x."""
         if self.sample.change:
             y = y - x[:, :, self.sample.newest, None]
         return Target(y, weight, clock[:, :, : self.sample.clock_width])

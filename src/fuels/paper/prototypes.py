@@ -1,8 +1,8 @@
 """What a FUELS client uploads: its representations over one local epoch, never its model.
 
-The periodic prototype (Eq. 8) averages them over batches of one period, so row b speaks of phase b
-and the size does not depend on how long the client has been measuring. The concatenation prototype
-(Eq. 7) keeps every row.
+The periodic prototype (Eq. 8) averages them over batches of one period: row b describes phase b,
+and the size does not depend on the length of the series. The concatenation prototype (Eq. 7) keeps
+every row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Prototype(Protocol):
-    """Collects r [client, B, d_r] batch after batch and says what is uploaded."""
+    """Collects r [client, B, d_r] batch by batch; `value` is the upload."""
 
     def add(self, r: Tensor, batch: int, complete: Tensor) -> None: ...
 
@@ -40,7 +40,7 @@ class PeriodicPrototype:
 class ConcatenationPrototype:
     """Eq. 7: the rows of all batches one after another, [client, batches x B, d_r].
 
-    The rows of a period that is cut off at an end of the data are 0, as everywhere else.
+    The rows of an incomplete period, at either end of the data, are 0.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""The server side of FUELS: who is alike (Section 3.3.2), and the mean of each side (Eq. 9-10).
+"""The server side of FUELS: similar clients (Section 3.3.2) and the global prototypes (Eq. 9-10).
 
-The paper does not say of which distributions the Jensen-Shannon divergence is taken, and GRU states
-are signed. Here a softmax over the columns makes each row of a prototype a distribution; the
-divergence is taken row by row, in nats, and averaged over the rows. It is 0 for equal prototypes
-and at most ln 2.
+The paper does not say how prototypes become distributions for the Jensen-Shannon divergence, and
+GRU states are signed. Here a softmax over the columns turns each row of a prototype into a
+distribution; the divergence of two prototypes is the mean over their rows, in nats. It is 0 for
+equal prototypes and at most ln 2.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from fuels.kernels.dispatch import threads
 from fuels.paper.divergence import pairwise_jsd
 
 Floats32 = NDArray[np.float32]
-BLOCK = 512  # clients whose distributions or means are taken at once
-SAME = 1e-5  # clients with equal data differ by less than this, through the draw of W_n alone
+BLOCK = 512  # clients whose distributions or means are computed at once
+SAME = 1e-5  # clients with equal data differ by less than this, because W_n is drawn
 
 
 def softmax_rows(prototypes: Floats32) -> Floats32:
-    """Rows [member, .., width] as distributions, in double precision for some members at a time."""
+    """Rows [member, .., width] as distributions, computed in double precision in blocks."""
     rows = np.empty_like(prototypes)
     for start in range(0, len(prototypes), BLOCK):
         part = prototypes[start : start + BLOCK]
@@ -34,15 +34,15 @@ def softmax_rows(prototypes: Floats32) -> Floats32:
 
 
 def _blocks(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Some hundreds of clients at a time: shares of all would be 8 N^2 bytes. At least one part."""
+    """At least one block of some hundreds of clients: weights of all would take 8 N^2 bytes."""
     return np.array_split(rows, max(1, -(-len(rows) // BLOCK)))
 
 
 class SimilarityTable:
-    """All prototypes the server knows and their divergences.
+    """All prototypes that the server has received, and their divergences.
 
-    Divergences are kept: a round computes only the pairs with a member that sent a new prototype,
-    so selecting a share alpha of the clients saves the work and not only the result.
+    Divergences are kept: a round computes only the pairs with a client that sent a new prototype,
+    so selecting a share alpha of the clients saves work.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class SimilarityTable:
         self.distributions = distributions
 
     def update(self, clients: Sequence[str], prototypes: Floats32) -> None:
-        """Take in fresh prototypes [client, row, width] and renew their divergences."""
+        """Store new prototypes [client, row, width] and update their divergences."""
         fresh = np.array([self.position[client] for client in clients], dtype=np.int64)
         self.prototypes[fresh] = prototypes
         self.known[fresh] = True
         members = np.flatnonzero(self.known)
         place = np.full(len(self.clients), -1, dtype=np.int64)
         place[members] = np.arange(len(members))
-        whole = len(members) == len(self.clients)  # the table itself then, and no copy of it
+        whole = len(members) == len(self.clients)  # then no copy is needed
         block = self.jsd if whole else np.ascontiguousarray(self.jsd[np.ix_(members, members)])
         known = self.prototypes if whole else self.prototypes[members]
         pairwise_jsd(self.distributions(known), place[fresh], block, threads())
@@ -82,7 +82,7 @@ class SimilarityTable:
         members = np.flatnonzero(self.known)
         values = np.empty(len(members) * (len(members) - 1) // 2, dtype=np.float32)
         end = 0
-        for i, member in enumerate(members):  # row by row: indices of all pairs would be 16 N^2 B
+        for i, member in enumerate(members):  # indices of all pairs would take 16 N^2 bytes
             later = members[i + 1 :]
             values[end : end + len(later)] = self.jsd[member, later]
             end += len(later)
@@ -93,7 +93,7 @@ class SimilarityTable:
         return int(self.known[[self.position[client] for client in clients]].sum())
 
     def alike(self, percentile: float) -> NDArray[np.bool_]:
-        """Whether client m is in PC_n, [n, m]; a client is always alike to itself."""
+        """Whether client m is in PC_n, [n, m]; a client is always in its own PC_n."""
         return (self.jsd <= self.threshold(percentile)) & self.known[None, :]
 
     def prototypes_for(
@@ -101,13 +101,13 @@ class SimilarityTable:
     ) -> tuple[tuple[str, ...], Floats32, Floats32]:
         """PR_n and NR_n (Eq. 9-10) of those clients that have both, with their names.
 
-        A client whose prototype is not known yet has neither; one to whom nobody is unlike has no
-        NR_n, and L_inter is left out for it.
+        A client that has not sent a prototype has neither; one without a dissimilar client has no
+        NR_n and trains without L_inter.
         """
         rows = np.array([self.position[client] for client in clients], dtype=np.int64)
         beta = self.threshold(percentile)
         flat = self.prototypes.reshape(len(self.clients), -1)
-        with ThreadPoolExecutor(threads()) as pool:  # the products work beside each other
+        with ThreadPoolExecutor(threads()) as pool:  # matrix products in parallel
             pieces = list(pool.map(lambda part: self._means(part, beta, flat), _blocks(rows)))
         has, positive, negative = (np.concatenate(each) for each in zip(*pieces, strict=True))
         having = tuple(client for client, yes in zip(clients, has, strict=True) if yes)
@@ -117,7 +117,7 @@ class SimilarityTable:
     def _means(
         self, rows: NDArray[np.int64], beta: float, flat: Floats32
     ) -> tuple[NDArray[np.bool_], Floats32, Floats32]:
-        """Which of these clients have both sides, and the means of those that do."""
+        """Which of these clients have both, and the means of those that do."""
         alike = (self.jsd[rows] <= beta) & self.known[None, :]
         unlike = ~alike & self.known[None, :]
         has = self.known[rows] & unlike.any(axis=1)
@@ -136,7 +136,7 @@ class SimilarityTable:
         }
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what a table knew; clients that joined since stand after those it had."""
+        """Restore a saved table; clients that joined later come after those in it."""
         old = len(state["known"])
         self.prototypes[:old] = state["prototypes"]
         self.known[:old] = state["known"]
