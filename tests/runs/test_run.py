@@ -416,7 +416,7 @@ def test_a_lost_checkpoint_does_not_cost_the_log(tmp_path: Path, panel: Panel) -
     settings, engine = small(), Engine(threads=1)
     folder = RunFolder.create(tmp_path / "r", settings, engine)
     folder.metrics.write_text('{"round": 1}\n{"round": 2}\n')
-    with pytest.raises(FuelsError, match=r"checkpoint\.safetensors: is missing, though metrics"):
+    with pytest.raises(FuelsError, match=r"checkpoint\.safetensors is missing, although metrics"):
         run(settings, engine, folder, panel=panel, resume=True, plots=False)
     assert len(folder.history()) == 2
     folder.metrics.write_text('{"round": 1}\n')

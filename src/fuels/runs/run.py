@@ -1,4 +1,4 @@
-"""One run from settings to results: train, judge, and leave everything in a run folder."""
+"""One run from settings to results: train, evaluate, and write the run folder."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from fuels.training.runtime import peak_memory_mb
 from fuels.version import __version__
 
 Tell = Callable[[str], AbstractContextManager[Any]]
-NAMED = 5  # clients that a note names
-SAVING = 0.1  # of the time of a run may go into its checkpoints
+NAMED = 5  # clients that a warning lists by name
+SAVING = 0.1  # largest share of the run time spent on checkpoints
 
 
 def run(
@@ -49,20 +49,22 @@ def run(
     plots: bool = True,
     tell: Tell = nullcontext,
 ) -> Outcome:
-    """Train and write the run folder; `resume` goes on from its checkpoint.
+    """Train and write the run folder; `resume` continues from its checkpoint.
 
-    `watch(loop)` gives a context manager whose value is a watcher: the progress display.
-    `tell(words)` gives one around each piece of work after the rounds that takes a while.
+    `watch(loop)` returns a context manager that yields a watcher: the progress display.
+    `tell(text)` returns one that wraps each longer piece of work after the last round.
     """
-    # The data are read and everything is checked before the folder is touched: a run that cannot
-    # begin leaves nothing behind.
+    # Data and settings are checked before anything is written: a run that cannot start leaves no
+    # files.
     with build(settings, engine, panel) as job:
         if settings.training.warm_start and not (resume and folder.checkpoint.exists()):
             warm_start(job, Path(settings.training.warm_start))
-        note_still(job.dataset)
+        warn_nearly_constant(job.dataset)
+        # A local run may skip checkpoints. A federation's server may not: its sites rely on them.
+        folder.journal.share = SAVING
         with folder.held():
             if resume:
-                go_on(job, folder)
+                resume_job(job, folder)
             else:
                 folder.begin(job.settings, engine)
             display: AbstractContextManager[Watcher | None] = (
@@ -74,8 +76,8 @@ def run(
             return conclude(job, folder, plots=plots, tell=tell)
 
 
-def note_still(dataset: Dataset) -> None:
-    """Name the clients that nearly any forecast fits in the test part."""
+def warn_nearly_constant(dataset: Dataset) -> None:
+    """Warn about clients whose values are nearly constant in the test part."""
     if still := dataset.still("test"):
         named = ", ".join(still[:NAMED]) + (" and others" if len(still) > NAMED else "")
         verb, their = ("takes", "its") if len(still) == 1 else ("take", "their")
@@ -87,27 +89,23 @@ def note_still(dataset: Dataset) -> None:
 
 
 class _Saver:
-    """Adds to each checkpoint which data and settings it belongs to.
-
-    Rounds may be left out, unlike by the server of a federation: nobody else goes by them.
-    """
+    """Adds the data's fingerprint and the settings to each checkpoint."""
 
     def __init__(self, folder: RunFolder, job: Job) -> None:
         self.folder, self.origin = folder, origin(job)
-        folder.journal.share = SAVING
 
     def save(self, done: Any, arrays: Any, facts: Any) -> None:
         self.folder.save(done, arrays, {**facts, **self.origin})
 
 
 def origin(job: Job) -> dict[str, Any]:
-    """What a checkpoint must agree with to be continued."""
+    """The facts that must be unchanged when a run resumes."""
     return {"data": fingerprint(job.dataset), "settings": to_dict(job.settings)}
 
 
-def go_on(job: Job, folder: RunFolder) -> None:
-    """Bring a job to where its folder left off."""
-    folder.refuse_finished()  # again: another process may just have ended it
+def resume_job(job: Job, folder: RunFolder) -> None:
+    """Restore a job from its folder's checkpoint."""
+    folder.refuse_finished()  # checked again: another process may just have finished the run
     restored = folder.restore()
     if restored is None:
         return
@@ -116,7 +114,7 @@ def go_on(job: Job, folder: RunFolder) -> None:
         if restored[1].get(what) != json.loads(json.dumps(now[what])):
             raise FuelsError(
                 f"{folder.path}: the {what} have changed since this run was interrupted, so it"
-                " cannot be continued; delete the folder or give another"
+                " cannot be continued; delete the folder or choose another"
             )
     job.loop.load(*restored)
 
@@ -127,7 +125,7 @@ def warm_start(job: Job, source: Path) -> None:
     models = load_models(path)
     sizes = job.method.facts.network.sizes
     if {name: part.shape[1] for name, part in models.parts.items()} != sizes:
-        raise FuelsError(f"{path}: its models are of another size than this run's")
+        raise FuelsError(f"{path}: its models differ in size from this run's")
     row = {client: i for i, client in enumerate(models.ids)}
     site = job.site
     for name in MODEL:
@@ -145,7 +143,7 @@ def warm_start(job: Job, source: Path) -> None:
 def conclude(
     job: Job, folder: RunFolder, *, plots: bool = True, tell: Tell = nullcontext
 ) -> Outcome:
-    """Judge the kept models, compare with the references, write the results."""
+    """Evaluate the kept models, compare them with the references, write the results."""
     models = write_models(job, folder, job.loop.final_download())
     save_state(folder.server, job.loop.server.state(), {"clients": list(job.loop.clients)})
     rounds, (first, last) = job.loop.round, job.dataset.split.part("test")

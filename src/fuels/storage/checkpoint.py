@@ -1,8 +1,8 @@
-"""Durable state: one file, replaced as a whole, so that a kill at any moment leaves a good one.
+"""Checkpoint files, replaced atomically: a kill at any moment leaves a valid file.
 
-Arrays are kept in safetensors (no pickle), small facts as JSON in its header. Beside them stands a
-checksum of both: a damaged file is refused, not gone on with. It is CRC-32, which for 120 MB
-takes 0.06 s; SHA-256 takes 0.15 s and BLAKE2b 0.25 s.
+Arrays are stored in the safetensors format (no pickle), small facts as JSON in its header, together
+with a checksum of both; a damaged file is refused. The checksum is CRC-32, which takes 0.06 s for
+120 MB; SHA-256 takes 0.15 s and BLAKE2b 0.25 s.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fuels.errors import FuelsError
 
 
 def save_state(path: Path, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
-    """Write arrays and facts; `path` holds either the old content or the new, never a part."""
+    """Write arrays and facts; `path` holds the old content or the new, never a part of it."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         with temporary.open("wb") as file:
@@ -35,8 +35,8 @@ def save_state(path: Path, arrays: Mapping[str, NDArray[Any]], facts: Mapping[st
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise FuelsError(
-            f"{path}: cannot be written ({_cause(error)}); what was saved before is still there,"
-            " free some space and continue with --resume"
+            f"{path}: cannot be written ({_cause(error)}); the last checkpoint is intact, so free"
+            " some space and continue with --resume"
         ) from None
 
 
@@ -52,9 +52,9 @@ _TYPES = {
 def write_arrays(
     file: BinaryIO, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
 ) -> None:
-    """The safetensors format: length of the header, header, then every array's bytes.
+    """Write the safetensors format: the header's length, the header, then every array.
 
-    The package's own writer first copies all arrays, which thousands of clients have no room for.
+    The writer of the package safetensors copies all arrays first, too much for many clients.
     """
     # Wide types first: every array then starts at a multiple of its own width.
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
@@ -94,9 +94,9 @@ def load_state(
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Arrays and facts as `save_state` wrote them.
 
-    Mapped arrays are views of the file, for whoever copies them elsewhere at once: what was read of
-    them the system may drop again, so that a state of many clients is not held twice. Writing to
-    them does not change the file.
+    Mapped arrays are views of the file, for callers that copy them at once: the system can drop
+    pages that were read, so that a large state is not held in memory twice. Writing to them does
+    not change the file.
     """
     try:
         with safe_open(path, framework="np") as file:  # checks the header, also for mapping
@@ -104,21 +104,21 @@ def load_state(
             arrays = map_arrays(path) if mapped else {n: file.get_tensor(n) for n in names}
             about = file.metadata() or {}
             facts = json.loads(about["facts"])
-    except FileNotFoundError:  # the package says so of a file that may not be read, too
+    except FileNotFoundError:  # safetensors also raises it for an unreadable file
         why = "cannot be read" if path.exists() else "no such file"
         raise FuelsError(f"{path}: {why}") from None
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise FuelsError(f"{path}: not a readable checkpoint ({_cause(error)})") from None
     # Files of earlier versions have no checksum.
     if about.get(CHECKSUM, found := checksum(arrays, about["facts"])) != found:
-        raise FuelsError(f"{path}: damaged, its content does not fit its checksum")
+        raise FuelsError(f"{path}: damaged, its content does not match its checksum")
     return arrays, facts
 
 
 def map_arrays(path: Path, *, shared: bool = False) -> dict[str, NDArray[Any]]:
-    """The arrays of a sound safetensors file where they lie in it.
+    """The arrays of a valid safetensors file as views of it.
 
-    What is written to them goes to the file where it is shared, and else into memory of their own.
+    With `shared`, writing to them changes the file; otherwise only memory.
     """
     access = mmap.ACCESS_WRITE if shared else mmap.ACCESS_COPY
     with path.open("r+b" if shared else "rb") as file:
@@ -137,12 +137,12 @@ def map_arrays(path: Path, *, shared: bool = False) -> dict[str, NDArray[Any]]:
 
 
 def stamp(path: Path) -> str:
-    """The checksum that a state was saved with, without reading the rest."""
+    """The checksum stored in a file, without reading its arrays."""
     return str(_about(path).get(CHECKSUM, ""))
 
 
 def facts_of(path: Path) -> dict[str, Any]:
-    """The facts of a state, without reading its arrays or checking its sum."""
+    """The facts in a file, without reading its arrays or verifying its checksum."""
     try:
         facts: dict[str, Any] = json.loads(_about(path)["facts"])
     except (KeyError, ValueError) as error:

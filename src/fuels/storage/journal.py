@@ -1,13 +1,13 @@
-"""The state of a run on disk, round after round: the whole of it, or only what a round changed.
+"""The state of a run on disk: a full checkpoint, then only what each round changed.
 
-Where few of many clients train in a round, nearly all of the state is what it was. Then the rows
-that changed go into a small file beside the whole one, and the next round's into another, until
-together they are as large as the whole, which is then written anew. A small file names the whole
-one it belongs to by its checksum: one that a kill left behind is no part of a later state.
+If only some clients train in a round, most of the state does not change. The changed rows then go
+into a small numbered file next to the full checkpoint. Once these files are together as large as
+the full state, it is written again. A small file names the full checkpoint that it belongs to by
+its checksum, so a file left over after a kill is never applied to a later state.
 
-Where a disk is slow, or rounds are short, saving each of them would take longer than training does
-(160 MB of a hundred clients: 0.2 s to memory, 3 s to a busy disk, beside rounds of 5 s). A journal
-with a share below 1 then leaves rounds out, so that saving takes about that share of the time.
+On a slow disk, or with short rounds, saving every round would take longer than training (160 MB for
+a hundred clients: 0.2 s to memory, 3 s to a busy disk, with rounds of 5 s). A journal with a share
+below 1 skips rounds, so that saving takes about that share of the time.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from fuels.storage.checkpoint import facts_of, load_state, map_arrays, save_stat
 
 Arrays = dict[str, NDArray[Any]]
 Rows = Mapping[str, NDArray[np.int64]]  # of some arrays: the rows that changed
-FIRST = "first"  # prefix of the arrays of which a small file holds some rows only
-LARGEST = 0.25  # of the whole: with more changed, the whole is written; the rows are held twice
-QUICK = 0.1  # seconds: what takes no longer is saved in every round
-LONGEST = 60.0  # seconds: that long ago the last save may be, however long it took
+FIRST = "first"  # prefix of arrays of which a small file holds only some rows
+LARGEST = 0.25  # of the full state: if more changed, write all of it; copied rows need memory
+QUICK = 0.1  # seconds: a save that is this fast happens every round
+LONGEST = 60.0  # seconds: longest time between two saves
 
 
 class Journal:
-    """A state in `path`, and what changed since in numbered files beside it."""
+    """A full state in `path`, and later changes in numbered files next to it."""
 
     def __init__(self, path: Path, share: float = 1.0) -> None:
         self.path = path
-        self.share = share  # of the time that saving may take; 1: every round is saved
-        self.took = self.ended = 0.0  # how long the last save took, and when it was over
-        self.missed: Rows | None = None  # what changed in rounds that were left out
-        self.round = -1  # the newest that was given to save, here and in this process
-        self.whole = self.since = 0  # bytes of the whole state, and of what changed since
-        self.steps = 0  # small files that belong to it
+        self.share = share  # of the time that saving may take; 1: save every round
+        self.took = self.ended = 0.0  # duration of the last save, and when it ended
+        self.missed: Rows | None = None  # rows changed in skipped rounds
+        self.round = -1  # the latest round passed to `save` in this process
+        self.whole = self.since = 0  # bytes of the full state, and of the changes since
+        self.steps = 0  # small files that belong to the full state
         self.stamp = ""
 
     def save(
@@ -54,9 +54,9 @@ class Journal:
         *,
         last: bool = False,
     ) -> None:
-        """Make the state of a round durable, if it is due; `changed` is since the round before.
+        """Save the state of a round if a save is due; `changed` is relative to the round before.
 
-        The last round always is: what comes after it may take long.
+        The last round is always saved: the work after it may take long.
         """
         begun = time.monotonic()
         follows = number == self.round + 1 and bool(self.stamp)
@@ -98,17 +98,17 @@ class Journal:
         self.steps += 1
 
     def load(self) -> tuple[Arrays, dict[str, Any]]:
-        """The state that was saved last, as views of a file: copy what is kept."""
+        """The latest saved state, as views of a file: copy what you keep."""
         arrays, facts = load_state(self.path, mapped=True)
         whole, step = stamp(self.path), 1
         while (path := self._step(step)).exists():
             try:
-                if facts_of(path).get("after") != whole:  # left over from an earlier whole
+                if facts_of(path).get("after") != whole:  # belongs to an earlier full state
                     break
                 given, about = load_state(path)
             except FuelsError as error:
                 raise FuelsError(
-                    f"{error}; delete it to go on from the round before, {facts.get('round')}"
+                    f"{error}; delete it to continue from the round before, {facts.get('round')}"
                 ) from None
             if step == 1:
                 arrays = self._copied()
@@ -122,7 +122,7 @@ class Journal:
         return arrays, facts
 
     def _copied(self) -> Arrays:
-        """The whole in a file that has no name any more: what is written to it needs no memory."""
+        """The full state in an unlinked copy of the file: writing to it needs no memory."""
         copy = self.path.with_name(f"{self.path.name}.tmp")
         try:
             shutil.copyfile(self.path, copy)
@@ -130,7 +130,7 @@ class Journal:
         except OSError as error:
             raise FuelsError(f"{copy}: cannot be written ({error.strerror})") from None
         finally:
-            copy.unlink(missing_ok=True)  # its content stays until nobody looks at it
+            copy.unlink(missing_ok=True)  # the content remains while it is mapped
 
     def delete(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -145,5 +145,5 @@ class Journal:
 
 
 def _united(one: Rows, other: Rows) -> Rows:
-    """The rows that changed in two rounds; of an array that is not in both, all may have."""
+    """The rows changed in either round; arrays missing from one may have changed as a whole."""
     return {name: np.union1d(one[name], other[name]) for name in one.keys() & other.keys()}

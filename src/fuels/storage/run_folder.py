@@ -1,13 +1,13 @@
-"""The run folder: everything a run leaves behind, and what it needs to go on.
+"""The run folder: the results of a run, and what it needs to resume.
 
 config.toml       reproduces the run
-metrics.jsonl     one line a round, nothing in it depends on the clock
-timings.jsonl     seconds of each round by stage
-checkpoint.safetensors   while the run is unfinished; checkpoint-N: what changed since (journal.py)
-models.safetensors, server.safetensors, forecasts.parquet, plots/, summary.json   when it is done
-mixture.safetensors      the experts and their weights, where the run has them
-weights.parquet          who was trusted when: client, time, a column for each expert
-learned.safetensors      what they learned from the data of later forecasts (saved_run.py)
+metrics.jsonl     one line per round, without timings
+timings.jsonl     seconds per round and stage
+checkpoint.safetensors   until the run is finished; checkpoint-N: later changes (journal.py)
+models.safetensors, server.safetensors, forecasts.parquet, plots/, summary.json   at the end
+mixture.safetensors      the experts and their weights, if the run has a mixture
+weights.parquet          the weights over time: client, time, one column per expert
+learned.safetensors      what the mixture learned from later forecasts' data (saved_run.py)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fuels.storage.journal import Journal
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """A temporary path that takes the place of `path` when the block ends without an error."""
+    """A temporary path that replaces `path` if the block ends without an error."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         yield temporary
@@ -43,7 +43,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 class FinishedRound(Protocol):
-    """What the folder records of a round; the round loop provides it."""
+    """What the folder records of a round; the round loop implements it."""
 
     @property
     def number(self) -> int: ...
@@ -75,7 +75,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, settings: Settings, engine: Engine) -> RunFolder:
-        """A new run; a folder that holds anything is refused."""
+        """A new run; a folder that is not empty is refused."""
         folder = cls(path)
         folder.begin(settings, engine)
         return folder
@@ -83,7 +83,7 @@ class RunFolder:
     def refuse_used(self) -> None:
         path = self.path
         try:
-            # What a killed start may leave behind is nobody's work.
+            # Files that a killed start may leave behind do not count.
             ours = {".lock", "config.toml.tmp"}
             used = path.exists() and (
                 not path.is_dir() or any(item.name not in ours for item in path.iterdir())
@@ -102,7 +102,7 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes out of the folder; a killed process lets go of it by itself."""
+        """Lock the folder against other processes; the lock ends with this process."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = (self.path / ".lock").open("w")
@@ -116,7 +116,7 @@ class RunFolder:
             yield
 
     def begin(self, settings: Settings, engine: Engine) -> None:
-        """Write down what the run is to do; a folder that holds anything else is refused."""
+        """Write the run's config; a folder that is not empty is refused."""
         self.refuse_used()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[RunFolder, Settings, Engine]:
-        """An interrupted run and what it was to do."""
+        """An interrupted run, its settings and its engine."""
         folder = cls(path)
         if not folder.config.is_file():
             raise FuelsError(f"{path}: no run to continue here, config.toml is missing")
@@ -139,7 +139,7 @@ class RunFolder:
         return folder, settings, engine
 
     def read_summary(self) -> dict[str, Any]:
-        """What a finished run left as its summary."""
+        """The summary of a finished run."""
         try:
             found: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
             int(found["rounds"])
@@ -158,13 +158,13 @@ class RunFolder:
     # -- during a run --------------------------------------------------------------------------
 
     def restore(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
-        """The last checkpoint, if a round was finished; logs are cut back to it."""
+        """The last checkpoint, if there is one; the logs are truncated to its round."""
         restored = self.journal.load() if self.checkpoint.exists() else None
         rounds = int(restored[1].get("round", 0)) if restored else 0
         if restored is None and len(read_lines(self.metrics)) > 1:  # a kill leaves one line at most
             raise FuelsError(
-                f"{self.checkpoint}: is missing, though {self.metrics.name} has rounds that were"
-                " trained; bring it back, or begin anew in another folder"
+                f"{self.checkpoint} is missing, although {self.metrics.name} lists trained rounds;"
+                " restore the file, or start again in another folder"
             )
         for log in (self.metrics, self.timings):
             lines = [line for line in read_lines(log) if line["round"] <= rounds]
@@ -180,9 +180,9 @@ class RunFolder:
     def save(
         self, done: FinishedRound, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
     ) -> None:
-        """Log a round, then make its state durable, if that is due (journal.py).
+        """Log a round, then save its state if a save is due (journal.py).
 
-        In this order a kill in between leaves a line too many, which `restore` cuts off; the other
+        In this order a kill in between leaves an extra line, which `restore` removes; the other
         way round a line would be lost.
         """
         self._append(self.metrics, done.line())
@@ -190,12 +190,12 @@ class RunFolder:
         self.journal.save(done.number, dict(arrays), facts, changed, last=done.last)
 
     def on_round(self, done: FinishedRound) -> None:
-        """Log how long a finished round took."""
+        """Log the timings of a finished round."""
         self._note(done.number, done.stages)
 
     @contextmanager
     def timed(self, stage: str, rounds: int) -> Iterator[None]:
-        """Log how long some work after the last round takes."""
+        """Log the duration of a stage after the last round."""
         begun = time.perf_counter()
         yield
         self._note(rounds, {stage: time.perf_counter() - begun})
@@ -228,14 +228,14 @@ class RunFolder:
         return total
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The last act of a run: with the summary written it counts as finished."""
+        """Write the summary, which marks the run as finished, and delete its checkpoint."""
         with writing(self.summary) as temporary:
             temporary.write_text(json.dumps(summary, indent=2) + "\n")
         self.journal.delete()
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a log; one cut off by a kill is dropped."""
+    """The complete lines of a log; a line truncated by a kill is dropped."""
     if not path.exists():
         return []
     lines = []
