@@ -121,7 +121,7 @@ def counts_ratio(played: Played, reference: float, said: Floats) -> float:
 
 
 def mixture_table(played: list[Played], horizon: int, chosen: mixture.Constants) -> None:
-    """One step ahead also made-up counts, of which other draws are shown in docs/evidence/choices.md."""
+    """One step ahead also artificial counts; docs/evidence/choices.md shows other draws of them."""
     variants: dict[str, tuple[mixture.Constants, bool, str]] = {"chosen": (chosen, True, "")}
     variants["chosen, no warm-up"] = (chosen, False, "")
     counts: dict[str, list[tuple[Played, float]]] = {}

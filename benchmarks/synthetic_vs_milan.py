@@ -3,9 +3,9 @@
     python benchmarks/synthetic_vs_milan.py --milan milan_net_441cells_hourly.npz
         --raw milan_cdr_raw_2013-11-01_25cells.tsv
 
-prints docs/explanation/synthetic-data.md's tables in Markdown and writes its pictures to docs/explanation/img. The Milan
-file holds hourly Internet activity, `values` [time, cell], from 1 November 2013 00:00 local; the
-raw file (optional) holds the records of that day: the only real SMS and calls to compare with.
+prints the tables of docs/explanation/synthetic-data.md in Markdown and writes its pictures to
+docs/explanation/img. The Milan file holds hourly Internet activity, `values` [time, cell],
+from 1 November 2013 00:00 local; the raw file (optional) holds the records of that day: the only real SMS and calls to compare with.
 """
 
 from __future__ import annotations
