@@ -4,16 +4,17 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check install -c constraints.txt
 
-.PHONY: run test check test-federation test-operations bench format clean help
+.PHONY: run test check test-federation test-operations bench docs format clean help
 
 help:
 	@echo "make run              set up what the main job needs, then train on embedded data"
 	@echo "make test             set up everything, then run all tests but the next two"
-	@echo "make check            ruff, mypy (strict) and the import rules"
+	@echo "make check            ruff, mypy (strict), the import rules, and spelling and links in the docs"
 	@echo "make test-federation  failures of real server and site processes, 20 minutes at most"
 	@echo "make test-operations  what operators do with real processes: keys, restore, demo"
 	@echo "make bench            measure the speed against eager PyTorch, Flower and pfl, 3 minutes"
-	@echo "make format           let ruff format the code"
+	@echo "make docs             build the documentation as a searchable site in build/site"
+	@echo "make format           format the code and regenerate the reference pages"
 
 run: $(VENV)/.ready-run
 	$(BIN)/fuels run
@@ -37,10 +38,18 @@ check: $(VENV)/.ready-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs
+	$(BIN)/python -m pytest -q tests/test_docs.py -k "links or current or navigation"
 
 format: $(VENV)/.ready-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python docs/generate.py
+
+docs: $(VENV)/.ready-test
+	$(BIN)/python docs/generate.py
+	$(BIN)/python -m mkdocs build --strict --quiet
+	@echo "The site is in build/site/index.html"
 
 # Python 3.11 to 3.13 is needed; the check says so before pip can fail in a longer way.
 $(BIN)/python:

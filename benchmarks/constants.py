@@ -10,7 +10,7 @@ largest miss of a coverage in points. One step ahead, made-up counts stand besid
 mixture's error over that of the best reference, for other draws than mixture.py --counts shows.
 --grid prints the settings among which those for several steps ahead were chosen, with the mean
 ratios of each horizon, the least mean of all first. All windows are before the test days;
-docs/choices.md.
+docs/evidence/choices.md.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def counts_ratio(played: Played, reference: float, said: Floats) -> float:
 
 
 def mixture_table(played: list[Played], horizon: int, chosen: mixture.Constants) -> None:
-    """One step ahead also made-up counts, of which other draws are shown in docs/choices.md."""
+    """One step ahead also artificial counts; docs/evidence/choices.md shows other draws of them."""
     variants: dict[str, tuple[mixture.Constants, bool, str]] = {"chosen": (chosen, True, "")}
     variants["chosen, no warm-up"] = (chosen, False, "")
     counts: dict[str, list[tuple[Played, float]]] = {}

@@ -5,7 +5,7 @@
 DIR holds milan_net_441cells_hourly.npz. Every variant is FUELS trained on days 1-29 and judged on
 days 30-40 (30 November to 10 December), as they are and with made holidays: the last 5 days
 replaced by Sundays with 80 % of the traffic, on which the calendar is wrong. No test day is looked
-at. docs/forecasts.md shows the table.
+at. docs/evidence/forecasts.md shows the table.
 """
 
 from __future__ import annotations

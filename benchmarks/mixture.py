@@ -1,4 +1,4 @@
-"""Every expert, ways to mix them, and the chosen mixture with its intervals: docs/forecasts.md.
+"""Every expert, ways to mix them, and the chosen mixture: docs/evidence/forecasts.md.
 
     python benchmarks/mixture.py --data-folder DIR [--guest NAME=RUN] [--choice]
     python benchmarks/mixture.py --data-folder DIR --horizons 1,3,6,12,24 [--choice]

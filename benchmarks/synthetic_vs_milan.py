@@ -3,9 +3,10 @@
     python benchmarks/synthetic_vs_milan.py --milan milan_net_441cells_hourly.npz
         --raw milan_cdr_raw_2013-11-01_25cells.tsv
 
-prints docs/synthetic-data.md's tables in Markdown and writes its pictures to docs/img. The Milan
-file holds hourly Internet activity, `values` [time, cell], from 1 November 2013 00:00 local; the
-raw file (optional) holds the records of that day: the only real SMS and calls to compare with.
+prints the tables of docs/explanation/synthetic-data.md in Markdown and writes its pictures to
+docs/explanation/img. The Milan file holds hourly Internet activity, `values` [time, cell],
+from 1 November 2013 00:00 local; the raw file (optional) holds the records of that day, the only
+real SMS and calls to compare with.
 """
 
 from __future__ import annotations
@@ -276,7 +277,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--milan", type=Path, required=True, help="the npz of Milan's Net activity")
     parser.add_argument("--raw", type=Path, help="the raw records of 1 November 2013")
     parser.add_argument(
-        "--out", type=Path, default=Path("docs/img"), help="folder for the pictures"
+        "--out", type=Path, default=Path("docs/explanation/img"), help="folder for the pictures"
     )
     options = parser.parse_args(arguments)
     for path in (options.milan, options.raw):

@@ -127,7 +127,7 @@ ENGINES = ("local", "ray")
 # list of numbers exists. A scale changes clients and rounds, nothing else.
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    # Chosen on days before any test day: docs/forecasts.md shows how.
+    # Chosen on days before any test day: docs/explanation/forecasts.md shows how.
     "best": {
         "windows": {
             "lags": "1-6/1p-1,1p,1p+1,2p",

@@ -350,5 +350,5 @@ def test_the_page_on_adding_a_method_names_pieces_that_there_are() -> None:
 
 
 def page_text() -> str:
-    page = Path(__file__).parents[2] / "docs" / "add-a-method.md"
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-method.md"
     return page.read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
 Plain tables and nothing random. Day shapes are relative rates by hour for a working day, a Saturday
 and a Sunday (holidays count as Sundays); their overall size does not matter, it is divided out.
-They were drawn by hand after looking at the real Milan data (see docs/synthetic-data.md).
+They were drawn by hand after the real Milan data (see docs/explanation/synthetic-data.md).
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 
 A target h steps ahead is combined with weights that know errors up to h steps before it and no
 later: `delay` is h, and there is one mixture per horizon. What is learned stays in `state`, is
-saved with `arrays` and comes back with `load`. docs/choices.md says why these constants, and on
-which days they were chosen.
+saved with `arrays` and comes back with `load`. docs/evidence/choices.md says why
+these constants, and on which days they were chosen.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Generalisation (Theorem 4.2, Eq. 16): the loss of a federation exceeds that of i
 most `Generalisation.total`, with probability 1 - kappa.
 
 The functions say what the formulas say, and refuse constants for which they say nothing.
-docs/theory.md tells how far the theorems hold.
+docs/explanation/theory.md tells how far the theorems hold.
 """
 
 from __future__ import annotations

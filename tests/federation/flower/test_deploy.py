@@ -84,7 +84,7 @@ def test_units_are_complete_and_systemd_takes_them(tmp_path: Path, name: str) ->
     folder = shlex.split(section["ExecStart"])[3]
     assert (section["User"], section["Group"]) == ("fuels", "fuels")
     assert section["WorkingDirectory"] == section["ReadWritePaths"] == folder
-    guide = (DEPLOY.parent / "docs" / "deployment.md").read_text()
+    guide = (DEPLOY.parent / "docs" / "how-to" / "operate-a-federation.md").read_text()
     for needed in (f"deploy/{name}", folder, "/opt/fuels/bin/pip", "useradd", "systemctl enable"):
         assert needed in guide, needed
     text = (DEPLOY / name).read_text().replace("/opt/fuels/bin/fuels", sys.executable)
