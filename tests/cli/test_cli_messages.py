@@ -206,7 +206,7 @@ def test_help_says_what_a_path_is_and_how_long_a_first_run_takes(fuels: Fuels) -
         assert code == 0 and "A CSV, Parquet" in arguments
     for words in (["--help"], ["run", "--help"]):
         text = " ".join(fuels(*words)[1].split())
-        assert "synthetic federation in a minute or two." in text
+        assert "synthetic data in a minute or two." in text
 
 
 def test_text_for_programs_is_not_wrapped(fuels: Fuels, csv: str) -> None:

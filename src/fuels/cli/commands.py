@@ -19,9 +19,9 @@ from fuels.version import __version__
 app = typer.Typer(
     name="fuels",
     help=(
-        "Learn accurate personal forecasters for many traffic series together, without any owner"
-        " showing its data.\n\nStart with [bold]fuels run[/bold]: it trains on an embedded,"
-        " synthetic federation in a minute or two."
+        "Learn accurate personal forecasters for many traffic series together, while every"
+        " owner keeps its data private.\n\nStart with [bold]fuels run[/bold]: it trains on built-in"
+        " synthetic data in a minute or two."
     ),
     no_args_is_help=True,
     rich_markup_mode="rich",
