@@ -49,7 +49,8 @@ class Model(nn.Module):
         return torch.cat([close[0], periodic[0]], dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.encode(x))[:, 0]
+        forecast: Tensor = self.head(self.encode(x))[:, 0]
+        return forecast
 
     @property
     def body(self) -> list[nn.Parameter]:
@@ -124,7 +125,8 @@ class Client:
     def predict(self, model: Model, first: int, last: int) -> np.ndarray:
         x = torch.tensor([self.window(k) for k in range(first, last)], dtype=torch.float64)
         with torch.no_grad():
-            return model(x).numpy()
+            forecast: np.ndarray = model(x).numpy()
+        return forecast
 
 
 def prediction_loss(model: Model, batch: Batch) -> Tensor:
@@ -152,7 +154,7 @@ def train(
             loss = prediction_loss(model, batch)
             if penalty is not None:
                 loss = loss + penalty()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
 
 
@@ -200,7 +202,11 @@ def fedavg(fed: Federation, mu: float = 0.0) -> list[Model]:
 
             def proximal(model: Model = model) -> Tensor:
                 pairs = zip(model.parameters(), shared.parameters(), strict=True)
-                return mu / 2 * sum(((w - g.detach()) ** 2).sum() for w, g in pairs)
+                return (
+                    mu
+                    / 2
+                    * sum((((w - g.detach()) ** 2).sum() for w, g in pairs), torch.tensor(0.0))
+                )
 
             train(model, fed.clients[n], adam(list(model.parameters())), fed.epochs, proximal)
             locals_.append(model)
@@ -232,8 +238,8 @@ def gradient_at(model: Model, w: Tensor, batch: Batch) -> Tensor:
     probe = copy.deepcopy(model)
     vector_to_parameters(w, probe.parameters())
     probe.zero_grad()
-    prediction_loss(probe, batch).backward()
-    return torch.cat([p.grad.flatten() for p in probe.parameters()])
+    loss = prediction_loss(probe, batch)
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(probe.parameters()))])
 
 
 def weights_of(model: Model) -> Tensor:

@@ -31,7 +31,8 @@ def augmented_set(client: oracle.Client, week: int) -> np.ndarray:
                     seen.append(client.z[k])
             means.append(np.mean(seen) if seen else 0.0)
     values = np.array(means)
-    return ((values - values.mean()) / values.std()).astype(np.float32).astype(np.float64)
+    scaled: np.ndarray = (values - values.mean()) / values.std()
+    return scaled.astype(np.float32).astype(np.float64)
 
 
 def far_apart(points: np.ndarray, count: int) -> np.ndarray:
@@ -40,7 +41,7 @@ def far_apart(points: np.ndarray, count: int) -> np.ndarray:
     while len(chosen) < count:
 
         def nearest(i: int) -> float:
-            return min(np.linalg.norm(points[i] - points[j]) for j in chosen)
+            return min(float(np.linalg.norm(points[i] - points[j])) for j in chosen)
 
         chosen.append(max(range(len(points)), key=nearest))
     return points[chosen]
@@ -87,7 +88,8 @@ def fedda(
     for _ in range(warm_epochs):
         for first in range(0, len(y), 64):
             optimiser.zero_grad()
-            F.mse_loss(shared(x[first : first + 64]), y[first : first + 64]).backward()
+            loss = F.mse_loss(shared(x[first : first + 64]), y[first : first + 64])
+            loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
         schedule.step()
 

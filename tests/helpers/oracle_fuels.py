@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ def intra_loss(r: Tensor, r_augmented: Tensor, W: Tensor | None, tau: float) -> 
     """Eq. 3-6 as printed."""
     sm = torch.exp(F.cosine_similarity(r[:, None], r_augmented[None], dim=2) / tau)
     Z = sm * (1 - torch.eye(len(r), dtype=sm.dtype)) if W is None else torch.relu(sm * W)
-    loss = 0.0
+    loss = torch.zeros((), dtype=sm.dtype)
     for b in range(len(r)):
         true_negatives = [i for i in range(len(r)) if Z[b, i] > 0]
         negatives = Z[b, true_negatives].sum()  # 0 with gradient 0 where there are none
@@ -67,7 +68,7 @@ def fuels(
     models = [fed.model() for _ in fed.clients]
     filters = [nn.Parameter(w.double().clone()) for w in W]
     optimisers = [oracle.adam([*m.parameters(), w]) for m, w in zip(models, filters, strict=True)]
-    prototypes: list[Tensor | None] = [None] * len(models)
+    prototypes: dict[int, Tensor] = {}
     for number, chosen in enumerate(fed.chosen, start=1):
         given = global_prototypes(prototypes, options.beta) if options.inter else {}
         fresh = {
@@ -77,17 +78,14 @@ def fuels(
                 optimisers[n],
                 fed.clients[n],
                 given.get(n),
-                lambda epoch, n=n, number=number: generator(
-                    seed, AUGMENTATION, fed.clients[n].id, number, epoch
-                ),
+                partial(generator, seed, AUGMENTATION, fed.clients[n].id, number),
                 fed.epochs,
                 options,
             )
             for n in chosen
         }
-        for n, prototype in fresh.items():
-            prototypes[n] = prototype
-    return models, [w.detach() for w in filters], prototypes
+        prototypes |= fresh
+    return models, [w.detach() for w in filters], [prototypes[n] for n in range(len(models))]
 
 
 def fuels_client(
@@ -124,7 +122,7 @@ def fuels_client(
                 loss = loss + options.rho * inter_loss(
                     r, given[0][rows], given[1][rows], options.tau
                 )
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             if epoch == epochs - 1 and batch.complete:
                 collected.append(r.detach())
@@ -134,10 +132,10 @@ def fuels_client(
 
 
 def global_prototypes(
-    prototypes: list[Tensor | None], percentile: float
+    prototypes: dict[int, Tensor], percentile: float
 ) -> dict[int, tuple[Tensor, Tensor]]:
     """Eq. 9-10: the means of those alike and of those unlike, for whoever has both."""
-    known = [n for n, prototype in enumerate(prototypes) if prototype is not None]
+    known = sorted(prototypes)
     table = {(n, m): jsd(prototypes[n], prototypes[m]) for n in known for m in known}
     pairs = [table[n, m] for n in known for m in known if n < m]
     if not pairs:

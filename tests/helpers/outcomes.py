@@ -28,7 +28,7 @@ def dataset(
     """Series that count 0, 1, 2, ... in each client, shifted by the client; mean 10, std 2."""
     train, val, test = (period * count for count in periods)
     length = train + val + test
-    series = np.arange(length, dtype=np.float32) % period + np.arange(clients)[:, None]
+    series = np.arange(length, dtype=np.float64) % period + np.arange(clients)[:, None]
     return Dataset(
         panel=Panel(
             values=series.T * 2.0 + 10.0,
@@ -59,7 +59,7 @@ def outcome(data: Dataset, errors: dict[str, list[float]], **changes: Any) -> Ou
     actual = data.series[:, first:last]
     forecasts = {name: actual + np.array(by)[:, None] for name, by in errors.items()}
     validated = data.split.val > data.split.train
-    history = [
+    history: list[dict[str, Any]] = [
         {
             "round": k,
             "clients": len(data.ids),

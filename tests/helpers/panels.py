@@ -33,4 +33,5 @@ def distributions(count: int, rows: int, width: int, seed: int, spread: float) -
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(1, rows, width)) + spread * rng.normal(size=(count, rows, width))
     weights = np.exp(logits)
-    return (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
+    shares: np.ndarray = (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
+    return shares

@@ -105,7 +105,7 @@ def wide() -> tuple[Job, oracle.Federation]:
 
 def test_forward_losses_and_gradients_at_hidden_128(wide: tuple[Job, oracle.Federation]) -> None:
     job, fed = wide
-    group = job.site._group(np.arange(3), 1)
+    group = job.site.group(np.arange(3), 1)
     batch = next(iter(group.batches(1, augment=True)))
     assert batch.views.shape[1] == 2 * PERIOD  # x and x' below it
     rng = np.random.default_rng(5)

@@ -31,7 +31,7 @@ def setting(
 ) -> tuple[Group, Batch]:
     """Some of three clients before their first round, and a batch."""
     job = job_of("fuels", small_panel(), windows=windows or {})
-    group = job.site._group(np.array(clients), 1)
+    group = job.site.group(np.array(clients), 1)
     if optimiser is not None:
         group.optimiser = optimiser
         group.slots = {name: optimiser.fresh(part) for name, part in group.parts.items()}

@@ -93,7 +93,7 @@ class Site:
         self.changed = np.zeros(len(self.ids), dtype=np.bool_)
 
         def work(index: NDArray[np.int64]) -> tuple[Upload, Report]:
-            group = self._group(index, round_number)
+            group = self.group(index, round_number)
             arrays = self.method.local(group, download)
             self._store(group, index)
             counted = self.method.counts(round_number)
@@ -113,7 +113,7 @@ class Site:
         """Validation error of every client's model after aggregation."""
 
         def work(index: NDArray[np.int64]) -> Report:
-            group = self._group(index, round_number)
+            group = self.group(index, round_number)
             return self._evaluate(group, index, download, {}, round_number)
 
         return join(self._in_groups(work, np.arange(len(self.ids))))
@@ -134,7 +134,7 @@ class Site:
         last = {name: torch.empty(len(self.ids), sizes[name], device=self.device) for name in MODEL}
 
         def work(index: NDArray[np.int64]) -> None:
-            parts = self.method.model(self._group(index, 0), download)
+            parts = self.method.model(self.group(index, 0), download)
             rows = torch.from_numpy(index).to(self.device)
             for name, part in last.items():
                 part[rows] = parts[name].detach()
@@ -219,7 +219,7 @@ class Site:
             self.pool = ThreadPoolExecutor(self.threads, initializer=prepare_thread)
         return list(self.pool.map(work, groups))
 
-    def _group(self, index: NDArray[np.int64], round_number: int) -> Group:
+    def group(self, index: NDArray[np.int64], round_number: int) -> Group:
         facts = self.method.facts
         rows = torch.from_numpy(index).to(self.device)
         return Group(
