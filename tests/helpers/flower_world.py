@@ -22,6 +22,7 @@ from fuels.federation.flower.letters import read_upload
 from fuels.federation.flower.parties import Rules, ServerFolder, SiteFolder
 from fuels.federation.flower.post import Answer, Time
 from fuels.federation.flower.serving import serve
+from fuels.runs.settings import resolve
 from fuels.storage.checkpoint import load_state
 from fuels.storage.run_folder import RunFolder
 
@@ -158,7 +159,7 @@ class World:
         self.post = MemoryPost(root, list(SITES), run_settings)
 
     def run(self, name: str = "run") -> list[dict[str, Any]]:
-        serve(self.post, self.server, name, self.settings, self.time)
+        serve(self.post, self.server, name, resolve(self.settings), self.time)
         return self.history(name)
 
     @property
