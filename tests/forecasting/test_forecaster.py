@@ -12,6 +12,7 @@ import pytest
 from fuels import Forecaster, FuelsError
 from fuels.experts.history import fill_from_earlier
 from fuels.experts.personal_model import forecast
+from fuels.experts.pool import Pool
 from fuels.forecasting.forecaster import long_frame
 from helpers.panels import make_panel
 
@@ -227,6 +228,27 @@ def test_a_saved_mixture_is_the_same(best: Forecaster, tmp_path: Path) -> None:
     best.save(tmp_path / "f")
     loaded = Forecaster.load(tmp_path / "f")
     assert loaded.predict(h=2, level=[90]).equals(best.predict(h=2, level=[90]))
+
+
+def test_experts_are_fitted_once_per_horizon(
+    best: Forecaster, frame: pl.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By fit, or by the first call that needs the horizon; other levels need no fitting."""
+    before = best.predict(h=3, level=[90])
+    new = frame.filter(pl.col("ds") >= pl.datetime(2024, 1, 17))
+    best.save(tmp_path / "f")
+    loaded = Forecaster.load(tmp_path / "f")
+    fits: list[int] = []
+    fit = Pool.fit
+    monkeypatch.setattr(Pool, "fit", lambda *given: [fits.append(given[-1]), fit(*given)][1])
+    assert best.predict(h=3, level=[90]).equals(before)
+    assert loaded.predict(h=3).equals(best.predict(h=3))
+    best.predict(h=2, frame=new, level=[60, 70])
+    best.evaluate(new)
+    assert fits == []
+    best.predict(h=5)
+    best.predict(h=5)
+    assert fits == [4, 4, 5, 5]  # before the warm-up, and on all of training
 
 
 def test_a_wrong_number_of_threads_is_refused_when_it_is_given() -> None:

@@ -373,3 +373,21 @@ def test_data_before_the_training_ended_are_refused_without_a_contradiction(
     forecasts(fuels, "--data", "new.csv")
     code, _, err = fuels("forecast", "run", "--to", "2024-01-10")
     assert code == 1 and "before the end of the training" in err and "fitted again" not in err
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_a_run_of_version_0_1_0_gives_the_same_forecasts(
+    again: int, fuels: Fuels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second time it continues from what the first forecast has saved."""
+    saved = Path(__file__).parents[1] / "data_files" / "run-0.1.0"
+    shutil.copytree(saved, tmp_path / "run")
+    monkeypatch.chdir(tmp_path / "run")  # its config names data.csv
+    for _ in range(again):
+        code, out, err = fuels("forecast", ".", "--horizon", "2")
+        assert code == 0, err
+    expected = pl.read_csv(saved / "expected.csv")
+    found = pl.read_csv(out.encode())
+    assert found.columns == expected.columns and len(found) == 4
+    for name in expected.columns[2:]:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)

@@ -110,6 +110,11 @@ class Ensemble:
         self.learned_until[horizon] = history.times(last, last + 1)[0]
         return backtest
 
+    def learn(self, history: History, horizon: int) -> None:
+        """Learn all steps of a history, 1 to `horizon` steps ahead."""
+        for h, model in self.model_forecasts(history, horizon, history.length):
+            self.run(history, horizon=h, model=model)
+
     def next(
         self, history: History, horizon: int = 1, model: ModelForecasts | None = None
     ) -> tuple[Floats, Floats, Bands]:

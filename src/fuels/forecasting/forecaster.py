@@ -122,7 +122,8 @@ class Forecaster:
         self.models: PersonalModels | None = None
         self.left_out: dict[str, str] = {}
         self._panel: Panel | None = None
-        self._ensemble: Ensemble | None = None
+        self._ensemble: Ensemble | None = None  # as fitted on the training part
+        self._learned: dict[tuple[float, ...], Ensemble] = {}  # after all data of `fit`, by levels
         self._pandas = False
 
     def __repr__(self) -> str:
@@ -165,12 +166,16 @@ class Forecaster:
             warnings.warn(f"left out: {'; '.join(named[:5])}", stacklevel=2)
         self._pandas = _is_pandas(frame)
         self._panel = panel
-        self._ensemble = None
+        self._ensemble, self._learned = None, {}
         if settings.mixture.on:
-            history, end = history_for(self.models, panel), job.dataset.split.train
-            name, levels = f"{job.method.title} model", settings.mixture.levels
-            self._ensemble = new_ensemble(self.models, history, end, title=name, levels=levels)
-            self._ensemble.fit(history, range(1, settings.windows.horizon + 1))
+            self._ensemble = new_ensemble(
+                self.models,
+                history_for(self.models, panel),
+                job.dataset.split.train,
+                title=f"{job.method.title} model",
+                levels=settings.mixture.levels,
+            )
+            self._learned_ensemble(settings.windows.horizon, self._ensemble.levels)
         return self
 
     def predict(self, h: int = 1, frame: Any = None, level: Sequence[float] | None = None) -> Any:
@@ -180,8 +185,9 @@ class Forecaster:
         `level`, such as [80, 95], adds the bounds of intervals: FUELS-lo-80, FUELS-hi-80 and so on.
         """
         models, name = self._fitted(), find_method(self.settings.method).title
-        panel = self._history() if frame is None else self._continued(self._newer(frame))
-        ensemble = self._copy_of_ensemble(h, level)
+        new = None if frame is None else self._newer(frame)
+        panel = self._history() if new is None else self._continued(new)
+        ensemble = self._ensemble_for(new, h, level)
         made = forecast_ensemble(ensemble, panel, h) if ensemble else forecast(models, panel, h)
         wanted = () if level is None else checked_levels(level)
         columns = {"client": "unique_id", "time": "ds", "forecast": name}
@@ -218,7 +224,7 @@ class Forecaster:
         first, last = max(start, max(before, 0) + reach), start + new.length
         if first >= last:
             raise FuelsError(f"the windows reach back {reach} steps: give more values to evaluate")
-        predicted = self._one_step(history, first, last)
+        predicted = self._one_step(new, history, first, last)
         actual = history.observed[:, first:last]
         target = ~np.isnan(actual) & ~np.isnan(predicted)
         mse, mae = errors(np.nan_to_num(actual), np.nan_to_num(predicted), target)
@@ -300,11 +306,13 @@ class Forecaster:
             warnings.warn(sentence, stacklevel=3)
         return joined(self._panel, new)
 
-    def _copy_of_ensemble(self, horizon: int, level: Sequence[float] | None) -> Ensemble | None:
-        """The ensemble as `fit` left it, with intervals for the given levels.
+    def _ensemble_for(
+        self, new: Panel | None, horizon: int, level: Sequence[float] | None
+    ) -> Ensemble | None:
+        """A copy of the ensemble that may learn `new` data, with intervals for these levels.
 
-        Each call learns the data after training on its own copy, so calls do not depend on the
-        calls before them. Experts for further horizons are fitted on the data of `fit`, once.
+        Calls do not depend on the calls before them. New data that overlap those of `fit` may
+        change them, so the copy then learns everything after training again.
         """
         if self._ensemble is None:
             if level is not None:
@@ -319,13 +327,26 @@ class Forecaster:
                 known = ", ".join(f"{each:g}" for each in self._ensemble.levels)
                 raise FuelsError(f"this forecaster was loaded with intervals for {known} % only")
             return self._ensemble.copy()
-        history = self._ensemble.history(self._panel)
-        self._ensemble.fit(history, range(1, horizon + 1))
-        return self._ensemble.with_levels(history, levels)
+        learned = self._learned_ensemble(horizon, levels)
+        if new is None or new.start > self._panel.times[-1]:
+            return learned.copy()
+        return self._ensemble.with_levels(self._ensemble.history(self._panel), levels)
 
-    def _one_step(self, history: History, first: int, last: int) -> Floats:
+    def _learned_ensemble(self, horizon: int, levels: tuple[float, ...]) -> Ensemble:
+        """The ensemble after all data of `fit`; each horizon is fitted once and remembered."""
+        learned = self._learned.get(levels)
+        if learned is None or not learned.horizons.keys() >= set(range(1, horizon + 1)):
+            assert self._ensemble is not None
+            history = self._ensemble.history(self._history())
+            self._ensemble.fit(history, range(1, horizon + 1))
+            learned = self._ensemble.with_levels(history, levels)
+            learned.learn(history, max(self._ensemble.horizons))
+            self._learned[levels] = learned
+        return learned
+
+    def _one_step(self, new: Panel, history: History, first: int, last: int) -> Floats:
         """One-step forecasts of steps first..last-1."""
-        ensemble = self._copy_of_ensemble(1, None)
+        ensemble = self._ensemble_for(new, 1, None)
         if ensemble is None:
             return forecasts_ahead(self._fitted(), history, first, last)[:, :, 0]
         backtest = None if ensemble.ends_in_training(history) else ensemble.run(history, last)
