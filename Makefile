@@ -4,14 +4,15 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check install -c constraints.txt
 
-.PHONY: run test check test-federation test-operations bench docs format clean help
+.PHONY: run test check test-federation test-operations test-nightly bench docs format clean help
 
 help:
 	@echo "make run              set up what the main job needs, then train on embedded data"
-	@echo "make test             set up everything, then run all tests but the next two"
-	@echo "make check            ruff, mypy (strict), the import rules, and spelling and links in the docs"
-	@echo "make test-federation  failures of real server and site processes, 20 minutes at most"
+	@echo "make test             set up everything, then run all tests but the next three, 6 minutes at most"
+	@echo "make test-federation  failures of real server and site processes"
 	@echo "make test-operations  what operators do with real processes: keys, restore, demo"
+	@echo "make test-nightly     studies and long series; set FUELS_DATA to the folder of real datasets"
+	@echo "make check            ruff, mypy (strict), the import rules, and spelling and links in the docs"
 	@echo "make bench            measure the speed against eager PyTorch, Flower and pfl, 3 minutes"
 	@echo "make docs             build the documentation as a searchable site in build/site"
 	@echo "make format           format the code and regenerate the reference pages"
@@ -19,16 +20,21 @@ help:
 run: $(VENV)/.ready-run
 	$(BIN)/fuels run
 
-# By name, not by number of tests: the longest files hold few, and would come last, on one core.
+# Each test has one of the marks below or none; tests without one take part in `make test`.
+# Workers that run out of tests take some of the other's: a few tests take most of the time.
 test: $(VENV)/.ready-test
-	$(BIN)/python -m pytest -m "not federation and not operations" -n 2 --dist loadfile \
-		--no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not federation and not operations and not nightly" \
+		-n 2 --dist worksteal --durations=20
 
 test-federation: $(VENV)/.ready-test
-	$(BIN)/python -m pytest -m federation --durations=0
+	$(BIN)/python -m pytest -m "federation and not nightly" --durations=0
 
 test-operations: $(VENV)/.ready-test
-	$(BIN)/python -m pytest -m operations --durations=0
+	$(BIN)/python -m pytest -m "operations and not nightly" --durations=0
+
+# Shorter versions of these run with the targets above.
+test-nightly: $(VENV)/.ready-test
+	$(BIN)/python -m pytest -m nightly --durations=0
 
 bench: $(VENV)/.ready-bench
 	$(BIN)/fuels bench
@@ -68,7 +74,7 @@ $(VENV)/.ready-test: $(VENV)/.ready-run
 	@touch $@
 
 $(VENV)/.ready-bench: $(VENV)/.ready-run
-	@echo "Setting up what is measured beside ours ..."
+	@echo "Setting up what is compared with ours ..."
 	$(PIP) -e ".[bench]"
 	@touch $@
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,8 @@ from fuels.evaluation.references import references
 from fuels.evaluation.scores import score
 from fuels.runs.build import load_dataset
 from helpers.commands import Fuels
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "milan.py"
 
 
 def milan(real_data: Path, **changes: object) -> Settings:
@@ -68,3 +72,14 @@ def test_fuels_beats_what_sees_the_same(real_data: Path, fuels: Fuels) -> None:
     # After 20 rounds FUELS is at 0.0587, ahead of all that see what it sees (ridge: 0.0609).
     assert mse["FUELS"] < min(0.0600, mse["ridge"], mse["last value"])
     assert summary["per_client_and_round"]["numbers_up"] == 6144
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("preset", ["paper", "best"])
+def test_eighty_rounds_reach_the_bound(real_data: Path, preset: str) -> None:
+    """MSE at most 0.056 and below the references, through the command as users call it."""
+    data = real_data / "milan_net_441cells_hourly.npz"
+    command = [sys.executable, BENCHMARK, data, "--rounds", "80", "--presets", preset]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.rstrip().endswith("| holds |")

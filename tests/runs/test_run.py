@@ -369,8 +369,9 @@ def _train(folder: Path, settings: Settings) -> None:
 
 
 @BOTH
-def test_twenty_kills_end_bit_identical(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str
+@pytest.mark.parametrize("wanted", [4, pytest.param(20, marks=pytest.mark.nightly)])
+def test_killed_runs_end_bit_identical(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str, wanted: int
 ) -> None:
     """Killed with -9 at random moments, in checkpoints and while the results are written."""
     settings = small(preset, training={"rounds": 12, "selection": 0.13}, model={"hidden": 24})
@@ -399,16 +400,16 @@ def test_twenty_kills_end_bit_identical(
     assert not train(tmp_path / "whole")
     moments = random.Random(5)
     kills = 0
-    for attempt in range(40):
+    for attempt in range(2 * wanted):
         folder = tmp_path / f"r{attempt}"
         rounds = moments.choice([*range(12), 12, 12, 12])  # after the last one all is written
         kills += train(folder, rounds, moments.uniform(0, 0.3 if rounds == 12 else 0.05))
         if not (folder / "summary.json").exists():
             assert not train(folder)
         assert results(folder) == results(tmp_path / "whole"), f"attempt {attempt}"
-        if kills == 20:
+        if kills == wanted:
             return
-    pytest.fail(f"only {kills} of 40 processes could be killed before they ended")
+    pytest.fail(f"only {kills} of {2 * wanted} processes could be killed before they ended")
 
 
 def test_a_lost_checkpoint_does_not_cost_the_log(tmp_path: Path, panel: Panel) -> None:
