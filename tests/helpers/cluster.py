@@ -23,10 +23,12 @@ from typer.testing import CliRunner
 
 from fuels.cli.commands import app
 from fuels.config import Settings
-from fuels.federation.flower import launch
-from fuels.federation.flower.control import registered
-from fuels.federation.flower.demo import Processes, descendants, federation
-from fuels.federation.flower.parties import Current, Rules, ServerConfig, ServerFolder, key_of
+from fuels.federation.flower import runs
+from fuels.federation.flower.commands import registered
+from fuels.federation.flower.demo import federation
+from fuels.federation.flower.folders import Rules, ServerConfig, ServerFolder, key_of
+from fuels.federation.flower.processes import Processes, descendants
+from fuels.federation.flower.runs import Current
 from fuels.storage.checkpoint import load_state
 from fuels.storage.run_folder import RunFolder
 from helpers.flower_world import few_days, write_panel
@@ -39,8 +41,8 @@ from pathlib import Path
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 from fuels.federation.codec import decode, encode
-from fuels.federation.flower import app_client
-from fuels.federation.flower.records import pack, unpack
+from fuels.federation.flower import app as plain
+from fuels.federation.flower.app import pack, unpack
 
 PLAN = Path({plan!r})
 app = ClientApp()
@@ -52,7 +54,7 @@ def the_clerk(folder):
             words = file.read_text().split("\\0")
         except OSError:
             continue
-        if "fuels.federation.flower.clerk" in words and folder in words:
+        if "fuels.federation.flower.worker" in words and folder in words:
             return int(file.parent.name)
     raise RuntimeError("no clerk is there")
 
@@ -63,7 +65,7 @@ def handle(message, context):
     what = json.loads(PLAN.read_text()).get(key, "")
     mark = PLAN.with_name(key.replace(" ", "-") + ".done")
     if not what or mark.exists():
-        return app_client.handle(message, context)
+        return plain.handle(message, context)
     if what == "raise":
         mark.touch()
         raise RuntimeError("a planned fault")
@@ -75,8 +77,8 @@ def handle(message, context):
         clerk = the_clerk(context.node_config["folder"])
         os.kill(clerk, signal.SIGSTOP)  # it has the request and no answer yet
         threading.Timer(1.0, os.kill, (clerk, signal.SIGKILL)).start()
-        return app_client.handle(message, context)
-    reply = app_client.handle(message, context)
+        return plain.handle(message, context)
+    reply = plain.handle(message, context)
     mark.touch()
     if what.startswith("hold"):
         time.sleep(float(what.removeprefix("hold ")))
@@ -129,8 +131,8 @@ class Cluster:
         return (self.root / f"{fault.replace(' ', '-')}.done").exists()
 
     def submit(self, settings: Settings) -> str:
-        run = launch.new_run(self.server, settings)
-        launch.start(self.server)
+        run = runs.new_run(self.server, settings)
+        runs.start(self.server)
         return run
 
     def state(self) -> str:

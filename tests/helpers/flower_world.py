@@ -16,13 +16,13 @@ from fuels.cli.commands import app
 from fuels.config import Settings, merge
 from fuels.errors import FuelsError
 from fuels.federation.codec import decode
-from fuels.federation.flower.desk import Desk
-from fuels.federation.flower.found import found
-from fuels.federation.flower.letters import read_upload
-from fuels.federation.flower.parties import Rules, ServerFolder, SiteFolder
-from fuels.federation.flower.post import Answer, Time
-from fuels.federation.flower.serving import serve
-from fuels.runs.settings import resolve
+from fuels.federation.flower.folders import RefusalError, Rules, ServerFolder, SiteFolder
+from fuels.federation.flower.inbox import Time
+from fuels.federation.flower.messages import read_upload
+from fuels.federation.flower.provisioning import provision
+from fuels.federation.flower.server import serve
+from fuels.federation.flower.worker import Worker
+from fuels.runs.settings import ResolvedSettings, resolve
 from fuels.storage.checkpoint import load_state
 from fuels.storage.run_folder import RunFolder
 
@@ -40,7 +40,7 @@ def fuels(*arguments: object) -> Result:
     return result
 
 
-def settings(method: str = "fuels", rounds: int = 3, **training: object) -> Settings:
+def settings(method: str = "fuels", rounds: int = 3, **training: object) -> ResolvedSettings:
     """Small enough for a test, and every mechanism is in it."""
     changes = {
         "method": method,
@@ -48,7 +48,7 @@ def settings(method: str = "fuels", rounds: int = 3, **training: object) -> Sett
         "model": {"hidden": 8},
         "training": {"rounds": rounds, **training},
     }
-    return merge(Settings(), changes, "test")
+    return resolve(merge(Settings(), changes, "test"))
 
 
 def write_panel(path: Path, ids: Sequence[str], days: int = 12) -> None:
@@ -68,7 +68,7 @@ def make_federation(
     root: Path, clients: Mapping[str, Sequence[str]], methods: Sequence[str], rules: Rules
 ) -> ServerFolder:
     """Folders of a federation whose sites share one CSV, each reading its own clients."""
-    found(root, "test", list(clients), "127.0.0.1", 9, methods=methods, rules=rules)
+    provision(root, "test", list(clients), "127.0.0.1", 9, methods=methods, rules=rules)
     data = root / "panel.csv"
     write_panel(data, sorted(c for ids in clients.values() for c in ids))
     for site, ids in clients.items():
@@ -87,23 +87,23 @@ def few_days(config: str) -> str:
 
 
 @dataclasses.dataclass
-class Letter:
+class Sent:
     site: str
     kind: str
     number: int
     content: bytes
-    due: float  # when its answer arrives
-    answer: Answer
+    due: float  # when its reply arrives
+    reply: bytes | FuelsError
 
 
-class MemoryPost:
+class MemoryNetwork:
     """Answers through real desks; `fate` may delay, drop or replace what a site says."""
 
     def __init__(self, root: Path, sites: Sequence[str], run_settings: Settings) -> None:
         self.root, self.settings = root, run_settings
         self.there = set(sites)
         self.time = 0.0
-        self.waiting: dict[str, Letter] = {}
+        self.waiting: dict[str, Sent] = {}
         self.sent: list[tuple[str, str, int, bytes]] = []  # site, kind, round, bytes down
         self.got: list[tuple[str, str, int, bytes]] = []  # and bytes up
         self.fate: Callable[[str, str, int, bytes], tuple[float, bytes | str]] = (
@@ -122,49 +122,47 @@ class MemoryPost:
     def allowed(self) -> set[str]:
         return set(ServerFolder(self.root).config.sites)
 
-    def send(self, letters: Mapping[str, bytes], kind: str, number: int, ttl: float) -> list[str]:
+    def send(self, contents: Mapping[str, bytes], kind: str, number: int, ttl: float) -> list[str]:
         tickets = []
-        for site, content in letters.items():
+        for site, content in contents.items():
             ticket = f"{len(self.sent)}"
             self.sent.append((site, kind, number, content))
             try:
-                desk = Desk(SiteFolder(self.root / "sites" / site), self.settings)
-                reply: bytes | str = desk.answer(content, made=self.time)
+                worker = Worker(SiteFolder(self.root / "sites" / site), self.settings)
+                reply: bytes | str = worker.answer(content, made=self.time)
             except FuelsError as error:
                 reply = str(error)
             delay = 0.0
             if isinstance(reply, bytes):
                 self.got.append((site, kind, number, reply))
                 delay, reply = self.fate(site, kind, number, reply)
-            answer = (
-                Answer(ticket, reply) if isinstance(reply, bytes) else Answer(ticket, None, reply)
-            )
-            self.waiting[ticket] = Letter(site, kind, number, content, self.time + delay, answer)
+            came = reply if isinstance(reply, bytes) else RefusalError(reply)
+            self.waiting[ticket] = Sent(site, kind, number, content, self.time + delay, came)
             tickets.append(ticket)
         return tickets
 
-    def collect(self, tickets: Sequence[str]) -> list[Answer]:
+    def collect(self, tickets: Sequence[str]) -> dict[str, bytes | FuelsError]:
         due = [t for t in tickets if t in self.waiting and self.waiting[t].due <= self.time]
-        return [self.waiting.pop(ticket).answer for ticket in due]
+        return {ticket: self.waiting.pop(ticket).reply for ticket in due}
 
 
 class World:
     """A federation of three sites in memory."""
 
     def __init__(self, root: Path, run_settings: Settings, **rules: Any) -> None:
-        self.root, self.settings = root, run_settings
+        self.root, self.settings = root, resolve(run_settings)
         chosen = Rules(**{"deadline": 10.0, "join": 5.0, "attempts": 2, **rules})
         methods = ["fuels", run_settings.method]
         self.server: ServerFolder = make_federation(root, SITES, methods, chosen)
-        self.post = MemoryPost(root, list(SITES), run_settings)
+        self.network = MemoryNetwork(root, list(SITES), self.settings)
 
     def run(self, name: str = "run") -> list[dict[str, Any]]:
-        serve(self.post, self.server, name, resolve(self.settings), self.time)
+        serve(self.network, self.server, name, self.settings, self.time)
         return self.history(name)
 
     @property
     def time(self) -> Time:
-        return Time(self.post.clock, self.post.sleep)
+        return Time(self.network.clock, self.network.sleep)
 
     def history(self, name: str = "run") -> list[dict[str, Any]]:
         return RunFolder(self.server.runs / name).history()
@@ -172,7 +170,7 @@ class World:
     def uploads(self, number: int) -> dict[str, Any]:
         """What each client sent in a round: client, array: numbers."""
         found: dict[str, Any] = {}
-        for _, kind, at, content in self.post.got:
+        for _, kind, at, content in self.network.got:
             if kind == "train" and at == number:
                 upload = read_upload(decode(content, LIMIT))
                 for row, client in enumerate(upload.clients):

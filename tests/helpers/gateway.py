@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 
-from fuels.federation.flower.door import Door, Impatient
-from fuels.federation.flower.parties import ServerFolder
+from fuels.federation.flower.folders import ServerFolder
+from fuels.federation.flower.gateway import Gateway, TimedProtocol
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -61,8 +61,8 @@ def opened(guests: Any, link: Any, tls: ServerFolder | None = None, **more: Any)
     if tls is not None:
         more |= {"ssl_certfile": str(tls.certificate), "ssl_keyfile": str(tls.key)}
     config = uvicorn.Config(
-        Door(link, guests),
-        http=Impatient,
+        Gateway(link, guests),
+        http=TimedProtocol,
         ws="none",
         host="127.0.0.1",
         port=0,

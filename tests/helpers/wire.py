@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from fuels.config import Settings
 from fuels.federation.codec import Envelope, decode
-from fuels.federation.flower.commands import run_config
+from fuels.federation.flower.flower_app import run_config
 from helpers.flower_world import LIMIT, SITES
 
 
@@ -67,7 +67,7 @@ class Wire:
     def push_messages(self, messages: Sequence[Any]) -> list[str]:
         from flwr.app import Context, Error, Message, RecordDict
 
-        from fuels.federation.flower.app_client import app
+        from fuels.federation.flower.app import client_app
 
         tickets = []
         for message in messages:
@@ -79,8 +79,8 @@ class Wire:
             carried = self._carry("down", site, message)
             carried.metadata.__dict__["_message_id"] = ticket
             try:
-                reply = app(carried, context)
-            except Exception as error:  # as Flower does with whatever an app raises
+                reply = client_app(carried, context)
+            except Exception as error:  # as Flower does with whatever an client_app raises
                 reason = f"{type(error)}:<'{error}'>"
                 reply = Message(Error(code=2, reason=reason), reply_to=carried)
             self.replies[ticket] = self._carry("up", site, reply)
@@ -95,7 +95,7 @@ class Wire:
         from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
         from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-        from fuels.federation.flower.records import unpack
+        from fuels.federation.flower.app import unpack
 
         objects = {i: piece.deflate() for i, piece in get_all_nested_objects(message).items()}
         failed = message.has_error()

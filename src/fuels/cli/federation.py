@@ -17,7 +17,7 @@ from fuels.errors import FuelsError
 from fuels.methods.registry import METHODS
 
 if TYPE_CHECKING:
-    from fuels.federation.flower.parties import ServerFolder
+    from fuels.federation.flower.folders import ServerFolder
 
 federation_app = typer.Typer(help="Found, run and watch a federation.", no_args_is_help=True)
 federation_app.callback()(need_flower)
@@ -78,10 +78,10 @@ def init_command(
 
     Example: fuels federation init --name metro --sites north,south --server fed.example.org
     """
-    from fuels.federation.flower.found import found
+    from fuels.federation.flower.provisioning import provision
 
     path = out or Path(name)
-    found(path, name, _names(sites), server, port, listen=listen, methods=_names(methods))
+    provision(path, name, _names(sites), server, port, listen=listen, methods=_names(methods))
     typer.echo(f"{path}/ is ready; {path}/README.md says who gets which folder.")
 
 
@@ -107,7 +107,7 @@ def add_site_command(
 
     Example: fuels federation add-site metro west
     """
-    from fuels.federation.flower.issue import new_site
+    from fuels.federation.flower.provisioning import new_site
 
     if new_site(folder, name, _names(methods), again):
         typer.echo(f"{folder}/sites/{name}/ is ready; {folder}/server/server.toml has its key.")
@@ -124,7 +124,7 @@ def renew_command(folder: FoundedDir) -> None:
 
     Example: fuels federation renew metro
     """
-    from fuels.federation.flower.issue import renew
+    from fuels.federation.flower.provisioning import renew
 
     if not renew(folder):
         typer.echo("the server has a new certificate; restart it, the sites need nothing")
@@ -201,9 +201,9 @@ def run_command(
 
     Example: fuels federation run metro/server --rounds 200 --method fuels
     """
-    from fuels.federation.flower import commands, launch
-    from fuels.federation.flower.parties import Current, ServerFolder
-    from fuels.federation.flower.steward import gone
+    from fuels.federation.flower import commands, flower_app, runs
+    from fuels.federation.flower.folders import ServerFolder
+    from fuels.federation.flower.runs import Current, gone
 
     server = ServerFolder(folder)
     changes = given({"method": method, "seed": seed, "training": {"rounds": rounds}})
@@ -220,13 +220,13 @@ def run_command(
     else:
         chosen = _settings(preset or "paper", changes, settings or [])
     if show:
-        config = str(server.runs / run / "flower.toml") if resume else commands.inline(chosen)
+        config = str(server.runs / run / "flower.toml") if resume else flower_app.inline(chosen)
         command = commands.start_run(server, config)
         typer.echo(commands.shown(command, commands.server_environment(server)))
         return
-    launch.need_server(server)
-    run = run or launch.new_run(server, chosen)
-    launch.start(server)
+    runs.need_server(server)
+    run = run or runs.new_run(server, chosen)
+    runs.start(server)
     typer.echo(f"run {run}", err=True)
     if detach:
         if json_:
@@ -237,8 +237,8 @@ def run_command(
 
 def _follow(server: ServerFolder, run: str, rounds: int, as_json: bool) -> None:
     """Show a run to its end, then what it came to; an error if a site is without its models."""
-    from fuels.federation.flower.follow import follow
-    from fuels.federation.flower.serving import undelivered
+    from fuels.federation.flower.server import undelivered
+    from fuels.federation.flower.status import follow
     from fuels.report.display import progress
     from fuels.storage.run_folder import RunFolder
 
@@ -265,9 +265,9 @@ def status_command(folder: ServerDir, json_: Json = False, show: Show = False) -
     Example: fuels federation status metro/server --json
     """
     from fuels.federation.flower import commands
-    from fuels.federation.flower.parties import ServerFolder
-    from fuels.federation.flower.serving import undelivered
-    from fuels.federation.flower.state import status
+    from fuels.federation.flower.folders import ServerFolder
+    from fuels.federation.flower.server import undelivered
+    from fuels.federation.flower.status import status
 
     server = ServerFolder(folder)
     if show:
@@ -302,9 +302,9 @@ def stop_command(folder: ServerDir, show: Show = False) -> None:
     Example: fuels federation stop metro/server
     """
     from fuels.federation.flower import commands
-    from fuels.federation.flower.parties import Current, ServerFolder
-    from fuels.federation.flower.state import others
-    from fuels.federation.flower.steward import ACTIVE, is_busy, standing
+    from fuels.federation.flower.folders import ServerFolder
+    from fuels.federation.flower.runs import ACTIVE, Current, is_busy, standing
+    from fuels.federation.flower.status import others
 
     server = ServerFolder(folder)
     found = standing(server)
@@ -342,7 +342,7 @@ def _names(text: str) -> list[str]:
 
 def _settings(preset: str, changes: dict[str, Any], assignments: list[str]) -> Settings:
     """Preset, then options, then --set: the later one wins, as in `fuels run`."""
-    from fuels.federation.flower.serving import federated
+    from fuels.federation.flower.flower_app import federated
 
     settings = with_preset(Settings(), preset, f"--preset {preset}")
     settings = merge(settings, changes, "command line")

@@ -53,18 +53,18 @@ def server_start(folder: ServerDir, show: Show = False) -> None:
 
     Example: fuels server start metro/server
     """
-    from fuels.federation.flower import commands, launch
-    from fuels.federation.flower.parties import ServerFolder
+    from fuels.federation.flower import commands, processes
+    from fuels.federation.flower.folders import ServerFolder
 
     server = ServerFolder(folder)
     if not show:
-        launch.keep_server(server)
+        processes.run_server(server)
         return
     extra = commands.server_environment(server)
     for what, command in (
         ("the SuperLink", commands.superlink(server)),
-        ("the door: what the network sees of it", commands.door(server)),
-        ("the steward: registers keys, takes up a run", commands.steward(server)),
+        ("the door: what the network sees of it", commands.gateway(server)),
+        ("the steward: registers keys, takes up a run", commands.supervisor(server)),
     ):
         typer.echo(f"# {what}\n{commands.shown(command, extra)}")
 
@@ -83,8 +83,9 @@ def server_admit(
 
     Example: fuels server admit metro/server west site.pub
     """
-    from fuels.federation.flower.issue import admit, read_public_key
-    from fuels.federation.flower.parties import ServerFolder
+    from fuels.federation.flower.folders import ServerFolder
+    from fuels.federation.flower.pki import read_public_key
+    from fuels.federation.flower.provisioning import admit
 
     former = admit(ServerFolder(folder), name, read_public_key(key))
     typer.echo(
@@ -102,8 +103,8 @@ def site_renew_key(folder: SiteDir) -> None:
 
     Example: fuels site renew-key metro/sites/north
     """
-    from fuels.federation.flower.issue import renew_key
-    from fuels.federation.flower.parties import SiteFolder
+    from fuels.federation.flower.folders import SiteFolder
+    from fuels.federation.flower.provisioning import renew_key
 
     site = SiteFolder(folder)
     renew_key(site)
@@ -132,17 +133,17 @@ def site_start(
 
     Example: fuels site start metro/sites/north --data my.parquet
     """
-    from fuels.federation.flower import commands, launch
-    from fuels.federation.flower.parties import SiteFolder, set_up_log
+    from fuels.federation.flower import commands, processes
+    from fuels.federation.flower.folders import SiteFolder, set_up_log
 
     site = SiteFolder(folder)
     if not show:
         set_up_log()
-        launch.keep_site(site, data)
+        processes.run_site(site, data)
         return
     extra = commands.site_environment(site)
     for what, command in (
-        ("the clerk: has the models loaded and trains", commands.clerk(site)),
-        ("the SuperNode", commands.supernode(site, launch.site_data(site, data), 9094)),
+        ("the clerk: has the models loaded and trains", commands.worker(site)),
+        ("the SuperNode", commands.supernode(site, processes.site_data(site, data), 9094)),
     ):
         typer.echo(f"# {what}\n{commands.shown(command, extra)}")

@@ -232,14 +232,17 @@ class Loop:
 
     def _accept(self, reply: Reply, number: int) -> tuple[Upload | None, list[Failure]]:
         facts, upload, site = self.method.facts, reply.upload, reply.site
-        most = reply.most_samples or facts.train_periods * facts.period
-        declared = self.method.uploads(reply.round or number)
-        counted = self.method.counts(reply.round or number)
-        reasons, whole = refusals(
-            upload, declared, set(reply.asked), counted=counted, most_samples=most
-        )
-        if whole:
-            return None, [self.refused.add(site, number, "upload", whole)]
+        reasons = reply.reasons
+        if reasons is None:
+            reasons, whole = refusals(
+                upload,
+                self.method.uploads(number),
+                set(reply.asked),
+                counted=self.method.counts(number),
+                most_samples=facts.train_periods * facts.period,
+            )
+            if whole:
+                return None, [self.refused.add(site, number, "upload", whole)]
         refused = [self.refused.add(site, number, f"client {c}", w) for c, w in reasons.items()]
         rows = [i for i, client in enumerate(upload.clients) if client not in reasons]
         return (upload.take(rows) if rows else None), refused

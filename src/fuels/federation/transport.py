@@ -26,8 +26,7 @@ class Reply:
     upload: Upload
     report: Report | None  # error figures, if the site shares them
     asked: tuple[str, ...]  # the clients that this site was asked to train
-    most_samples: int | None = None  # limit on a client's sample count; None: the method's
-    round: int | None = None  # the round of the request; None: the current one
+    reasons: Mapping[str, str] | None = None  # to refuse clients; None: the loop has to check
 
 
 @dataclass(frozen=True)

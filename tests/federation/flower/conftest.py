@@ -15,7 +15,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     for name in ("run_id", "node_id", "task_id"):  # Flower gives a process these at its start
         monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
-    monkeypatch.setattr("fuels.federation.flower.app_client.end_with_parent", lambda: None)
+    monkeypatch.setattr("fuels.federation.flower.app.end_with_parent", lambda: None)
     log = logging.getLogger("fuels")
     before = log.handlers, log.propagate
     yield

@@ -7,18 +7,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import chdir
-from dataclasses import replace
 from multiprocessing.connection import Listener
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fuels.federation.codec import decode, encode
-from fuels.federation.flower import commands
-from fuels.federation.flower.clerk import SOCKET, Question, ask
-from fuels.federation.flower.launch import Kept, stop
-from fuels.federation.flower.letters import request
-from fuels.federation.flower.parties import RefusalError, Rules, SiteFolder
+from fuels.federation.flower import commands, flower_app
+from fuels.federation.flower.app import ask_worker
+from fuels.federation.flower.folders import RefusalError, Rules, SiteFolder
+from fuels.federation.flower.messages import request
+from fuels.federation.flower.processes import RestartedProcess, stop
 from fuels.methods.messages import Download
 from helpers.flower_world import LIMIT, make_federation, settings
 
@@ -34,54 +34,66 @@ def site(tmp_path: Path) -> SiteFolder:
 
 
 @pytest.fixture
-def clerk(site: SiteFolder) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(commands.clerk(site))
+def worker(site: SiteFolder) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(commands.worker(site))
     end = time.monotonic() + 60
-    while not (site.state / SOCKET).exists() and time.monotonic() < end:
+    while not (site.state / site.socket).exists() and time.monotonic() < end:
         time.sleep(0.05)
     yield process
     process.kill()
     process.wait()
 
 
-def question(kind: str, name: str = "north", run: str = "run", number: int = 1) -> Question:
+def question(
+    kind: str, name: str = "north", run: str = "run", number: int = 1
+) -> tuple[bytes, dict[str, Any]]:
     asked = ("a", "d") if kind == "train" else ()
     content = encode(request(kind, run, number, name, asked, Download()))
-    config = commands.run_config(run, settings())
+    config = flower_app.run_config(run, settings())
     flat = {
         (f"{key}.{inner}" if inner else key): value
         for key, section in config.items()
         for inner, value in (section.items() if isinstance(section, dict) else [("", section)])
     }
-    return Question(content, flat, data="", made=time.time(), expires=time.time() + 60)
+    facts = {"run_config": flat, "data": "", "made": time.time(), "expires": time.time() + 60}
+    return content, facts
 
 
 def test_a_clerk_answers_as_the_process_itself_would(
-    site: SiteFolder, clerk: subprocess.Popen[bytes]
+    site: SiteFolder, worker: subprocess.Popen[bytes]
 ) -> None:
-    theirs = [ask(site, question("hello", run="one")), ask(site, question("train", run="one"))]
+    theirs = [
+        ask_worker(site, *question("hello", run="one")),
+        ask_worker(site, *question("train", run="one")),
+    ]
     assert decode(theirs[0], LIMIT).facts["clients"] == ["a", "d"]
     with pytest.raises(RefusalError, match="for site 'south'"):
-        ask(site, question("hello", "south"))
+        ask_worker(site, *question("hello", "south"))
     with pytest.raises(RefusalError, match=r"message is refused: .* not in this format"):
-        ask(site, replace(question("hello"), content=b"x" * 100))
+        ask_worker(site, *(b"x" * 100, question("hello")[1]))
     (site.path / "own.csv").write_text("time,client,value\n2024-01-01,a,secret\n")
-    elsewhere = replace(question("hello"), data=str(site.path / "own.csv"))
-    with pytest.raises(RefusalError, match="the log in its own folder says why") as told:
-        ask(site, elsewhere)
+    content, facts = question("hello")
+    elsewhere = content, facts | {"data": str(site.path / "own.csv")}
+    with pytest.raises(RefusalError, match="see the log in its own folder") as told:
+        ask_worker(site, *elsewhere)
     assert "secret" not in str(told.value) and "own.csv" not in str(told.value)
     assert "secret" in (site.state / "site.log").read_text()
-    assert ask(site, question("train", run="one")) == theirs[1]  # after a refusal, and from disk
+    assert (
+        ask_worker(site, *question("train", run="one")) == theirs[1]
+    )  # after a refusal, and from disk
 
-    clerk.kill()
-    clerk.wait()
-    own = [ask(site, question("hello", run="two")), ask(site, question("train", run="two"))]
+    worker.kill()
+    worker.wait()
+    own = [
+        ask_worker(site, *question("hello", run="two")),
+        ask_worker(site, *question("train", run="two")),
+    ]
     assert [c.replace(b"two", b"one") for c in own] == theirs
 
 
 def test_a_clerk_that_ends_in_mid_work_is_a_reason_at_once(site: SiteFolder) -> None:
     with chdir(site.state):
-        listener = Listener(SOCKET, "AF_UNIX")
+        listener = Listener(site.socket, "AF_UNIX")
 
     def take_and_die() -> None:
         with listener.accept() as line:
@@ -89,8 +101,8 @@ def test_a_clerk_that_ends_in_mid_work_is_a_reason_at_once(site: SiteFolder) -> 
 
     thread = threading.Thread(target=take_and_die)
     thread.start()
-    with pytest.raises(RefusalError, match="ended before it had an answer"):
-        ask(site, question("train"))
+    with pytest.raises(RefusalError, match="ended before it could answer"):
+        ask_worker(site, *question("train"))
     thread.join()
     with chdir(site.state):
         listener.close()
@@ -103,7 +115,7 @@ def test_what_a_site_keeps_running_is_started_again_until_it_is_stopped() -> Non
         begun.append(subprocess.Popen(["sleep", "60"], start_new_session=True))
         return begun[-1]
 
-    kept = Kept("sleeper", begin)
+    kept = RestartedProcess("sleeper", begin)
     kept.start()
     end = time.monotonic() + 30
     while len(begun) < 2 and time.monotonic() < end:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fuels.federation.flower import commands
-from fuels.federation.flower.demo import LAUNCH
-from fuels.federation.flower.found import found
-from fuels.federation.flower.parties import ServerFolder
+from fuels.federation.flower.folders import ServerFolder
+from fuels.federation.flower.processes import LAUNCH
+from fuels.federation.flower.provisioning import provision
 
 pytest.importorskip("flwr")
 
@@ -43,7 +43,7 @@ COMMANDS = {
 def server(tmp_path: Path) -> ServerFolder:
     """A server that does not run, so that Flower's answer names the address it has tried."""
     port = commands.free_port()
-    found(tmp_path / "metro", "metro", ["north"], "127.0.0.1", port, control_port=port)
+    provision(tmp_path / "metro", "metro", ["north"], "127.0.0.1", port, control_port=port)
     return ServerFolder(tmp_path / "metro")
 
 

@@ -11,8 +11,8 @@ import pytest
 from fuels.config import Settings, merge
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, decode
-from fuels.federation.flower.desk import Desk
-from fuels.federation.flower.parties import Consent, SiteFolder
+from fuels.federation.flower.folders import Consent, SiteFolder
+from fuels.federation.flower.worker import Worker
 from helpers.flower_world import LIMIT, World, settings
 
 
@@ -24,13 +24,13 @@ def change(world: World, old: str, new: str) -> None:
 
 def ask_again(world: World, number: int, made: float = 9.0) -> Envelope:
     """North's answer to the letter of a round, once more."""
-    (letter,) = [c for s, k, n, c in world.post.sent if (s, k, n) == ("north", "train", number)]
-    desk = Desk(SiteFolder(world.root / "sites" / "north"), world.settings)
-    return decode(desk.answer(letter, made=made), LIMIT)
+    (letter,) = [c for s, k, n, c in world.network.sent if (s, k, n) == ("north", "train", number)]
+    worker = Worker(SiteFolder(world.root / "sites" / "north"), world.settings)
+    return decode(worker.answer(letter, made=made), LIMIT)
 
 
 def first_answer(world: World, number: int) -> Envelope:
-    (answer,) = [c for s, k, n, c in world.post.got if (s, k, n) == ("north", "train", number)]
+    (answer,) = [c for s, k, n, c in world.network.got if (s, k, n) == ("north", "train", number)]
     return decode(answer, LIMIT)
 
 
@@ -91,7 +91,7 @@ def test_a_prototype_of_few_or_long_periods_needs_consent(
     change(world, old, new)
     with pytest.raises(FuelsError, match=rf"sends prototype, which .*{reason}.*does not consent"):
         world.run()
-    assert world.post.got == []  # not even who its clients are
+    assert world.network.got == []  # not even who its clients are
     change(world, "raw_derived = false", "raw_derived = true")
     assert world.run("second")[0]["clients"] == 6
 
@@ -120,7 +120,7 @@ def test_every_different_message_that_leaves_is_kept(tmp_path: Path) -> None:
     world.run()
     folder = world.root / "sites" / "north" / "runs" / "run" / "sent"
     before = (folder / "train-00002.bin").read_bytes()
-    world.post.time = 100.0
+    world.network.time = 100.0
     again = ask_again(world, 2, made=200.0)
     assert ask_again(world, 2, made=201.0).arrays.keys() == again.arrays.keys()  # and repeats it
     names = sorted(file.name for file in folder.glob("train-*"))

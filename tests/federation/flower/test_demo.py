@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from fuels.cli.federation import federation_app
 from fuels.errors import FuelsError
-from fuels.federation.flower.demo import Processes, descendants, is_alive
+from fuels.federation.flower.processes import Processes, descendants, is_alive
 
 pytest.importorskip("flwr")
 runner = CliRunner()

@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fuels.cli.commands import app
-from fuels.federation.flower.found import found
-from fuels.federation.flower.parties import ServerConfig
+from fuels.federation.flower.folders import ServerConfig
+from fuels.federation.flower.provisioning import provision
 
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("flwr")
@@ -55,7 +55,7 @@ def commands() -> dict[str, list[str]]:
 @pytest.mark.parametrize("name", commands())
 def test_commands_are_those_of_this_program(tmp_path: Path, name: str) -> None:
     """With the folders of a federation in place of theirs, each prints what it would start."""
-    found(tmp_path / "metro", "metro", ["north"], "fed.example.org", 9092)
+    provision(tmp_path / "metro", "metro", ["north"], "fed.example.org", 9092)
     (tmp_path / "data.parquet").touch()
     kind, verb, _, *options = commands()[name]
     folder = tmp_path / "metro" / ("server" if kind == "server" else "sites/north")
@@ -97,7 +97,7 @@ def test_units_are_complete_and_systemd_takes_them(tmp_path: Path, name: str) ->
 def test_lines_that_are_shown_become_units(tmp_path: Path, kind: str) -> None:
     """Also with signs that systemd reads in its own way: % and $ are doubled."""
     root = tmp_path / "100% of $metro"
-    found(root, "metro", ["north"], "fed.example.org", 9092)
+    provision(root, "metro", ["north"], "fed.example.org", 9092)
     (tmp_path / "data.parquet").touch()
     folder = root / ("server" if kind == "server" else "sites/north")
     data = ["--data", str(tmp_path / "data.parquet")] if kind == "site" else []

@@ -20,15 +20,21 @@ from cryptography.hazmat.primitives.serialization import (
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata
 from flwr.supercore.error import FlowerError
-from tests.helpers.gateway import Link, opened, signed
 
-from fuels.federation.flower import door
-from fuels.federation.flower.door import LARGEST, PULL, PUSH, Door, is_answer, is_open
-from fuels.federation.flower.found import found
-from fuels.federation.flower.guests import Guests
-from fuels.federation.flower.issue import admit
-from fuels.federation.flower.keys import make_site_key
-from fuels.federation.flower.parties import ServerFolder
+from fuels.federation.flower import gateway
+from fuels.federation.flower.folders import ServerFolder
+from fuels.federation.flower.gateway import (
+    LARGEST,
+    PULL,
+    PUSH,
+    Gateway,
+    SiteKeys,
+    is_open,
+    is_reply,
+)
+from fuels.federation.flower.pki import make_site_key
+from fuels.federation.flower.provisioning import admit, provision
+from helpers.gateway import Link, opened, signed
 
 
 @pytest.mark.parametrize(
@@ -64,7 +70,7 @@ def test_the_door_refuses_without_asking_the_superlink() -> None:
 
         ask.left = chunks  # type: ignore[attr-defined]
         scope = {"type": "http", "method": method, "raw_path": path.encode(), "headers": []}
-        asyncio.run(Door(None, Anybody())(scope, receive, send))  # type: ignore[arg-type]
+        asyncio.run(Gateway(None, Anybody())(scope, receive, send))  # type: ignore[arg-type]
         status: int = sent[0]["status"]
         return status
 
@@ -80,7 +86,7 @@ def letter(*answered: str) -> bytes:
 
 
 def test_a_site_writes_only_when_it_was_asked() -> None:
-    assert is_answer(letter("first")) and is_answer(letter("first", "second"))
+    assert is_reply(letter("first")) and is_reply(letter("first", "second"))
     for content in (letter(""), letter("first", ""), b"\xff no record"):
         link, sent = Link(empty=0), list[Any]()
 
@@ -91,7 +97,7 @@ def test_a_site_writes_only_when_it_was_asked() -> None:
             sent.append(event)
 
         scope = {"type": "http", "method": "POST", "raw_path": PUSH.encode(), "headers": []}
-        asyncio.run(Door(link, Anybody())(scope, receive, send))  # type: ignore[arg-type]
+        asyncio.run(Gateway(link, Anybody())(scope, receive, send))  # type: ignore[arg-type]
         assert sent[0]["status"] == 403 and link.asked == 0
 
 
@@ -110,12 +116,12 @@ def test_a_request_that_breaks_off_is_not_passed_on() -> None:
 
     scope = {"type": "http", "method": "POST", "raw_path": b"/v1/fleet/push-object", "headers": []}
     link = Link(empty=0)
-    asyncio.run(Door(link, Anybody())(scope, receive, send))  # type: ignore[arg-type]
+    asyncio.run(Gateway(link, Anybody())(scope, receive, send))  # type: ignore[arg-type]
     assert link.asked == 0 and sent == []
 
 
 class Anybody:
-    """Guests among whom is everybody."""
+    """SiteKeys among whom is everybody."""
 
     def admits(self, _: Any) -> bool:
         return True
@@ -136,7 +142,7 @@ def pull(link: Link, path: str = PULL, leaves: float = 60.0) -> bytes:
         sent.append(event)
 
     scope = {"type": "http", "method": "POST", "raw_path": path.encode(), "headers": []}
-    asyncio.run(Door(link, Anybody())(scope, receive, send))  # type: ignore[arg-type]
+    asyncio.run(Gateway(link, Anybody())(scope, receive, send))  # type: ignore[arg-type]
     body: bytes = sent[1]["body"]
     return body
 
@@ -151,7 +157,7 @@ def test_a_site_that_left_gets_no_message_that_would_be_lost() -> None:
 
 
 def test_a_site_does_not_wait_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fuels.federation.flower.door.PATIENCE", 0.5)
+    monkeypatch.setattr("fuels.federation.flower.gateway.PATIENCE", 0.5)
     assert pull(link := Link(empty=99)) == b"" and link.asked == 3
 
 
@@ -160,12 +166,12 @@ def test_a_site_does_not_wait_forever(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def metro(tmp_path: Path) -> Path:
-    found(tmp_path / "metro", "metro", ["north"], "127.0.0.1", 9092)
+    provision(tmp_path / "metro", "metro", ["north"], "127.0.0.1", 9092)
     return tmp_path / "metro"
 
 
 def test_a_site_is_known_by_what_it_signed(metro: Path, tmp_path: Path) -> None:
-    guests, north = Guests(ServerFolder(metro)), metro / "sites/north"
+    guests, north = SiteKeys(ServerFolder(metro)), metro / "sites/north"
     stranger = tmp_path / "stranger"
     stranger.mkdir()
     make_site_key(stranger)
@@ -188,7 +194,7 @@ def test_a_key_on_a_curve_that_is_not_known_is_a_strangers(metro: Path) -> None:
     with pytest.raises(UnsupportedAlgorithm):
         load_pem_public_key(pem)
     good = signed(metro / "sites/north")
-    assert not Guests(ServerFolder(metro)).admits([(good[0][0], b64encode(pem)), *good[1:]])
+    assert not SiteKeys(ServerFolder(metro)).admits([(good[0][0], b64encode(pem)), *good[1:]])
 
 
 def test_what_flower_sends_is_let_in(metro: Path) -> None:
@@ -209,12 +215,12 @@ def test_what_flower_sends_is_let_in(metro: Path) -> None:
         lambda _: httpx.Response(200),  # type: ignore[arg-type]
     )
     headers = [(name.lower(), value) for name, value in request.headers.raw]
-    assert Guests(ServerFolder(metro)).admits(headers)
+    assert SiteKeys(ServerFolder(metro)).admits(headers)
 
 
 def test_sites_come_and_go_while_the_door_is_open(metro: Path, tmp_path: Path) -> None:
     server, west = ServerFolder(metro), tmp_path / "west"
-    guests = Guests(server)
+    guests = SiteKeys(server)
     west.mkdir()
     line = make_site_key(west)
     assert not guests.admits(signed(west))
@@ -249,7 +255,7 @@ HEAD = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\ncontent-length: 15000
 def test_of_a_stranger_nothing_but_the_headers_is_read(metro: Path) -> None:
     """He announces 15 MB and gets his answer, and the end of the connection, before they come."""
     link = Link(empty=0)
-    with opened(Guests(ServerFolder(metro)), link) as port:
+    with opened(SiteKeys(ServerFolder(metro)), link) as port:
         got, _ = until_closed(port, HEAD + b"\r\n")
         assert got.startswith(b"HTTP/1.1 412 ") and link.asked == 0
         error = FlowerError.from_json(got.partition(b"\r\n\r\n")[2].decode())
@@ -264,10 +270,10 @@ def test_of_a_stranger_nothing_but_the_headers_is_read(metro: Path) -> None:
 
 
 def test_who_is_slow_is_cut_off(metro: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "HEADERS", 1.0)
-    monkeypatch.setattr(door, "BODY", 1.0)
+    monkeypatch.setattr(gateway, "HEADERS", 1.0)
+    monkeypatch.setattr(gateway, "BODY", 1.0)
     link = Link(empty=0)
-    with opened(Guests(ServerFolder(metro)), link) as port:
+    with opened(SiteKeys(ServerFolder(metro)), link) as port:
         assert until_closed(port)[1] < 10  # says nothing
         # A letter of the head now and then would keep it open for ever.
         assert until_closed(port, *([b"P"] + [b"O"] * 5), pause=0.1)[1] < 10
@@ -293,7 +299,7 @@ def test_a_moments_trouble_of_the_superlink_is_told_as_such(said: int, passed: i
 
 def test_a_request_at_work_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """A site that waits for its message waits longer than a head may take."""
-    monkeypatch.setattr(door, "HEADERS", 0.3)
+    monkeypatch.setattr(gateway, "HEADERS", 0.3)
     link = Link(empty=3)
     with opened(Anybody(), link) as port:
         answer = httpx.post(f"http://127.0.0.1:{port}{PULL}", content=b"", timeout=30)

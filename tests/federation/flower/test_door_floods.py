@@ -12,13 +12,12 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.helpers.gateway import Link, opened, signed
 
-from fuels.federation.flower import door
-from fuels.federation.flower.door import LARGEST, PUSH
-from fuels.federation.flower.found import found
-from fuels.federation.flower.guests import Guests
-from fuels.federation.flower.parties import ServerFolder
+from fuels.federation.flower import gateway
+from fuels.federation.flower.folders import ServerFolder
+from fuels.federation.flower.gateway import LARGEST, PUSH, SiteKeys
+from fuels.federation.flower.provisioning import provision
+from helpers.gateway import Link, opened, signed
 
 POST = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\n"
 ENDLESS = b"content-length: 999999999999\r\n"
@@ -61,7 +60,7 @@ def flood(
 
 @pytest.fixture
 def metro(tmp_path: Path) -> Path:
-    found(tmp_path / "metro", "metro", ["north"], "127.0.0.1", 9092)
+    provision(tmp_path / "metro", "metro", ["north"], "127.0.0.1", 9092)
     return tmp_path / "metro"
 
 
@@ -71,7 +70,7 @@ def test_who_is_refused_cannot_go_on_sending(
 ) -> None:
     """A refused client gets its answer; nothing that it sends afterwards is accepted."""
     pytest.importorskip(loop)
-    monkeypatch.setattr(door, "LINGER", 0.3)
+    monkeypatch.setattr(gateway, "LINGER", 0.3)
     server, link = ServerFolder(metro), Link(empty=0)
     known = b"".join(b"%s: %s\r\n" % pair for pair in signed(metro / "sites/north"))
     small = POST + known + b"content-length: 4\r\n\r\nbody"
@@ -84,7 +83,7 @@ def test_who_is_refused_cannot_go_on_sending(
         "no head": (POST + b"x: ", PIECE, [400]),
         "second": (small + POST + ENDLESS + b"\r\n", PIECE, [200, 412]),
     }
-    with opened(Guests(server), link, server, loop=loop) as port:
+    with opened(SiteKeys(server), link, server, loop=loop) as port:
         for name, (head, piece, answers) in floods.items():
             got, sent = flood(server, port, head, piece)
             print(f"{loop}, {name}: {sent / 2**20:.2f} MB accepted")
@@ -104,9 +103,9 @@ def test_who_is_refused_cannot_go_on_sending(
 def test_what_is_refused_waits_for_its_end_in_small_numbers(
     metro: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "LINGER", 3.0)
-    monkeypatch.setattr(door, "LINGERING", 2)
-    with opened(Guests(ServerFolder(metro)), Link(empty=0)) as port, ExitStack() as stack:
+    monkeypatch.setattr(gateway, "LINGER", 3.0)
+    monkeypatch.setattr(gateway, "LINGERING", 2)
+    with opened(SiteKeys(ServerFolder(metro)), Link(empty=0)) as port, ExitStack() as stack:
         made, seconds = [], []
         began = time.monotonic()
         for _ in range(4):
@@ -119,14 +118,14 @@ def test_what_is_refused_waits_for_its_end_in_small_numbers(
                 pass
             seconds.append(time.monotonic() - began)
     assert max(seconds[:2]) < 2.5 < 3.0 <= min(seconds[2:]) and max(seconds) < 10
-    assert not door.Ending.lingering
+    assert not gateway.ClosingTransport.lingering
 
 
 def test_a_site_that_reads_slowly_gets_the_whole_answer(
     metro: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if it wants the connection closed then."""
-    monkeypatch.setattr(door, "LINGER", 0.1)
+    monkeypatch.setattr(gateway, "LINGER", 0.1)
     large = bytes(32 * 2**20)  # more than the sockets hold
 
     class Large(Link):
@@ -137,7 +136,7 @@ def test_a_site_that_reads_slowly_gets_the_whole_answer(
     context = ssl.create_default_context(cafile=str(server.ca))
     head = b"".join(b"%s: %s\r\n" % pair for pair in signed(metro / "sites/north"))
     got = 0
-    with opened(Guests(server), Large(empty=0), server) as port:
+    with opened(SiteKeys(server), Large(empty=0), server) as port:
         plain = socket.create_connection(("127.0.0.1", port), timeout=20)
         with context.wrap_socket(plain, server_hostname="127.0.0.1") as tls:
             tls.sendall(POST + head + b"connection: close\r\ncontent-length: 0\r\n\r\n")

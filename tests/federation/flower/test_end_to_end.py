@@ -9,7 +9,7 @@ import pytest
 
 from fuels.data.readers import read_panel
 from fuels.experts.personal_model import forecast
-from fuels.federation.flower.parties import Rules
+from fuels.federation.flower.folders import Rules
 from fuels.storage.models import load_models
 from helpers.cluster import cluster
 from helpers.flower_world import settings

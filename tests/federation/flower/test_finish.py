@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 
 from fuels.cli.federation import federation_app
 from fuels.errors import FuelsError
-from fuels.federation.flower import launch
-from fuels.federation.flower.parties import Current
-from fuels.federation.flower.post import Answer
+from fuels.federation.flower import runs
+from fuels.federation.flower.runs import Current
 from fuels.storage.run_folder import RunFolder
 from helpers.flower_world import NEVER, SITES, World, settings
 
@@ -29,11 +28,11 @@ def silent_at(world: World, site: str, *kinds: str) -> None:
     def decide(who: str, kind: str, number: int, reply: bytes) -> Answered:
         return (NEVER if who == site and kind in kinds else 0.0), reply
 
-    world.post.fate = decide
+    world.network.fate = decide
 
 
 def finishes(world: World) -> list[str]:
-    return sorted(site for site, kind, *_ in world.post.sent if kind == "finish")
+    return sorted(site for site, kind, *_ in world.network.sent if kind == "finish")
 
 
 def invoke(world: World, command: str, *options: str) -> Result:
@@ -46,13 +45,13 @@ def folder(world: World) -> RunFolder:
 
 def test_a_site_that_introduces_itself_at_the_end_holds_nothing_up(tmp_path: Path) -> None:
     world = World(tmp_path / "fed", settings(rounds=2))
-    world.post.there = {"north", "south"}
-    original = world.post.send
+    world.network.there = {"north", "south"}
+    original = world.network.send
 
-    def send(letters: Any, kind: str, number: int, ttl: float) -> list[str]:
+    def send(contents: Any, kind: str, number: int, ttl: float) -> list[str]:
         if kind == "train" and number == 1:
-            world.post.there = set(SITES)
-        return original(letters, kind, number, ttl)
+            world.network.there = set(SITES)
+        return original(contents, kind, number, ttl)
 
     def decide(who: str, kind: str, number: int, reply: bytes) -> Answered:
         """East says who it is while the others are writing their models."""
@@ -60,8 +59,8 @@ def test_a_site_that_introduces_itself_at_the_end_holds_nothing_up(tmp_path: Pat
             5.0 if kind == "finish" else 0.0
         ), reply
 
-    world.post.send = send  # type: ignore[method-assign]
-    world.post.fate = decide
+    world.network.send = send  # type: ignore[method-assign]
+    world.network.fate = decide
     world.run()
     assert finishes(world) == ["north", "south"]
     assert world.summary()["unconfirmed"] == []
@@ -84,17 +83,17 @@ def test_a_site_gone_at_the_end_is_named_and_gets_its_models_later(
     assert "no word from east" in shown and f"{world.server.path} --resume" in shown
     told = json.loads(invoke(world, "status", "--json").stdout)
     assert (told["state"], told["unconfirmed"]) == ("finished", ["east"])
-    world.post.sent.clear()
-    world.post.there = {"north", "east"}  # south has its models and is not needed again
+    world.network.sent.clear()
+    world.network.there = {"north", "east"}  # south has its models and is not needed again
     silent_at(world, "nobody")
     world.run()
     assert finishes(world) == ["east"]
     assert world.summary()["unconfirmed"] == [] and not folder(world).checkpoint.exists()
     assert Current(world.server).read()["unconfirmed"] == []
     assert RunFolder(world.root / "sites" / "east" / "runs" / "run").models.exists()
-    world.post.sent.clear()
+    world.network.sent.clear()
     world.run()
-    assert world.post.sent == []  # nothing is left to do
+    assert world.network.sent == []  # nothing is left to do
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -104,9 +103,9 @@ def test_a_run_that_leaves_a_site_without_models_ends_with_an_error(
     """The training is over and its results are there; a script must still notice."""
     world = World(tmp_path / "fed", settings(rounds=2))
     silent_at(world, "east", "finish")
-    monkeypatch.setattr(launch, "need_server", lambda _: None)
-    monkeypatch.setattr(launch, "new_run", lambda *_: "run")
-    monkeypatch.setattr(launch, "start", lambda _: world.run())
+    monkeypatch.setattr(runs, "need_server", lambda _: None)
+    monkeypatch.setattr(runs, "new_run", lambda *_: "run")
+    monkeypatch.setattr(runs, "start", lambda _: world.run())
     options = ["--json"] if as_json else []
     result = invoke(world, "run", *options)
     assert isinstance(result.exception, FuelsError) and result.exit_code == 1
@@ -126,23 +125,23 @@ def test_a_run_that_leaves_a_site_without_models_ends_with_an_error(
 def test_nobody_waits_at_the_end_for_a_site_that_was_silent_before(tmp_path: Path) -> None:
     world = World(tmp_path / "fed", settings(rounds=2))
     ended: list[float] = []
-    original = world.post.send
+    original = world.network.send
 
-    def send(letters: Any, kind: str, number: int, ttl: float) -> list[str]:
+    def send(contents: Any, kind: str, number: int, ttl: float) -> list[str]:
         if kind == "finish":
-            ended.append(world.post.time)
-        return original(letters, kind, number, ttl)
+            ended.append(world.network.time)
+        return original(contents, kind, number, ttl)
 
     def decide(who: str, kind: str, number: int, reply: bytes) -> Answered:
         """East dies in round 2; the others take two seconds to write their models."""
         gone = who == "east" and number == 2
         return (NEVER if gone else 2.0 if kind == "finish" else 0.0), reply
 
-    world.post.send = send  # type: ignore[method-assign]
-    world.post.fate = decide
+    world.network.send = send  # type: ignore[method-assign]
+    world.network.fate = decide
     world.run()
     assert finishes(world) == ["east", "north", "south"]  # asked it is: it may only be slow
-    assert world.post.time - ended[0] <= 2.5
+    assert world.network.time - ended[0] <= 2.5
     assert world.summary()["unconfirmed"] == ["east"]
 
 
@@ -153,7 +152,7 @@ def test_a_slow_site_has_as_long_to_confirm_as_the_others_take(tmp_path: Path) -
         late = kind == "train" and (who, number) == ("east", 2)
         return (11.0 if late else 3.0 if kind == "finish" else 0.0), reply
 
-    world.post.fate = decide
+    world.network.fate = decide
     world.run()
     assert world.summary()["unconfirmed"] == []
 
@@ -161,17 +160,17 @@ def test_a_slow_site_has_as_long_to_confirm_as_the_others_take(tmp_path: Path) -
 def test_nobody_waits_for_a_site_that_is_gone_meanwhile(tmp_path: Path) -> None:
     world = World(tmp_path / "fed", settings(rounds=2))
     silent_at(world, "east", "finish")
-    original = world.post.collect
+    original = world.network.collect
     looks: list[float] = []
 
-    def collect(tickets: Sequence[str]) -> list[Answer]:
+    def collect(tickets: Sequence[str]) -> dict[str, bytes | FuelsError]:
         if finishes(world):
-            looks.append(world.post.time)
+            looks.append(world.network.time)
             if len(looks) == 3:
-                world.post.there = {"north", "south"}
+                world.network.there = {"north", "south"}
         return original(tickets)
 
-    world.post.collect = collect  # type: ignore[method-assign]
+    world.network.collect = collect  # type: ignore[method-assign]
     world.run()
     assert looks[-1] - looks[0] <= 2.0  # the deadline is ten seconds
     assert world.summary()["unconfirmed"] == ["east"]
@@ -194,7 +193,7 @@ def test_refusals_at_both_ends_are_counted(tmp_path: Path) -> None:
     def garbage(who: str, kind: str, number: int, reply: bytes) -> Answered:
         return 0.0, b"no message" if (who, kind) == ("east", "finish") else reply
 
-    world.post.fate = garbage
+    world.network.fate = garbage
     world.run()
     sent = world.summary()["counters"]["messages"]
     world.run()
@@ -210,19 +209,19 @@ def test_refusals_at_both_ends_are_counted(tmp_path: Path) -> None:
 def test_a_silent_site_costs_a_round_one_deadline(tmp_path: Path, method: str) -> None:
     world = World(tmp_path / "fed", settings(method, rounds=3))
     at: dict[int, float] = {}
-    original = world.post.send
+    original = world.network.send
 
-    def send(letters: Any, kind: str, number: int, ttl: float) -> list[str]:
+    def send(contents: Any, kind: str, number: int, ttl: float) -> list[str]:
         if kind == "train":
-            at[number] = world.post.time
-        return original(letters, kind, number, ttl)
+            at[number] = world.network.time
+        return original(contents, kind, number, ttl)
 
     def decide(who: str, kind: str, number: int, reply: bytes) -> Answered:
         """North hangs in round 2, and is back with the next."""
         return (NEVER if (who, number) == ("north", 2) else 0.0), reply
 
-    world.post.send = send  # type: ignore[method-assign]
-    world.post.fate = decide
+    world.network.send = send  # type: ignore[method-assign]
+    world.network.fate = decide
     history = world.run()
     assert [line["clients"] for line in history] == [6, 4, 6]
     assert 10.0 <= at[3] - at[2] <= 12.0

@@ -22,13 +22,12 @@ from fuels.cli.federation import federation_app
 from fuels.cli.parties import server_app, site_app
 from fuels.config import Settings, merge
 from fuels.errors import FuelsError
-from fuels.federation.flower import steward
-from fuels.federation.flower.commands import run_config, write_run_config
-from fuels.federation.flower.found import found
-from fuels.federation.flower.keys import make_site_key, public_line
-from fuels.federation.flower.launch import new_run
-from fuels.federation.flower.parties import Current, ServerFolder, SiteFolder
-from fuels.federation.flower.serving import settings_of
+from fuels.federation.flower import supervisor
+from fuels.federation.flower.flower_app import run_config, settings_of, write_run_config
+from fuels.federation.flower.folders import ServerFolder, SiteFolder
+from fuels.federation.flower.pki import make_site_key, public_key_line
+from fuels.federation.flower.provisioning import provision
+from fuels.federation.flower.runs import Current, new_run
 from fuels.runs.settings import resolve
 
 runner = CliRunner()
@@ -36,7 +35,7 @@ runner = CliRunner()
 
 @pytest.fixture
 def metro(tmp_path: Path) -> Path:
-    found(tmp_path / "metro", "metro", ["north", "south"], "fed.example.org", 9092)
+    provision(tmp_path / "metro", "metro", ["north", "south"], "fed.example.org", 9092)
     return tmp_path / "metro"
 
 
@@ -73,7 +72,7 @@ def test_the_server_knows_the_sites_by_their_keys(metro: Path) -> None:
 
 
 def test_a_key_that_is_none_is_no_site() -> None:
-    assert public_line(b"-----BEGIN PUBLIC KEY-----\nxx\n-----END PUBLIC KEY-----\n") == ""
+    assert public_key_line(b"-----BEGIN PUBLIC KEY-----\nxx\n-----END PUBLIC KEY-----\n") == ""
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def test_a_key_that_is_none_is_no_site() -> None:
         ({"server": "::1"}, "must be a host name"),
         ({"server": "x" * 64 + ".org"}, "must be a host name"),
         ({"listen": "all of them"}, "--listen 'all of them' must be"),
-        ({"listen": "::"}, r"--listen '::' leaves IPv4 out; name 0\.0\.0\.0"),
+        ({"listen": "::"}, r"--listen '::' excludes IPv4; use 0\.0\.0\.0"),
         ({"port": 99999}, "--port 99999: a port lies between 1 and 65534"),
         ({"port": 65535}, "--port 65535: a port lies between"),
         ({"port": 0}, "--port 0: a port lies between"),
@@ -102,13 +101,13 @@ def test_a_key_that_is_none_is_no_site() -> None:
 def test_names_that_cannot_be(tmp_path: Path, arguments: dict[str, Any], reason: str) -> None:
     values = {"name": "metro", "sites": ["north"], "server": "127.0.0.1", "port": 1, **arguments}
     with pytest.raises(FuelsError, match=reason):
-        found(tmp_path / "new", **values)
+        provision(tmp_path / "new", **values)
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("server", ["fed.example.org", "localhost", "a-1", "10.0.0.7"])
 def test_hosts_that_can_be(tmp_path: Path, server: str) -> None:
-    found(tmp_path / "new", "metro", ["north"], server, 9092)
+    provision(tmp_path / "new", "metro", ["north"], server, 9092)
     assert SiteFolder(tmp_path / "new/sites/north").config.server == f"{server}:9092"
 
 
@@ -118,29 +117,29 @@ def test_what_fails_half_way_leaves_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fuels.federation.flower.found.write_app", full)
+    monkeypatch.setattr("fuels.federation.flower.provisioning.write_app", full)
     with pytest.raises(FuelsError, match=r"cannot be created \(No space left"):
-        found(tmp_path / "deep" / "new", "metro", ["north"], "localhost", 9092)
+        provision(tmp_path / "deep" / "new", "metro", ["north"], "localhost", 9092)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_is_never_replaced(metro: Path) -> None:
     with pytest.raises(FuelsError, match="exists"):
-        found(metro, "metro", ["north"], "127.0.0.1", 1)
+        provision(metro, "metro", ["north"], "127.0.0.1", 1)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ('host = "0.0.0.0"', 'host = "::"', "host '::' leaves IPv4 out"),
-        ("\nport = 9092", "\nport = 99092", "port 99092 must lie between 1 and 65535"),
-        ("control_port = 9093", "control_port = 0", "control_port 0 must lie between"),
-        ("quorum = 0.5", "quorum = 1.5", "quorum is a share"),
+        ('host = "0.0.0.0"', 'host = "::"', "host '::' excludes IPv4"),
+        ("\nport = 9092", "\nport = 99092", "port 99092 must be between 1 and 65535"),
+        ("control_port = 9093", "control_port = 0", "control_port 0 must be between"),
+        ("quorum = 0.5", "quorum = 1.5", "quorum must be more than 0"),
         ("quorum = 0.5", "qourum = 0.5", "did you mean quorum"),
         ("[sites]", "[sites]\n'a/b' = 'x'", "lower-case"),
         ("[sites]", "[sites", "not valid TOML"),
         ("[sites]", "[sites]\na = 'x y one'\nb = 'x y two'", "sites a and b have the same key"),
-        ("deadline = 600.0", "deadline = 0", "deadline is a number of seconds"),
+        ("deadline = 600.0", "deadline = 0", "deadline must be a number of seconds"),
         ("attempts = 10", "attempts = 0", "attempts must be at least 1"),
         ("evaluate_every = 1", "evaluate_every = 0", "evaluate_every must be at least 1"),
         ("staleness = 1", "staleness = -1", "staleness must not be negative"),
@@ -166,7 +165,7 @@ def test_settings_survive_the_way_through_flower(tmp_path: Path) -> None:
     }
     assert settings_of(flat) == replace(chosen, data=Settings().data)
     app = tmp_path / "metro"
-    found(app, "metro", ["north"], "127.0.0.1", 1)
+    provision(app, "metro", ["north"], "127.0.0.1", 1)
     project = tomllib.loads((app / "server/app/pyproject.toml").read_text())
     assert set(project["tool"]["flwr"]["app"]["config"]) == set(run_config("", Settings()))
 
@@ -174,7 +173,7 @@ def test_settings_survive_the_way_through_flower(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"data.source": "/etc/passwd"}, "named by each site"),
+        ({"data.source": "/etc/passwd"}, "each site names its own data"),
         ({"training.warm_start": "/etc"}, "one machine"),
         ({"options": "[1]"}, "JSON object"),
         ({"training.rounds": 0}, "at least 1"),
@@ -235,8 +234,8 @@ def test_edited_keys_are_registered_once_the_file_is_at_rest(
         registered.append(set(folder.config.sites))
         return True
 
-    monkeypatch.setattr(steward, "register_keys", register)
-    keys = steward.Keys(server)
+    monkeypatch.setattr(supervisor, "register_keys", register)
+    keys = supervisor.Keys(server)
     keys.look()
     keys.look()
     assert registered == [{"north", "south"}]
@@ -254,7 +253,7 @@ def test_edited_keys_are_registered_once_the_file_is_at_rest(
 
 def test_a_site_that_is_added_is_known_by_its_key(metro: Path) -> None:
     pytest.importorskip("flwr")
-    from fuels.federation.flower.app_server import GridPost
+    from fuels.federation.flower.app import GridNetwork
 
     class Grid:
         keys: ClassVar[list[str]] = []
@@ -265,7 +264,7 @@ def test_a_site_that_is_added_is_known_by_its_key(metro: Path) -> None:
             return [SimpleNamespace(node_id=i, public_key=key) for i, key in enumerate(keys)]
 
     grid = Grid()
-    post = GridPost(grid, ServerFolder(metro))  # type: ignore[arg-type]
+    post = GridNetwork(grid, ServerFolder(metro))  # type: ignore[arg-type]
     grid.keys.append((metro / "sites/north/site.pub").read_text())
     assert post.connected() == {"north"}
     grid.keys.append(make_site_key(metro / "server"))  # registered by hand, in no file
@@ -294,9 +293,9 @@ def chosen(metro: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Set
         handed.append(settings)
         return "run"
 
-    monkeypatch.setattr("fuels.federation.flower.launch.need_server", lambda _: None)
-    monkeypatch.setattr("fuels.federation.flower.launch.new_run", new_run)
-    monkeypatch.setattr("fuels.federation.flower.launch.start", lambda _: None)
+    monkeypatch.setattr("fuels.federation.flower.runs.need_server", lambda _: None)
+    monkeypatch.setattr("fuels.federation.flower.runs.new_run", new_run)
+    monkeypatch.setattr("fuels.federation.flower.runs.start", lambda _: None)
     result = runner.invoke(federation_app, ["run", str(metro), "--detach", *arguments])
     if result.exception is not None:
         raise result.exception
@@ -320,7 +319,7 @@ def test_a_run_takes_the_papers_settings_or_those_of_a_preset(
     ("arguments", "reason"),
     [
         (["--preset", "bets"], "unknown preset bets; did you mean best"),
-        (["--set", "data.clients=5"], "data are named by each site"),
+        (["--set", "data.clients=5"], "each site names its own data"),
         (["--set", "training.warm_start=x"], "a file of one machine"),
         (["--set", "windows.lags=none"], "lags"),
         (["--set", "options.rhoo=1"], "no option options.rhoo"),

@@ -12,8 +12,8 @@ import pytest
 
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, decode, encode
-from fuels.federation.flower.desk import Desk
-from fuels.federation.flower.parties import SiteFolder
+from fuels.federation.flower.folders import SiteFolder
+from fuels.federation.flower.worker import Worker
 from fuels.federation.site import Report, Site
 from fuels.methods.messages import Upload
 from helpers.flower_world import LIMIT, NEVER, SITES, World, fate, settings
@@ -76,10 +76,10 @@ def test_a_hostile_upload_is_refused_and_changes_nothing_for_the_others(
 ) -> None:
     becomes, reason = HOSTILE[name]
     world = World(tmp_path / "fed", settings(rounds=3))
-    world.post.fate = fate(3, "north", becomes=becomes)
+    world.network.fate = fate(3, "north", becomes=becomes)
     history = world.run()
     silent = World(tmp_path / "silent", settings(rounds=3))
-    silent.post.fate = fate(3, "north", delay=NEVER)
+    silent.network.fate = fate(3, "north", delay=NEVER)
     silent.run()
     assert any(reason in text and text.startswith("north") for text in history[2]["failures"])
     told = [text for line in history for text in line["failures"] if " refused: " in text]
@@ -108,7 +108,7 @@ def test_a_letter_is_answered_with_its_own_round(tmp_path: Path, claimed: int) -
         late = encode(replace(decode(reply, LIMIT), round=2))
         return (12.0 if number == 1 else NEVER), late  # the late one that says it is new
 
-    world.post.fate = decide
+    world.network.fate = decide
     history = world.run()
     assert [line["clients"] for line in history] == [4, 4]
     reason = f"it is of round {claimed}, asked was round {3 - claimed}"
@@ -119,12 +119,12 @@ def test_an_upload_without_a_usable_client_does_not_count_towards_the_quorum(
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path / "fed", settings(rounds=3), quorum=1.0)
-    world.post.fate = fate(3, "north", becomes=prototype(lambda p: p * np.float32(np.nan)))
+    world.network.fate = fate(3, "north", becomes=prototype(lambda p: p * np.float32(np.nan)))
     with pytest.raises(FuelsError, match="round 3: 2 of 3 sites answered, 3 are needed"):
         world.run()
     assert [line["round"] for line in world.history()] == [1, 2]
     half = prototype(lambda p: np.where(np.arange(2)[:, None, None] == 0, p, np.float32(9)))
-    world.post.fate = fate(3, "north", becomes=half)
+    world.network.fate = fate(3, "north", becomes=half)
     history = world.run()  # one of its two clients is good
     assert history[2]["clients"] == 5
     assert any("client d refused" in text for text in history[2]["failures"])
@@ -149,8 +149,8 @@ def test_a_weight_that_cannot_be_moves_no_average(
         return replace(envelope, arrays=arrays | claimed)
 
     world, silent = (World(tmp_path / n, settings("fedavg", rounds=2)) for n in ("fed", "silent"))
-    world.post.fate = fate(2, "north", becomes=altered(claim))
-    silent.post.fate = fate(2, "north", delay=NEVER)
+    world.network.fate = fate(2, "north", becomes=altered(claim))
+    silent.network.fate = fate(2, "north", delay=NEVER)
     history = world.run()
     silent.run()
     assert [line["clients"] for line in history] == [6, 4] and reason in history[1]["failures"][0]
@@ -191,7 +191,7 @@ def test_no_set_or_place_ends_the_preparation_of_fedda(tmp_path: Path, name: str
         changed = {f"upload/{array}": np.stack(rows).astype(np.float32)}
         return replace(envelope, arrays=envelope.arrays | changed)
 
-    world.post.fate = fate(1, "north", becomes=altered(hostile))
+    world.network.fate = fate(1, "north", becomes=altered(hostile))
     history = world.run()
     assert [line["clients"] for line in history] == [4 if reason else 6, 6]
     assert all(reason in text for text in history[0]["failures"])
@@ -230,27 +230,27 @@ def test_one_diverging_client_does_not_silence_its_site(
 def test_an_older_request_that_comes_after_a_newer_one_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path / "fed", settings(rounds=4))
     world.run()
-    desk = Desk(SiteFolder(world.root / "sites" / "north"), world.settings)
+    worker = Worker(SiteFolder(world.root / "sites" / "north"), world.settings)
     request = {
         number: content
-        for site, kind, number, content in world.post.sent
+        for site, kind, number, content in world.network.sent
         if (site, kind) == ("north", "train")
     }
-    fourth = desk.answer(request[4], made=0.0)  # the same round: the same answer
+    fourth = worker.answer(request[4], made=0.0)  # the same round: the same answer
     with pytest.raises(FuelsError, match="of round 3 is older than that of round 4"):
-        desk.answer(request[3], made=-1.0)
-    assert desk.answer(request[4], made=0.0) == fourth
-    again = desk.answer(request[3], made=50.0)  # a server that was restored asks anew
+        worker.answer(request[3], made=-1.0)
+    assert worker.answer(request[4], made=0.0) == fourth
+    again = worker.answer(request[3], made=50.0)  # a server that was restored asks anew
     assert decode(again, LIMIT).round == 3
     with pytest.raises(FuelsError, match="of round 4 is older than that of round 3"):
-        desk.answer(request[4], made=49.0)
+        worker.answer(request[4], made=49.0)
 
 
 def test_a_site_refuses_what_no_server_should_send(tmp_path: Path) -> None:
     world = World(tmp_path / "fed", settings(rounds=4))
     world.run()
     site, _, number, content = next(
-        letter for letter in world.post.sent if letter[1] == "train" and letter[2] == 3
+        letter for letter in world.network.sent if letter[1] == "train" and letter[2] == 3
     )
     bad = {
         "nan": prototype_down(lambda p: p * np.float32(np.nan)),
@@ -266,8 +266,8 @@ def test_a_site_refuses_what_no_server_should_send(tmp_path: Path) -> None:
     }
     for name, change in bad.items():
         later = altered(lambda e: replace(e, round=number + 90))(content)
-        tickets = world.post.send({site: change(later)}, "train", number, 60.0)
-        (answer,) = world.post.collect(tickets)
+        tickets = world.network.send({site: change(later)}, "train", number, 60.0)
+        (answer,) = world.network.collect(tickets)
         assert answer.content is None and answer.reason, name
 
 

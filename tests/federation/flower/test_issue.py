@@ -13,10 +13,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from fuels.errors import FuelsError
-from fuels.federation.flower.found import found
-from fuels.federation.flower.issue import admit
-from fuels.federation.flower.keys import make_site_key
-from fuels.federation.flower.parties import ServerFolder, SiteFolder
+from fuels.federation.flower.folders import ServerFolder, SiteFolder
+from fuels.federation.flower.pki import make_site_key
+from fuels.federation.flower.provisioning import admit, provision
 from helpers.flower_world import fuels
 
 pytest.importorskip("flwr")
@@ -24,7 +23,7 @@ pytest.importorskip("flwr")
 
 @pytest.fixture
 def metro(tmp_path: Path) -> Path:
-    found(tmp_path / "metro", "metro", ["north", "south"], "fed.example.org", 9092)
+    provision(tmp_path / "metro", "metro", ["north", "south"], "fed.example.org", 9092)
     return tmp_path / "metro"
 
 

@@ -12,8 +12,8 @@ import pytest
 from fuels.config import merge
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, decode, encode
+from fuels.federation.flower.folders import Rules
 from fuels.federation.flower.members import LONGEST_NAME, Members
-from fuels.federation.flower.parties import Rules
 from helpers.flower_world import LIMIT, SITES, World, fate, settings
 
 PROPORTION = {"windows": {"split": ""}}  # the parts of a longer series are longer
@@ -25,28 +25,28 @@ class KilledError(BaseException):
 
 def connect(world: World, there: dict[int, set[str]]) -> None:
     """From the training of a round on, these sites are there."""
-    original = world.post.send
+    original = world.network.send
 
-    def send(letters: Any, kind: str, number: int, ttl: float) -> list[str]:
+    def send(contents: Any, kind: str, number: int, ttl: float) -> list[str]:
         if kind == "train" and number in there:
-            world.post.there = there[number]
-        return original(letters, kind, number, ttl)
+            world.network.there = there[number]
+        return original(contents, kind, number, ttl)
 
-    world.post.send = send  # type: ignore[method-assign]
+    world.network.send = send  # type: ignore[method-assign]
 
 
 def kill_at(world: World, kind: str, number: int) -> None:
     """The server is killed, once, when it would hear of what it asked."""
-    original = world.post.collect
+    original = world.network.collect
     done: list[bool] = []
 
     def collect(tickets: Any) -> Any:
-        if not done and any((k, n) == (kind, number) for _, k, n, _ in world.post.sent):
+        if not done and any((k, n) == (kind, number) for _, k, n, _ in world.network.sent):
             done.append(True)
             raise KilledError
         return original(tickets)
 
-    world.post.collect = collect  # type: ignore[method-assign]
+    world.network.collect = collect  # type: ignore[method-assign]
 
 
 # -- late ------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def test_a_late_site_joins_whatever_the_method(tmp_path: Path, method: str) -> N
     world = World(tmp_path / "fed", chosen)
     for file in world.root.glob("sites/*/site.toml"):
         file.write_text(file.read_text().replace("raw_derived = false", "raw_derived = true"))
-    world.post.there = {"north", "south"}
+    world.network.there = {"north", "south"}
     connect(world, {1: set(SITES)})
     history = world.run()
     assert [line["clients"] for line in history] == [4, 4, 6, 6]
@@ -75,7 +75,7 @@ def test_the_server_is_killed_around_the_round_beside_which_a_site_joined(
     whole = World(tmp_path / "whole", settings(method, rounds=5))
     world = World(tmp_path / "fed", settings(method, rounds=5))
     for each in (whole, world):
-        each.post.there = {"north", "south"}
+        each.network.there = {"north", "south"}
         connect(each, {1: set(SITES)})
     whole.run()
     kill_at(world, "train", killed)
@@ -90,14 +90,14 @@ def test_a_late_site_with_a_longer_series_counts(tmp_path: Path) -> None:
     """What a site may claim follows what it said itself, and not who was there first."""
     world = World(tmp_path / "fed", merge(settings("fedavg", rounds=4), PROPORTION, "test"))
     world.give_data("east", days=24)
-    world.post.there = {"north", "south"}
+    world.network.there = {"north", "south"}
     connect(world, {1: set(SITES)})
     history = world.run()
     assert [line["clients"] for line in history] == [4, 4, 6, 6]
     assert history[2]["failures"] == []
     samples = {
         site: decode(c, LIMIT).arrays["samples"].tolist()
-        for site, kind, number, c in world.post.got
+        for site, kind, number, c in world.network.got
         if (kind, number) == ("train", 4)
     }
     assert samples["east"][0] > 2 * samples["north"][0]
@@ -107,18 +107,18 @@ def test_a_site_that_comes_back_with_other_data_says_so_again(tmp_path: Path) ->
     """North lost its state in round 2 and has more days when it is back, beside round 3."""
     world = World(tmp_path / "fed", merge(settings(rounds=6), PROPORTION, "test"))
     connect(world, {2: {"south", "east"}, 3: set(SITES)})
-    original = world.post.send
+    original = world.network.send
 
-    def send(letters: Any, kind: str, number: int, ttl: float) -> list[str]:
+    def send(contents: Any, kind: str, number: int, ttl: float) -> list[str]:
         if (kind, number) == ("train", 3):
             (world.root / "sites" / "north" / "runs" / "run" / "state.safetensors").unlink()
             world.give_data("north", days=24)
-        return original(letters, kind, number, ttl)
+        return original(contents, kind, number, ttl)
 
-    world.post.send = send  # type: ignore[method-assign]
+    world.network.send = send  # type: ignore[method-assign]
     history = world.run()
     hellos = [
-        number for site, kind, number, _ in world.post.got if (site, kind) == ("north", "hello")
+        number for site, kind, number, _ in world.network.got if (site, kind) == ("north", "hello")
     ]
     assert hellos == [0, 4]
     assert [line["clients"] for line in history][-2:] == [6, 6]
@@ -131,7 +131,7 @@ def test_a_resumed_run_asks_again_who_is_there(tmp_path: Path) -> None:
     with pytest.raises(KilledError):
         world.run()
     world.run()
-    hellos = [(site, number) for site, kind, number, _ in world.post.got if kind == "hello"]
+    hellos = [(site, number) for site, kind, number, _ in world.network.got if kind == "hello"]
     assert sorted(hellos) == sorted([(site, n) for site in SITES for n in (0, 2)])
 
 
@@ -154,24 +154,24 @@ def test_unequal_training_parts_are_refused_where_the_size_of_uploads_follows_th
     for file in late.root.glob("sites/*/site.toml"):
         file.write_text(file.read_text().replace("raw_derived = false", "raw_derived = true"))
     late.give_data("east", days=24)
-    late.post.there = {"north", "south"}
+    late.network.there = {"north", "south"}
     connect(late, {1: set(SITES)})
     history = late.run()
-    assert "east" not in {site for site, kind, *_ in late.post.got if kind == "train"}
+    assert "east" not in {site for site, kind, *_ in late.network.got if kind == "train"}
     refused = [text for line in history for text in line["failures"]]
     assert refused and all("east: introduction refused: the training part" in t for t in refused)
 
 
 def asked_in(world: World, number: int) -> set[str]:
     """The clients that were asked to train in a round."""
-    letters = [c for _, kind, n, c in world.post.sent if (kind, n) == ("train", number)]
+    letters = [c for _, kind, n, c in world.network.sent if (kind, n) == ("train", number)]
     return {client for content in letters for client in decode(content, LIMIT).facts["asked"]}
 
 
 def test_where_few_are_chosen_a_joiner_gives_its_prototype_first(tmp_path: Path) -> None:
     """East joins beside round 2; with a share of 0.3 the draw would leave most out of round 3."""
     world = World(tmp_path / "fed", settings(rounds=4, selection=0.3))
-    world.post.there = {"north", "south"}
+    world.network.there = {"north", "south"}
     connect(world, {1: set(SITES)})
     world.run()
     assert asked_in(world, 3) >= {"c", "f"}
@@ -184,12 +184,12 @@ def test_where_few_are_chosen_a_first_upload_that_failed_is_asked_for_again(
     tmp_path: Path, killed: bool
 ) -> None:
     world = World(tmp_path / "fed", settings(rounds=3, selection=0.3))
-    world.post.fate = fate(1, "north", becomes=lambda reply: reply[:40])
+    world.network.fate = fate(1, "north", becomes=lambda reply: reply[:40])
     if killed:  # who was never heard is known after a restart
         kill_at(world, "train", 2)
         with pytest.raises(KilledError):
             world.run()
-        world.post.sent.clear()
+        world.network.sent.clear()
     history = world.run()
     assert history[0]["clients"] == 4
     assert asked_in(world, 2) >= {"a", "d"}
@@ -207,18 +207,18 @@ def hello(**facts: Any) -> Envelope:
     ("facts", "reason"),
     [
         ({"clients": []}, "names no clients"),
-        ({"clients": ["a", "a"]}, "one of them twice"),
+        ({"clients": ["a", "a"]}, "or one twice"),
         ({"clients": "a"}, "not a list of texts"),
-        ({"clients": [f"c{i}" for i in range(11)]}, "11 clients, at most 10 are accepted"),
-        ({"clients": [""]}, "no acceptable name"),
-        ({"clients": ["x" * (LONGEST_NAME + 1)]}, "no acceptable name"),
-        ({"clients": ["a\nround 3: all is well"]}, "no acceptable name"),
-        ({"train_periods": 0}, "how long its training part is"),
-        ({"train_periods": "5"}, "how long its training part is"),
-        ({"train_periods": True}, "how long its training part is"),
-        ({"train_periods": 101}, "101 periods, at most 100 are accepted"),
+        ({"clients": [f"c{i}" for i in range(11)]}, "11 clients; at most 10 are accepted"),
+        ({"clients": [""]}, "an unacceptable name"),
+        ({"clients": ["x" * (LONGEST_NAME + 1)]}, "an unacceptable name"),
+        ({"clients": ["a\nround 3: all is well"]}, "an unacceptable name"),
+        ({"train_periods": 0}, "the length of its training part"),
+        ({"train_periods": "5"}, "the length of its training part"),
+        ({"train_periods": True}, "the length of its training part"),
+        ({"train_periods": 101}, "101 periods; at most 100 are accepted"),
         ({"clients": ["a", "s"]}, "client 's' belongs to site south"),
-        ({"clients": ["b"]}, "client 'a', with which it joined this run, is gone"),
+        ({"clients": ["b"]}, "it joined this run with client 'a', which is missing now"),
     ],
 )
 def test_an_introduction_that_cannot_be(facts: dict[str, Any], reason: str) -> None:
@@ -249,12 +249,12 @@ def test_a_site_that_claims_too_much_does_not_join_and_the_others_train(tmp_path
         envelope = decode(reply, LIMIT)
         return 0.0, encode(replace(envelope, facts={**envelope.facts, "train_periods": 10**6}))
 
-    world.post.fate = boast
+    world.network.fate = boast
     history = world.run()
     assert [line["clients"] for line in history] == [4, 4]
     assert "at most 50 are accepted" in history[0]["failures"][0]
     (reason,) = world.summary()["refused"]["north"]
-    assert reason.startswith("it says that its training part has * periods")
+    assert reason.startswith("it claims a training part of * periods")
 
 
 def test_a_site_cannot_introduce_itself_as_another(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_site_cannot_introduce_itself_as_another(tmp_path: Path) -> None:
             return 0.0, reply
         return 0.0, encode(replace(decode(reply, LIMIT), site="south"))
 
-    world.post.fate = false
+    world.network.fate = false
     assert world.run()[0]["clients"] == 4
     assert "not its key's name" in next(iter(world.summary()["refused"]["north"]))
 
@@ -302,8 +302,8 @@ def test_one_false_length_ends_no_run(
 ) -> None:
     """The others train as if the site that lies were not there, and it is told why."""
     world, alone = (consenting(tmp_path / name, method, options) for name in ("fed", "alone"))
-    world.post.fate = claim("east", train_periods=periods)
-    alone.post.there = {"north", "south"}
+    world.network.fate = claim("east", train_periods=periods)
+    alone.network.there = {"north", "south"}
     history = world.run()
     assert [line["clients"] for line in history] == [4, 4]
     (reason,) = history[0]["failures"]
@@ -317,29 +317,29 @@ def test_one_false_length_ends_no_run(
 
 def test_where_no_length_is_that_of_most_the_run_does_not_begin(tmp_path: Path) -> None:
     world = consenting(tmp_path / "fed", "fuels", {"periodic": False})
-    world.post.there = {"north", "east"}
-    world.post.fate = claim("east", train_periods=9)
-    with pytest.raises(FuelsError, match=r"that of most sites \(periods: east 9, north 5\)"):
+    world.network.there = {"north", "east"}
+    world.network.fate = claim("east", train_periods=9)
+    with pytest.raises(FuelsError, match=r"by a majority of sites \(periods: east 9, north 5\)"):
         world.run()
-    assert {kind for _, kind, *_ in world.post.got} == {"hello"}
+    assert {kind for _, kind, *_ in world.network.got} == {"hello"}
 
 
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
-        ({"clients": [f"c{i}" for i in range(10**5)]}, "names * clients, at most * are accepted"),
+        ({"clients": [f"c{i}" for i in range(10**5)]}, "names * clients; at most * are accepted"),
         ({"clients": [f"c{i}" for i in range(10**6)]}, "the message has * bytes, at most *"),
         ({"clients": [f"c{i}" for i in range(5 * 10**5)]}, "the header of the message is cut off"),
-        ({"train_periods": 10**18}, "training part has * periods, at most * are accepted"),
-        ({"train_periods": 1e18}, "it does not say how long its training part is"),
+        ({"train_periods": 10**18}, "training part of * periods; at most * are accepted"),
+        ({"train_periods": 1e18}, "it does not state the length of its training part"),
     ],
 )
 def test_a_site_that_announces_the_impossible_weighs_nothing(
     tmp_path: Path, facts: dict[str, Any], reason: str
 ) -> None:
     world, alone = (World(tmp_path / n, settings("fedavg", rounds=2)) for n in ("fed", "alone"))
-    world.post.fate = claim("east", **facts)
-    alone.post.there = {"north", "south"}
+    world.network.fate = claim("east", **facts)
+    alone.network.there = {"north", "south"}
     assert [line["clients"] for line in world.run()] == [4, 4]
     assert all(reason in told for told in world.summary()["refused"]["east"])
     alone.run()
@@ -349,14 +349,14 @@ def test_a_site_that_announces_the_impossible_weighs_nothing(
 
 def test_only_the_claim_to_others_clients_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path / "fed", settings(rounds=2))
-    world.post.fate = claim("north", clients=["a", "b", "d"])  # b is south's
-    world.post.there = {"south", "east"}
+    world.network.fate = claim("north", clients=["a", "b", "d"])  # b is south's
+    world.network.there = {"south", "east"}
     connect(world, {1: set(SITES)})
     history = world.run()
     assert [line["clients"] for line in history] == [4, 4]
     assert "client 'b' belongs to site south" in history[1]["failures"][0]
     assert asked_in(world, 1) | asked_in(world, 2) == {"b", "c", "e", "f"}
-    assert {s for s, k, *_ in world.post.sent if k == "train"} == {"south", "east"}
+    assert {s for s, k, *_ in world.network.sent if k == "train"} == {"south", "east"}
 
 
 @pytest.mark.parametrize("killed", [1, 2])
@@ -366,14 +366,14 @@ def test_after_a_restart_the_first_owner_keeps_its_clients(tmp_path: Path, kille
     kill_at(world, "train", killed)
     with pytest.raises(KilledError):
         world.run()
-    world.post.there = {"north", "east"}
-    world.post.fate = claim("east", clients=["b", "c", "e", "f"])
+    world.network.there = {"north", "east"}
+    world.network.fate = claim("east", clients=["b", "c", "e", "f"])
     connect(world, {killed: set(SITES)})
-    world.post.sent.clear()
+    world.network.sent.clear()
     history = world.run()
     told = [text for line in history for text in line["failures"]]
     assert any("east: introduction refused: client 'b' belongs to site south" in t for t in told)
-    for site, kind, _, content in world.post.sent:
+    for site, kind, _, content in world.network.sent:
         if kind == "train" and site == "east":
             assert set(decode(content, LIMIT).facts["asked"]) == {"c", "f"}
     assert history[-1]["clients"] == 6

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from fuels.errors import FuelsError
-from fuels.federation.flower import commands, launch
-from fuels.federation.flower.demo import LAUNCH, descendants, is_alive
-from fuels.federation.flower.found import found
-from fuels.federation.flower.parties import ServerFolder, SiteFolder
+from fuels.federation.flower import commands, processes
+from fuels.federation.flower.folders import ServerFolder, SiteFolder
+from fuels.federation.flower.processes import LAUNCH, descendants, is_alive
+from fuels.federation.flower.provisioning import provision
 from helpers.cluster import kill
 
 pytest.importorskip("flwr")
@@ -28,7 +28,9 @@ STAYS = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); t
 @pytest.fixture
 def server(tmp_path: Path) -> ServerFolder:
     port = commands.free_port()
-    found(tmp_path / "fed", "fed", ["north"], "127.0.0.1", port, control_port=commands.free_port())
+    provision(
+        tmp_path / "fed", "fed", ["north"], "127.0.0.1", port, control_port=commands.free_port()
+    )
     return ServerFolder(tmp_path / "fed")
 
 
@@ -37,7 +39,7 @@ def parts(server: ServerFolder, monkeypatch: pytest.MonkeyPatch) -> dict[str, li
     """Stand-ins for the three processes, which write down their ids; tests may replace one."""
     chosen = {
         name: [sys.executable, "-c", STAYS, str(server.state / f"{name}.pid")]
-        for name in ("superlink", "door", "steward")
+        for name in ("superlink", "gateway", "supervisor")
     }
     for name in chosen:
         monkeypatch.setattr(commands, name, lambda _, name=name: chosen[name])
@@ -57,7 +59,7 @@ def wait(what: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("name", ["superlink", "door", "steward"])
+@pytest.mark.parametrize("name", ["superlink", "gateway", "supervisor"])
 def test_one_that_ends_is_named_and_ends_the_others(
     server: ServerFolder, parts: dict[str, list[str]], name: str
 ) -> None:
@@ -68,7 +70,7 @@ def test_one_that_ends_is_named_and_ends_the_others(
     parts[name] = [sys.executable, "-c", f"{waiting}raise SystemExit(7)"]
     shown = "SuperLink" if name == "superlink" else name
     with pytest.raises(FuelsError, match=rf"the {shown} ended \(status 7\)"):
-        launch.keep_server(server)
+        processes.run_server(server)
     assert not any(is_alive(number) for number in ids(server, others))
 
 
@@ -84,7 +86,7 @@ def test_told_to_stop_it_ends_all_without_an_error(
     thread = threading.Thread(target=stop)
     thread.start()
     try:
-        launch.keep_server(server)
+        processes.run_server(server)
     finally:
         thread.join()
         for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
@@ -100,11 +102,11 @@ def test_those_that_do_not_end_are_killed_with_all_they_started_after_one_wait(
     inner = deaf + STAYS
     outer = f"{deaf}subprocess.run([sys.executable, '-c', {inner!r}, sys.argv[1]])"
     files = [tmp_path / "one", tmp_path / "two"]
-    children = [launch.begin([sys.executable, "-c", outer, str(f)], os.environ) for f in files]
+    children = [processes.begin([sys.executable, "-c", outer, str(f)], os.environ) for f in files]
     wait(lambda: all(file.exists() and file.read_text() for file in files))
-    monkeypatch.setattr(launch, "ENDING", 2.0)
+    monkeypatch.setattr(processes, "ENDING", 2.0)
     began = time.monotonic()
-    launch.end(children)
+    processes.end(children)
     assert 2.0 <= time.monotonic() - began < 3.9  # not one wait after the other
     assert [child.returncode for child in children] == [-signal.SIGKILL] * 2
     wait(lambda: not any(is_alive(int(file.read_text())) for file in files), 5)
@@ -114,12 +116,12 @@ def test_a_site_that_is_told_to_stop_kills_what_does_not(
     server: ServerFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = SiteFolder(server.path.parent / "sites" / "north")
-    files = [site.path / "supernode.id", site.path / "clerk.id"]
+    files = [site.path / "supernode.id", site.path / "worker.id"]
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + STAYS
-    for name, script, file in zip(("supernode", "clerk"), (deaf, STAYS), files, strict=True):
+    for name, script, file in zip(("supernode", "worker"), (deaf, STAYS), files, strict=True):
         command = [sys.executable, "-c", script, str(file)]
         monkeypatch.setattr(commands, name, lambda *_, command=command: command)
-    monkeypatch.setattr(launch, "ENDING", 1.0)
+    monkeypatch.setattr(processes, "ENDING", 1.0)
 
     def stop() -> None:
         wait(lambda: all(file.exists() and file.read_text() for file in files))
@@ -129,7 +131,7 @@ def test_a_site_that_is_told_to_stop_kills_what_does_not(
     thread = threading.Thread(target=stop)
     thread.start()
     try:
-        launch.keep_site(site, "synthetic:tiny")
+        processes.run_site(site, "synthetic:tiny")
     finally:
         thread.join()
         for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
@@ -141,7 +143,7 @@ def test_a_site_that_is_told_to_stop_kills_what_does_not(
 def test_a_program_that_is_not_ours_does_not_outlive_the_server(tmp_path: Path) -> None:
     script = (
         "import subprocess, sys, time\n"
-        "from fuels.federation.flower.lifeline import bind_to_parent\n"
+        "from fuels.federation.flower.processes import bind_to_parent\n"
         f"command = [sys.executable, '-c', {STAYS!r}, {str(tmp_path / 'pid')!r}]\n"
         "subprocess.Popen(command, start_new_session=True, preexec_fn=bind_to_parent)\n"
         "time.sleep(60)\n"
@@ -162,14 +164,14 @@ def test_what_a_site_started_does_not_outlive_it(server: ServerFolder) -> None:
     site = server.path.parent / "sites" / "north"
     script = (
         "import sys; from pathlib import Path\n"
-        "from fuels.federation.flower import commands, launch, parties\n"
+        "from fuels.federation.flower import commands, folders, processes\n"
         f"stays = [sys.executable, '-c', {STAYS!r}]\n"
         f"commands.supernode = lambda *_: [*stays, {str(site / 'supernode.id')!r}]\n"
-        f"commands.clerk = lambda *_: [*stays, {str(site / 'clerk.id')!r}]\n"
-        f"launch.keep_site(parties.SiteFolder(Path({str(site)!r})), 'synthetic:tiny')\n"
+        f"commands.worker = lambda *_: [*stays, {str(site / 'worker.id')!r}]\n"
+        f"processes.run_site(folders.SiteFolder(Path({str(site)!r})), 'synthetic:tiny')\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", script])
-    files = [site / "supernode.id", site / "clerk.id"]
+    files = [site / "supernode.id", site / "worker.id"]
     try:
         wait(lambda: all(file.exists() and file.read_text() for file in files))
         below = [int(file.read_text()) for file in files]
@@ -194,7 +196,7 @@ def test_an_address_of_another_machine_is_named(server: ServerFolder) -> None:
     text = server.config_file.read_text()
     server.config_file.write_text(text.replace('host = "127.0.0.1"', 'host = "192.0.2.1"'))
     with pytest.raises(FuelsError, match=r"on 192\.0\.2\.1 cannot be listened on"):
-        launch.keep_server(server)
+        processes.run_server(server)
 
 
 def runs(number: int, name: str) -> bool:
@@ -208,7 +210,7 @@ def runs(number: int, name: str) -> bool:
 
 
 @pytest.mark.operations
-@pytest.mark.parametrize("name", ["door", "steward", "flower-superlink"])
+@pytest.mark.parametrize("name", ["gateway", "supervisor", "flower-superlink"])
 def test_a_real_one_that_is_killed_ends_the_server(server: ServerFolder, name: str) -> None:
     log = server.path / "output"
     with log.open("w") as file:

@@ -18,10 +18,10 @@ import pytest
 
 from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.errors import FuelsError
-from fuels.federation.flower import desk
-from fuels.federation.flower.parties import SiteFolder
-from fuels.federation.flower.post import Time
-from fuels.federation.flower.serving import serve
+from fuels.federation.flower import worker
+from fuels.federation.flower.folders import SiteFolder
+from fuels.federation.flower.inbox import Time
+from fuels.federation.flower.server import serve
 from fuels.federation.site import Site
 from fuels.methods.base import Method
 from fuels.methods.messages import Upload
@@ -41,7 +41,7 @@ def run(
     root: Path, chosen: Settings, *consent: tuple[str, str], days: int = 12
 ) -> tuple[World, list[Seen]]:
     """A run through Flower's messages, with changes to all sites' config files."""
-    from fuels.federation.flower.app_server import GridPost
+    from fuels.federation.flower.app import GridNetwork
 
     # The clock below stands still, that of a message does not, and kernels may have to be compiled.
     world = World(root, chosen, deadline=3600.0)
@@ -52,7 +52,7 @@ def run(
             file.write_text(file.read_text().replace(old, new))
     wire = Wire(root, chosen)
     time = Time(lambda: 0.0, lambda seconds: None)
-    serve(GridPost(wire, world.server), world.server, "run", chosen, time)  # type: ignore[arg-type]
+    serve(GridNetwork(wire, world.server), world.server, "run", chosen, time)  # type: ignore[arg-type]
     return world, wire.seen
 
 
@@ -67,7 +67,8 @@ def declared(method: Method, seen: Seen) -> tuple[dict[str, tuple[int, ...]], se
         count, down = len(facts["having"]), method.downloads()
         shapes = {f"shared/{name}": sent.shape for name, sent in down.items()}
         shapes |= {f"personal/{name}": (count, *sent.shape) for name, sent in down.items()}
-        return shapes, {"asked", "having"}
+        best = {"best_round"} & set(facts) if kind == "finish" else set()
+        return shapes, {"asked", "having"} | best
     count = len(facts["clients"])
     shapes = {}
     if kind == "train":
@@ -214,16 +215,16 @@ def test_a_method_that_would_send_more_than_it_declares_sends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path / "fed", settings(rounds=1))
-    original = desk.check_upload
+    original = worker.check_upload
 
     def more(method: Method, number: int, upload: Upload, asked: tuple[str, ...]) -> Any:
         arrays = upload.arrays | {"series": np.zeros((len(upload.clients), 3), np.float32)}
         return original(method, number, replace(upload, arrays=arrays), asked)
 
-    monkeypatch.setattr(desk, "check_upload", more)
+    monkeypatch.setattr(worker, "check_upload", more)
     with pytest.raises(FuelsError, match="round 1: 0 of 3 sites answered"):
         world.run()
-    assert {kind for _, kind, *_ in world.post.got} == {"hello"}
+    assert {kind for _, kind, *_ in world.network.got} == {"hello"}
 
 
 @pytest.mark.parametrize(
@@ -240,12 +241,12 @@ def test_what_says_more_of_the_data_needs_consent(
     world = World(tmp_path / "fed", chosen)
     with pytest.raises(FuelsError, match=reason):
         world.run()
-    assert world.post.got == []
+    assert world.network.got == []
     for site in ("north", "south"):
         file = SiteFolder(world.root / "sites" / site).config_file
         file.write_text(file.read_text().replace("raw_derived = false", "raw_derived = true"))
     world.run("second")
-    assert {site for site, *_ in world.post.got} == {"north", "south"}
+    assert {site for site, *_ in world.network.got} == {"north", "south"}
 
 
 # -- what an error says ----------------------------------------------------------------------------
@@ -305,7 +306,7 @@ TROUBLE = (no_data, damaged_data, failing_training, raw_upload, no_state, no_con
 def test_an_error_tells_the_server_no_value_and_no_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Any
 ) -> None:
-    from fuels.federation.flower.app_server import GridPost
+    from fuels.federation.flower.app import GridNetwork
 
     chosen = settings(rounds=1)
     world = World(tmp_path / "fed", chosen)
@@ -315,7 +316,7 @@ def test_an_error_tells_the_server_no_value_and_no_path(
     )
     trouble(world, monkeypatch)
     wire, time = Wire(world.root, chosen), Time(lambda: 0.0, lambda seconds: None)
-    post = GridPost(wire, world.server)  # type: ignore[arg-type]
+    post = GridNetwork(wire, world.server)  # type: ignore[arg-type]
     serve(post, world.server, "run", chosen, time)
     errors = [seen for seen in wire.seen if seen.reason]
     assert errors and {seen.site for seen in errors} == {"north"}

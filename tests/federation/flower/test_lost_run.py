@@ -13,10 +13,11 @@ import pytest
 
 from fuels.config import Settings
 from fuels.errors import FuelsError
-from fuels.federation.flower import commands, launch, state, steward
-from fuels.federation.flower.found import found
-from fuels.federation.flower.parties import Current, ServerFolder
-from fuels.federation.flower.serving import refuse, serve
+from fuels.federation.flower import commands, runs, status, supervisor
+from fuels.federation.flower.folders import ServerFolder
+from fuels.federation.flower.provisioning import provision
+from fuels.federation.flower.runs import Current
+from fuels.federation.flower.server import refuse, serve
 from helpers.flower_world import World, fuels, settings
 
 pytest.importorskip("flwr")
@@ -24,7 +25,7 @@ pytest.importorskip("flwr")
 
 @pytest.fixture
 def server(tmp_path: Path) -> ServerFolder:
-    found(tmp_path / "metro", "metro", ["north"], "127.0.0.1", commands.free_port(),
+    provision(tmp_path / "metro", "metro", ["north"], "127.0.0.1", commands.free_port(),
           control_port=commands.free_port())  # fmt: skip
     return ServerFolder(tmp_path / "metro")
 
@@ -32,15 +33,15 @@ def server(tmp_path: Path) -> ServerFolder:
 def hurry(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
     """A steward whose every look is 100 seconds after the one before, at a server that listens."""
     now = iter(range(0, 10**6, 100))
-    monkeypatch.setattr(steward.time, "sleep", sleep)
-    monkeypatch.setattr(steward.time, "monotonic", lambda: next(now))
-    monkeypatch.setattr(steward, "is_listening", lambda _: True)
-    monkeypatch.setattr(steward, "register_keys", lambda _: True)
+    monkeypatch.setattr(supervisor.time, "sleep", sleep)
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(supervisor, "is_listening", lambda _: True)
+    monkeypatch.setattr(supervisor, "register_keys", lambda _: True)
 
 
 @pytest.mark.parametrize("was", ["running", "submitted"])
 def test_a_run_whose_folder_is_gone_is_over(server: ServerFolder, was: str) -> None:
-    run = launch.new_run(server, Settings())
+    run = runs.new_run(server, Settings())
     Current(server).write(state=was)
     shutil.rmtree(server.runs)
     told = json.loads(fuels("federation", "status", server.path, "--json").stdout)
@@ -55,9 +56,9 @@ def test_a_run_whose_folder_is_gone_is_over(server: ServerFolder, was: str) -> N
 def test_without_its_folder_a_run_does_not_stand_in_the_way_of_a_new_one(
     server: ServerFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch.new_run(server, Settings())
+    runs.new_run(server, Settings())
     shutil.rmtree(server.runs)
-    monkeypatch.setattr(launch, "is_listening", lambda _: True)
+    monkeypatch.setattr(runs, "is_listening", lambda _: True)
     monkeypatch.setattr(commands, "call", lambda *_: {"success": True, "run-id": "1"})
     fuels("federation", "run", server.path, "--detach")
     assert Current(server).read()["state"] == "submitted"
@@ -67,7 +68,7 @@ def test_without_a_server_no_run_is_left_behind(server: ServerFolder) -> None:
     with pytest.raises(FuelsError, match="the server does not answer: fuels server start "):
         fuels("federation", "run", server.path, "--detach")
     assert not server.runs.exists() and Current(server).read() == {}
-    launch.new_run(server, Settings())
+    runs.new_run(server, Settings())
     Current(server).write(state="stopped")
     with pytest.raises(FuelsError, match="the server does not answer"):
         fuels("federation", "run", server.path, "--resume")
@@ -76,7 +77,7 @@ def test_without_a_server_no_run_is_left_behind(server: ServerFolder) -> None:
 
 @pytest.mark.parametrize("over", ["finished", "stopped", "failed"])
 def test_the_status_of_a_run_that_was_over_needs_no_folder(server: ServerFolder, over: str) -> None:
-    launch.new_run(server, Settings())
+    runs.new_run(server, Settings())
     Current(server).write(state=over)
     shutil.rmtree(server.runs)
     assert json.loads(fuels("federation", "status", server.path, "--json").stdout)["state"] == over
@@ -97,17 +98,17 @@ def test_the_steward_does_not_take_up_what_is_not_there(
 
     hurry(monkeypatch, sleep)
     submitted: list[str] = []
-    monkeypatch.setattr(steward, "submit", lambda _: submitted.append("run") or "")
-    launch.new_run(server, Settings())
+    monkeypatch.setattr(supervisor, "submit", lambda _: submitted.append("run") or "")
+    runs.new_run(server, Settings())
     Current(server).write(state="running")
     with pytest.raises(OverError):
-        steward.stand_by(server)
+        supervisor.supervise(server)
     assert submitted  # it is taken up as long as it is there
     submitted.clear()
     looks.clear()
     shutil.rmtree(server.runs)
     with pytest.raises(OverError):
-        steward.stand_by(server)
+        supervisor.supervise(server)
     assert submitted == [] and Current(server).read()["state"] == "failed"
 
 
@@ -119,7 +120,7 @@ def test_a_run_that_always_ends_at_once_has_failed_after_some_tries(
     class OverError(Exception):
         pass
 
-    run = launch.new_run(server, Settings())
+    run = runs.new_run(server, Settings())
     submitted: list[str] = []
 
     def submit(_: ServerFolder) -> str:
@@ -133,11 +134,11 @@ def test_a_run_that_always_ends_at_once_has_failed_after_some_tries(
             raise OverError
 
     hurry(monkeypatch, sleep)
-    monkeypatch.setattr(steward, "submit", submit)
+    monkeypatch.setattr(supervisor, "submit", submit)
     Current(server).write(state="running")
     with pytest.raises(OverError):
-        steward.stand_by(server)
-    assert len(submitted) == 4 + steward.TRIES
+        supervisor.supervise(server)
+    assert len(submitted) == 4 + supervisor.TRIES
     current = Current(server).read()
     assert current["state"] == "failed"
     assert "taken up 5 times and ended without a round each time" in current["reason"]
@@ -156,28 +157,28 @@ def test_the_run_at_work_is_the_one_that_is_stopped(tmp_path: Path) -> None:
     """A second one that is refused since this one is at work leaves Flower's number alone."""
     world = World(tmp_path / "fed", settings(rounds=1))
     seen: list[dict[str, Any]] = []
-    original = world.post.send
+    original = world.network.send
 
     def send(*arguments: Any) -> list[str]:
         seen.append(Current(world.server).read())
         return original(*arguments)
 
-    world.post.send = send  # type: ignore[method-assign]
-    serve(world.post, world.server, "flower-5", settings(rounds=1), world.time, flower_run="5")
+    world.network.send = send  # type: ignore[method-assign]
+    serve(world.network, world.server, "flower-5", settings(rounds=1), world.time, flower_run="5")
     assert {(note["run"], note["state"], note["flower_run"]) for note in seen} == {
         ("flower-5", "running", "5")
     }
     before = Current(world.server).read()
     with pytest.MonkeyPatch.context() as patch, world.server.busy.open("w") as lock:
-        patch.setattr("fuels.federation.flower.serving.sleep", lambda _: None)
+        patch.setattr("fuels.federation.flower.server.sleep", lambda _: None)
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(FuelsError, match="another run is in progress"):
-            serve(world.post, world.server, "flower-6", settings(), world.time, flower_run="6")
+            serve(world.network, world.server, "flower-6", settings(), world.time, flower_run="6")
     assert Current(world.server).read() == before
 
 
 def test_a_run_with_settings_that_cannot_be_is_not_taken_up_again(server: ServerFolder) -> None:
-    run = launch.new_run(server, Settings())
+    run = runs.new_run(server, Settings())
     refuse(server, "flower-7", "somebody else's")
     assert Current(server).read()["state"] == "submitted"
     refuse(server, run, "run config: unknown setting training.roundz")
@@ -188,19 +189,19 @@ def test_a_run_with_settings_that_cannot_be_is_not_taken_up_again(server: Server
 def test_what_flower_has_not_begun_is_shown_and_stopped(
     server: ServerFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = {"5": "running", "77": "pending"}
+    flower_runs = {"5": "running", "77": "pending"}
     stopped: list[str] = []
 
     def call(command: list[str], _: Any) -> dict[str, Any]:
         stopped.append(command[2])
-        runs.pop(command[2])
+        flower_runs.pop(command[2])
         return {"success": True}
 
-    monkeypatch.setattr(state, "unfinished", lambda _: dict(runs))
-    monkeypatch.setattr(state, "is_listening", lambda _: True)
-    monkeypatch.setattr(state, "states", lambda _: {})
+    monkeypatch.setattr(status, "unfinished", lambda _: dict(flower_runs))
+    monkeypatch.setattr(status, "is_listening", lambda _: True)
+    monkeypatch.setattr(status, "states", lambda _: {})
     monkeypatch.setattr(commands, "call", call)
-    launch.new_run(server, Settings())
+    runs.new_run(server, Settings())
     Current(server).write(state="running", flower_run="5")
     told = fuels("federation", "status", server.path).output
     assert "Flower's run 77: pending" in told and "run 5" not in told

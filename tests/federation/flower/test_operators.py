@@ -14,9 +14,9 @@ import polars as pl
 import pytest
 
 from fuels.federation.flower import commands
-from fuels.federation.flower.found import found
-from fuels.federation.flower.keys import make_site_key
-from fuels.federation.flower.parties import Rules, SiteFolder
+from fuels.federation.flower.folders import Rules, SiteFolder
+from fuels.federation.flower.pki import make_site_key
+from fuels.federation.flower.provisioning import provision
 from helpers.cluster import Cluster, all_online, cluster, fuels
 from helpers.flower_world import SITES, settings
 
@@ -65,7 +65,7 @@ def test_strangers_are_not_let_in(running: Cluster, tmp_path: Path) -> None:
     running.plan({"train 2 north": "claim south"})
     run = running.submit(settings(rounds=3))
     other = tmp_path / "other"
-    found(other, "other", ["north"], "127.0.0.1", running.server.config.port)
+    provision(other, "other", ["north"], "127.0.0.1", running.server.config.port)
     true = SiteFolder(running.root / "sites" / "north")
 
     def superlink(words: str) -> list[str]:

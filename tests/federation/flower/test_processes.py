@@ -18,9 +18,9 @@ import pytest
 from fuels.config import Engine, Settings, merge
 from fuels.evaluation.scores import score
 from fuels.federation.codec import decode
-from fuels.federation.flower.issue import renew
-from fuels.federation.flower.letters import read_upload
-from fuels.federation.flower.parties import Rules
+from fuels.federation.flower.folders import Rules
+from fuels.federation.flower.messages import read_upload
+from fuels.federation.flower.provisioning import renew
 from fuels.runs.build import build
 from fuels.storage.checkpoint import load_state
 from helpers.cluster import Cluster, cluster, fuels, kill

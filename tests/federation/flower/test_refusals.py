@@ -14,10 +14,9 @@ import pytest
 
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, decode, encode
-from fuels.federation.flower import intake, mail
-from fuels.federation.flower.letters import read_report
-from fuels.federation.flower.parties import ServerFolder
-from fuels.federation.flower.post import Answer
+from fuels.federation.flower import inbox
+from fuels.federation.flower.folders import RefusalError, ServerFolder
+from fuels.federation.flower.messages import read_report
 from fuels.federation.refusals import LONGEST, MOST_REASONS, OTHER, Refusals
 from fuels.methods.base import Sent
 from fuels.methods.fuels import Fuels
@@ -99,7 +98,7 @@ def test_one_bad_client_of_a_good_upload(tmp_path: Path, lines: list[str]) -> No
         prototype[0] = 9
         return encode(replace(envelope, arrays={**envelope.arrays, "upload/prototype": prototype}))
 
-    world.post.fate = fate(2, "north", becomes=half)
+    world.network.fate = fate(2, "north", becomes=half)
     assert world.run()[1]["clients"] == 5
     assert refused(world, lines) == {
         "north": {"prototype reaches *, at most * is accepted": 1},
@@ -116,7 +115,7 @@ def test_error_figures_of_a_refused_client_are_not_used(tmp_path: Path) -> None:
         arrays["val_mse"][0] = arrays["loss/prediction"][0] = 1e5
         return encode(replace(envelope, arrays=arrays))
 
-    world.post.fate = fate(2, "north", becomes=half)
+    world.network.fate = fate(2, "north", becomes=half)
     line = world.run()[1]
     assert line["clients"] == 5
     assert line["val_mse"] < 100 and line["loss_prediction"] < 100
@@ -144,7 +143,7 @@ def test_a_late_upload_is_judged_by_what_its_own_round_declared(
 
     monkeypatch.setattr(Fuels, "uploads", uploads)
     world = World(tmp_path / "fed", settings(rounds=3))
-    world.post.fate = decide
+    world.network.fate = decide
     assert [line["clients"] for line in world.run()] == [6, 4, 6 - bad]
     assert sum(refused(world, lines)["north"].values()) == 1
 
@@ -162,10 +161,10 @@ def test_a_late_upload_made_of_other_arrays_does_not_join_the_round(
         late = {1: 12.0, 2: NEVER} if (who, kind) == ("north", "train") else {}
         return late.get(number, 0.0), reply
 
-    world.post.fate = decide
+    world.network.fate = decide
     history = world.run()
     assert [line["clients"] for line in history] == [4, 4, 6]
-    reason = "late: it is of round *, whose arrays are not those of round *"
+    reason = "late: it is of round *, whose arrays differ from those of round *"
     assert refused(world, lines) == {"north": {reason: 1}}
 
 
@@ -180,7 +179,7 @@ def test_a_stale_upload_and_what_is_late_and_unreadable(tmp_path: Path, lines: l
             return 12.0, reply[:40]
         return 0.0, reply
 
-    world.post.fate = decide
+    world.network.fate = decide
     history = world.run()
     assert [line["clients"] for line in history] == [2, 4, 4, 6]
     assert refused(world, lines) == {
@@ -198,7 +197,7 @@ def test_a_false_answer_besides_training(tmp_path: Path, lines: list[str], kind:
             return 0.0, reply
         return 0.0, encode(replace(decode(reply, LIMIT), site="south"))
 
-    world.post.fate = decide
+    world.network.fate = decide
     world.run()
     assert any(f"north: {kind} refused: it claims to come from site 'south'" in s for s in lines)
     reason = "it claims to come from site *, which is not its key's name"
@@ -212,9 +211,9 @@ def test_a_false_answer_besides_training(tmp_path: Path, lines: list[str], kind:
         ({"val_mse": np.array([-1.0, 0.2])}, "not between 0 and 1e+06"),
         ({"val_mae": np.array([1e300, 0.2])}, "not between 0 and 1e+06"),
         ({"val_mse": np.array([np.inf, 0.2])}, "not between 0 and 1e+06"),
-        ({"val_mse": np.array([0.2])}, "do not fit the clients"),
+        ({"val_mse": np.array([0.2])}, "do not match the clients"),
         ({"loss/prediction": np.array([np.nan, 0.2])}, "diverged"),
-        ({"loss/prediction": np.array([1e9, 0.2])}, "beyond 1e+06"),
+        ({"loss/prediction": np.array([1e9, 0.2])}, "exceeds 1e+06"),
         ({"loss/<b>": np.array([0.1, 0.2])}, "undeclared loss '<b>'"),
     ],
 )
@@ -235,7 +234,7 @@ def test_bad_error_figures_leave_the_upload(tmp_path: Path, lines: list[str]) ->
             replace(envelope, arrays={**envelope.arrays, "val_mse": np.array([-1e9, -1e9])})
         )
 
-    world.post.fate = fate(2, "north", becomes=boast)
+    world.network.fate = fate(2, "north", becomes=boast)
     history = world.run()
     assert history[1]["clients"] == 6 and history[1]["val_mse"] > 0
     assert refused(world, lines) == {"north": {"a validation error is not between * and *": 1}}
@@ -249,9 +248,9 @@ def test_error_figures_of_others_in_an_evaluation(tmp_path: Path, lines: list[st
             return 0.0, reply
         return 0.0, encode(replace(decode(reply, LIMIT), facts={"clients": ["a", "b"]}))
 
-    world.post.fate = decide
+    world.network.fate = decide
     world.run()
-    assert refused(world, lines) == {"north": {"they speak of clients that were not asked": 1}}
+    assert refused(world, lines) == {"north": {"they name clients that were not asked": 1}}
 
 
 @pytest.mark.parametrize(
@@ -269,7 +268,7 @@ def test_losses_come_with_training_and_are_those_of_the_method(
         arrays = {**envelope.arrays, f"loss/{name}": np.full(2, 12345.0)}
         return 0.0, encode(replace(envelope, arrays=arrays))
 
-    world.post.fate = decide
+    world.network.fate = decide
     line = world.run()[1]
     assert line["clients"] == 6 and line["loss_prediction"] < 100 and line["val_mse"] is not None
     assert {key for key in line if key.startswith("loss_")} == {"loss_prediction"}
@@ -282,8 +281,7 @@ def test_a_message_that_breaks_its_reader_is_refused_and_the_round_goes_on(
     tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     world = World(tmp_path / "fed", settings(rounds=3))
-    module = mail if place == "decode" else intake
-    original, seen = getattr(module, place), [0]
+    original, seen = getattr(inbox, place), [0]
 
     def stumble(*arguments: Any) -> Any:
         envelope = arguments[0] if place != "decode" else decode(arguments[0], LIMIT)
@@ -292,29 +290,28 @@ def test_a_message_that_breaks_its_reader_is_refused_and_the_round_goes_on(
             raise ZeroDivisionError
         return original(*arguments)
 
-    monkeypatch.setattr(module, place, stumble)
+    monkeypatch.setattr(inbox, place, stumble)
     history = world.run()
     assert [line["clients"] for line in history] == [6, 6 if place == "read_report" else 4, 6]
     assert seen == [1]
     assert refused(world, lines) == {"north": {"it cannot be read *": 1}}
-    assert "a message made its reader stumble" in lines
+    assert "a message could not be read" in lines
 
 
 def test_what_flower_or_the_post_cannot_read(tmp_path: Path, lines: list[str]) -> None:
     world = World(tmp_path / "fed", settings(rounds=3))
-    original = world.post.collect
+    original = world.network.collect
 
-    def collect(tickets: Any) -> list[Answer]:
-        broken = {t: world.post.waiting[t] for t in tickets if t in world.post.waiting}
-        return [
-            Answer(a.ticket, None, "Flower cannot read it (ValueError)", refused=True)
-            if (broken[a.ticket].site, broken[a.ticket].number) == ("north", 2)
-            and broken[a.ticket].kind == "train"
-            else a
-            for a in original(tickets)
-        ]
+    def collect(tickets: Any) -> dict[str, bytes | FuelsError]:
+        sent = {t: world.network.waiting[t] for t in tickets if t in world.network.waiting}
+        return {
+            ticket: FuelsError("Flower cannot read it (ValueError)")
+            if (sent[ticket].site, sent[ticket].kind, sent[ticket].number) == ("north", "train", 2)
+            else reply
+            for ticket, reply in original(tickets).items()
+        }
 
-    world.post.collect = collect  # type: ignore[method-assign]
+    world.network.collect = collect  # type: ignore[method-assign]
     history = world.run()
     assert history[1]["failures"] == ["north: message refused: Flower cannot read it (ValueError)"]
     assert refused(world, lines) == {"north": {"Flower cannot read it *": 1}}
@@ -324,7 +321,7 @@ def test_the_post_says_what_it_could_not_read(tmp_path: Path) -> None:
     pytest.importorskip("flwr")
     from flwr.app import RecordDict
 
-    from fuels.federation.flower.app_server import GridPost
+    from fuels.federation.flower.app import GridNetwork
 
     def message(**values: Any) -> Any:
         base = {"has_error": lambda: False, "content": RecordDict()}
@@ -346,33 +343,33 @@ def test_the_post_says_what_it_could_not_read(tmp_path: Path) -> None:
                 "forged": [message(reply_to_message_id="forged", src_node_id=8)],
             }[tickets[0]]
 
-    post = GridPost(Grid(), ServerFolder(tmp_path))  # type: ignore[arg-type]
+    post = GridNetwork(Grid(), ServerFolder(tmp_path))  # type: ignore[arg-type]
     post.asked["forged"] = 7
     tickets = ["breaks", "other", "failed", "open", "forged"]
-    answers = {a.ticket: a for a in post.collect(tickets)}
-    assert answers["breaks"].refused and "cannot read it (KeyError)" in answers["breaks"].reason
-    assert (
-        answers["other"].refused and answers["other"].reason == "the message is not in this format"
-    )
-    assert not answers["failed"].refused and answers["failed"].reason == "out of memory"
-    assert "open" not in answers and "forged" not in answers
+    replies = post.collect(tickets)
+    assert type(replies["breaks"]) is FuelsError
+    assert str(replies["breaks"]) == "Flower cannot read it (KeyError)"
+    assert type(replies["other"]) is FuelsError
+    assert str(replies["other"]) == "the message is not in this format"
+    assert isinstance(replies["failed"], RefusalError) and str(replies["failed"]) == "out of memory"
+    assert "open" not in replies and "forged" not in replies
 
 
 def test_counts_survive_a_restart(tmp_path: Path, lines: list[str]) -> None:
     world = World(tmp_path / "fed", settings(rounds=3))
-    world.post.fate = fate(1, "north", becomes=lambda reply: reply[:40])
-    original = world.post.collect
+    world.network.fate = fate(1, "north", becomes=lambda reply: reply[:40])
+    original = world.network.collect
 
     class KilledError(BaseException):
         pass
 
     def collect(tickets: Any) -> Any:
-        if any((kind, number) == ("train", 3) for _, kind, number, _ in world.post.sent):
-            world.post.collect = original  # type: ignore[method-assign]
+        if any((kind, number) == ("train", 3) for _, kind, number, _ in world.network.sent):
+            world.network.collect = original  # type: ignore[method-assign]
             raise KilledError
         return original(tickets)
 
-    world.post.collect = collect  # type: ignore[method-assign]
+    world.network.collect = collect  # type: ignore[method-assign]
     with pytest.raises(KilledError):
         world.run()
     world.run()

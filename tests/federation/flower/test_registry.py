@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from fuels.errors import FuelsError
-from fuels.federation.flower import commands, registry, steward
-from fuels.federation.flower.control import Node
-from fuels.federation.flower.found import found
-from fuels.federation.flower.issue import admit
-from fuels.federation.flower.keys import make_site_key
-from fuels.federation.flower.parties import ServerFolder, key_of, log
-from fuels.federation.flower.registry import register_keys, states
+from fuels.federation.flower import commands, status, supervisor
+from fuels.federation.flower.commands import Node
+from fuels.federation.flower.folders import ServerFolder, key_of, log
+from fuels.federation.flower.pki import make_site_key
+from fuels.federation.flower.provisioning import admit, provision
+from fuels.federation.flower.status import states
+from fuels.federation.flower.supervisor import register_keys
 
 pytest.importorskip("flwr")
 
@@ -53,14 +53,15 @@ class SuperLink:
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch) -> SuperLink:
     link = SuperLink()
-    monkeypatch.setattr(registry, "registered", link.registered)
+    for module in (supervisor, status):
+        monkeypatch.setattr(module, "registered", link.registered)
     monkeypatch.setattr(commands, "call", link.call)
     return link
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> ServerFolder:
-    found(tmp_path / "metro", "metro", ["north", "south"], "127.0.0.1", 9092)
+    provision(tmp_path / "metro", "metro", ["north", "south"], "127.0.0.1", 9092)
     return ServerFolder(tmp_path / "metro")
 
 
@@ -113,14 +114,14 @@ def test_what_failed_is_tried_again_later_and_at_once_when_the_file_changes(
     server: ServerFolder, link: SuperLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(steward.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now[0])
     link.deaf = True
-    seen = steward.Keys(server)
+    seen = supervisor.Keys(server)
     seen.look()
     link.deaf = False
     seen.look()
     assert link.accepted() == set()  # not yet
-    now[0] += steward.AGAIN
+    now[0] += supervisor.AGAIN
     seen.look()
     assert link.accepted() == keys(server)
     link.deaf, text = True, server.config_file.read_text()
@@ -137,7 +138,7 @@ def test_what_failed_is_tried_again_later_and_at_once_when_the_file_changes(
 def test_an_editor_may_move_the_file_away_for_a_moment(
     server: ServerFolder, link: SuperLink
 ) -> None:
-    seen, text = steward.Keys(server), server.config_file.read_text()
+    seen, text = supervisor.Keys(server), server.config_file.read_text()
     seen.look()
     server.config_file.unlink()
     for _ in range(3):
@@ -149,18 +150,18 @@ def test_an_editor_may_move_the_file_away_for_a_moment(
 
 def test_a_superlink_that_does_not_answer_is_one_sentence(server: ServerFolder) -> None:
     with pytest.raises(FuelsError, match="the SuperLink does not answer"):
-        registry.registered(server)
+        supervisor.registered(server)
     assert states(server) == {"north": "unknown", "south": "unknown"}
 
 
 def test_a_steward_that_cannot_go_on_says_why(
     server: ServerFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(steward, "end_with_parent", lambda: None)
-    monkeypatch.setattr("sys.argv", ["steward", str(server.path)])
+    monkeypatch.setattr(supervisor, "end_with_parent", lambda: None)
+    monkeypatch.setattr("sys.argv", ["supervisor", str(server.path)])
     server.config_file.write_text("half a li")
     with pytest.raises(SystemExit) as ended:
-        steward.main()
+        supervisor.main()
     assert ended.value.code == 1
-    assert "the steward cannot go on" in (server.state / "steward.log").read_text()
+    assert "the steward cannot go on" in (server.state / "supervisor.log").read_text()
     assert "not valid TOML" in capsys.readouterr().err

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from fuels.federation.flower import commands
-from fuels.federation.flower.control import registered
+from fuels.federation.flower import commands, flower_app
+from fuels.federation.flower.commands import registered
 from fuels.federation.flower.demo import wait_for
-from fuels.federation.flower.parties import Current, Rules, key_of
+from fuels.federation.flower.folders import Rules, key_of
+from fuels.federation.flower.runs import Current
 from fuels.storage.checkpoint import load_state
 from fuels.version import __version__
 from helpers.cluster import Cluster, all_online, cluster, fuels
@@ -74,7 +75,7 @@ def test_a_key_is_renewed_in_the_middle_of_a_run(running: Cluster) -> None:
     now = server.config_file.read_text()
     server.config_file.write_text(before)
     running.wait(
-        lambda: "its key was taken back before" in (server.state / "steward.log").read_text(),
+        lambda: "its key was taken back before" in (server.state / "supervisor.log").read_text(),
         60, "nothing was said of the former key",
     )  # fmt: skip
     assert "renew-key" in fuels("federation", "status", server.path)
@@ -138,7 +139,7 @@ def test_folders_are_lost_and_made_again_with_what_the_founder_keeps(running: Cl
 
 def test_a_run_of_plain_flwr_run_is_seen_and_stopped(running: Cluster) -> None:
     server = running.server
-    command = commands.start_run(server, commands.inline(settings(rounds=50)))
+    command = commands.start_run(server, flower_app.inline(settings(rounds=50)))
     answer = commands.call(command, server)
     assert answer.get("success"), answer
     number = str(answer["run-id"])

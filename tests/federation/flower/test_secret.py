@@ -10,9 +10,9 @@ import pytest
 
 from fuels.config import Engine, merge
 from fuels.errors import FuelsError
-from fuels.federation.flower.desk import Desk
-from fuels.federation.flower.parties import SiteFolder, log
-from fuels.federation.flower.secret import SIZE, own_secret
+from fuels.federation.flower.folders import SiteFolder, log
+from fuels.federation.flower.pki import SIZE, read_secret
+from fuels.federation.flower.worker import Worker
 from fuels.privacy.noise import add_noise
 from fuels.runs.build import build
 from helpers.flower_world import SITES, World, settings
@@ -29,24 +29,24 @@ def secret_of(world: World, site: str) -> Path:
 
 def test_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "state" / "noise.secret"
-    first = own_secret(path)
-    assert len(first) == SIZE and own_secret(path) == first
+    first = read_secret(path)
+    assert len(first) == SIZE and read_secret(path) == first
     assert path.stat().st_mode & 0o777 == 0o600
-    assert own_secret(tmp_path / "other") != first
+    assert read_secret(tmp_path / "other") != first
     assert [file.name for file in path.parent.iterdir()] == ["noise.secret"]
     path.write_bytes(first[:-1])
     with pytest.raises(FuelsError, match="not 32 bytes"):
-        own_secret(path)
+        read_secret(path)
 
 
 def test_one_that_others_can_read_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "noise.secret"
-    first = own_secret(path)
+    first = read_secret(path)
     path.chmod(0o660)
     monkeypatch.setattr(log, "propagate", True)
-    assert own_secret(path) == first and path.stat().st_mode & 0o777 == 0o600
+    assert read_secret(path) == first and path.stat().st_mode & 0o777 == 0o600
     assert "others could read it; now its owner alone can" in caplog.text
     path.chmod(0o660)
 
@@ -55,7 +55,7 @@ def test_one_that_others_can_read_is_closed(
 
     monkeypatch.setattr(Path, "chmod", of_another)
     with pytest.raises(FuelsError, match="others can read it; delete it"):
-        own_secret(path)
+        read_secret(path)
 
 
 def test_without_noise_there_is_none_and_none_is_asked_for(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_no_message_carries_it_and_every_site_has_its_own(tmp_path: Path) -> Non
     world.run()
     found = [secret_of(world, site).read_bytes() for site in SITES]
     assert len(set(found)) == len(SITES)
-    for _, _, _, content in (*world.post.got, *world.post.sent):
+    for _, _, _, content in (*world.network.got, *world.network.sent):
         for secret in found:
             assert secret not in content and secret.hex().encode() not in content
     kept = [file for file in (world.root / "server").rglob("*") if file.is_file()]
@@ -106,20 +106,20 @@ def test_a_site_that_trains_a_round_again_sends_the_same_noise(tmp_path: Path) -
     world = noisy(tmp_path / "fed")
     state = world.root / "sites" / "north" / "runs" / "run" / "state.safetensors"
     before: list[bytes] = []
-    original = world.post.send
+    original = world.network.send
 
-    def send(letters: Any, kind: str, number: int, ttl: float) -> list[str]:
+    def send(contents: Any, kind: str, number: int, ttl: float) -> list[str]:
         if (kind, number) == ("train", 2):
             before.append(state.read_bytes())
-        return original(letters, kind, number, ttl)
+        return original(contents, kind, number, ttl)
 
-    world.post.send = send  # type: ignore[method-assign]
+    world.network.send = send  # type: ignore[method-assign]
     world.run()
-    (request,) = [c for s, k, n, c in world.post.sent if (s, k, n) == ("north", "train", 2)]
-    (answer,) = [c for s, k, n, c in world.post.got if (s, k, n) == ("north", "train", 2)]
-    desk = Desk(SiteFolder(world.root / "sites" / "north"), world.settings)
+    (request,) = [c for s, k, n, c in world.network.sent if (s, k, n) == ("north", "train", 2)]
+    (answer,) = [c for s, k, n, c in world.network.got if (s, k, n) == ("north", "train", 2)]
+    worker = Worker(SiteFolder(world.root / "sites" / "north"), world.settings)
     state.write_bytes(before[0])
-    assert desk.answer(request, made=1e9) == answer
+    assert worker.answer(request, made=1e9) == answer
     state.write_bytes(before[0])
     secret_of(world, "north").unlink()  # with another secret it is another answer
-    assert desk.answer(request, made=1e9) != answer
+    assert worker.answer(request, made=1e9) != answer

@@ -15,11 +15,12 @@ from typer.testing import CliRunner
 
 from fuels.cli.commands import app
 from fuels.config import PRESETS, Settings, merge
-from fuels.federation.flower import commands
-from fuels.federation.flower.demo import Processes
-from fuels.federation.flower.found import found
-from fuels.federation.flower.parties import Current, ServerFolder
-from fuels.federation.flower.serving import federated, settings_of
+from fuels.federation.flower import commands, flower_app
+from fuels.federation.flower.flower_app import federated, settings_of
+from fuels.federation.flower.folders import ServerFolder
+from fuels.federation.flower.processes import Processes
+from fuels.federation.flower.provisioning import provision
+from fuels.federation.flower.runs import Current
 from fuels.storage.run_folder import RunFolder
 from helpers.flower_world import few_days, write_panel
 
@@ -40,7 +41,7 @@ def lines(*arguments: object) -> list[list[str]]:
 @pytest.fixture
 def metro(tmp_path: Path) -> Path:
     path, port = tmp_path / "metro", commands.free_port()
-    found(path, "metro", ["north"], "127.0.0.1", port, control_port=commands.free_port())
+    provision(path, "metro", ["north"], "127.0.0.1", port, control_port=commands.free_port())
     write_panel(tmp_path / "panel.csv", ["a", "b"])
     site = path / "sites" / "north" / "site.toml"
     site.write_text(few_days(site.read_text()))
@@ -50,10 +51,10 @@ def metro(tmp_path: Path) -> Path:
 def test_every_process_of_a_party_is_shown(metro: Path) -> None:
     server = lines("server", "start", metro)
     assert len(server) == 3 and str(commands.program("flower-superlink")) in server[0]
-    for command, name in zip(server[1:], ("door", "steward"), strict=True):
+    for command, name in zip(server[1:], ("gateway", "supervisor"), strict=True):
         assert f"fuels.federation.flower.{name}" in command
     site = lines("site", "start", metro / "sites" / "north", "--data", metro.parent / "panel.csv")
-    assert any("fuels.federation.flower.clerk" in line for line in site) and len(site) == 2
+    assert any("fuels.federation.flower.worker" in line for line in site) and len(site) == 2
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_a_shown_run_needs_no_file_and_means_the_same(changes: dict[str, object]
     from flwr.common.config import parse_config_args
 
     chosen = federated(merge(Settings(), changes, "test"), "test")
-    assert settings_of(parse_config_args([commands.inline(chosen)])) == chosen
+    assert settings_of(parse_config_args([flower_app.inline(chosen)])) == chosen
 
 
 def test_a_shown_run_names_files_that_exist(metro: Path) -> None:

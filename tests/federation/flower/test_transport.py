@@ -16,7 +16,7 @@ import pytest
 from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.errors import FuelsError
 from fuels.federation.codec import decode
-from fuels.federation.flower.parties import Current
+from fuels.federation.flower.runs import Current
 from fuels.federation.loop import Loop
 from fuels.runs.build import build
 from fuels.storage.models import load_models
@@ -124,7 +124,9 @@ def test_the_preset_best_mixes_experts_at_each_site_and_the_server_sees_none(
         folder = RunFolder(world.root / "sites" / site / "runs" / "run")
         assert folder.mixture.exists()  # with it, `fuels forecast` goes on at the site
         assert "mixture" in json.loads(folder.summary.read_text())
-    sent = {name for _, _, _, content in world.post.got for name in decode(content, LIMIT).arrays}
+    sent = {
+        name for _, _, _, content in world.network.got for name in decode(content, LIMIT).arrays
+    }
     assert {name for name in sent if name.startswith("upload/")} == {"upload/prototype"}
 
 
@@ -135,7 +137,7 @@ def test_metrics_stay_at_a_site_that_does_not_allow_them(world: World) -> None:
     file = world.root / "sites" / "north" / "site.toml"
     file.write_text(file.read_text().replace("metrics = true", "metrics = false"))
     history = world.run()
-    for site, kind, _, content in world.post.got:
+    for site, kind, _, content in world.network.got:
         if site == "north" and kind == "train":
             assert set(decode(content, LIMIT).arrays) == {"upload/prototype"}
     assert history[-1]["clients"] == 6 and history[-1]["val_mse"] is not None
@@ -146,7 +148,7 @@ def test_a_site_takes_part_only_in_methods_it_consents_to(tmp_path: Path) -> Non
     file = world.root / "sites" / "north" / "site.toml"
     file.write_text(file.read_text().replace('"fedavg",', ""))
     assert world.run()[0]["clients"] == 4
-    assert {site for site, *_ in world.post.got} == {"south", "east"}
+    assert {site for site, *_ in world.network.got} == {"south", "east"}
 
 
 def test_bytes_per_client_and_round(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_bytes_per_client_and_round(tmp_path: Path) -> None:
     chosen = merge(settings(rounds=2), {"model": {"hidden": 128}}, "test")
     world = World(tmp_path / "fed", chosen)
     world.run()
-    for letters, least in ((world.post.got, 1), (world.post.sent, 2)):
+    for letters, least in ((world.network.got, 1), (world.network.sent, 2)):
         for _, kind, number, content in letters:
             if kind == "train" and number == 2:
                 assert least * 24576 * 2 < len(content) <= 1.1 * least * 24576 * 2
@@ -167,20 +169,20 @@ def test_a_round_closes_at_its_deadline_and_the_late_upload_counts_in_the_next(
     world: World,
 ) -> None:
     at: list[float] = []
-    original = world.post.send
+    original = world.network.send
 
-    def send(letters: Any, kind: str, number: int, ttl: float) -> list[str]:
+    def send(contents: Any, kind: str, number: int, ttl: float) -> list[str]:
         if kind == "train":
-            at.append(world.post.time)
-        return original(letters, kind, number, ttl)
+            at.append(world.network.time)
+        return original(contents, kind, number, ttl)
 
     def decide(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
         """North answers round 2 too late and round 3 never."""
         late = {2: 10.5, 3: NEVER} if (who, kind) == ("north", "train") else {}
         return late.get(number, 0.0), reply
 
-    world.post.send = send  # type: ignore[method-assign]
-    world.post.fate = decide
+    world.network.send = send  # type: ignore[method-assign]
+    world.network.fate = decide
     history = world.run()
     assert history[1]["failures"] == ["north: no answer within 10 s"]
     assert history[1]["clients"] == 4
@@ -194,7 +196,7 @@ def test_an_upload_that_is_two_rounds_late_is_stale(world: World) -> None:
         late = {1: 25.0, 2: NEVER, 3: NEVER} if (who, kind) == ("north", "train") else {}
         return late.get(number, 0.0), reply
 
-    world.post.fate = decide
+    world.network.fate = decide
     history = world.run()
     assert [line["clients"] for line in history] == [4, 4, 4, 6]
     assert any("stale" in text for text in history[2]["failures"])
@@ -214,9 +216,9 @@ def test_below_the_quorum_a_round_is_asked_again_and_nothing_is_trained_twice(
             return NEVER, reply
         return 0.0, reply
 
-    world.post.fate = decide
+    world.network.fate = decide
     history = world.run()
-    answers = [c for s, k, n, c in world.post.got if (s, k, n) == ("south", "train", 2)]
+    answers = [c for s, k, n, c in world.network.got if (s, k, n) == ("south", "train", 2)]
     assert len(answers) == 2 and answers[0] == answers[1]
     assert [line["clients"] for line in history] == [6, 6, 6]
     np.testing.assert_array_equal(world.state()["prototypes"], plain.state()["prototypes"])
@@ -239,39 +241,39 @@ def test_a_late_upload_of_a_site_that_was_not_asked_is_no_part_of_the_quorum(
             return NEVER, reply
         return (10.5 if (who, kind, number) == ("north", "train", 2) else 0.0), reply
 
-    world.post.fate = decide
+    world.network.fate = decide
     history = world.run()
-    assert [s for s, k, n, _ in world.post.sent if (k, n) == ("train", 3)].count("south") == 2
+    assert [s for s, k, n, _ in world.network.sent if (k, n) == ("train", 3)].count("south") == 2
     assert [line["clients"] for line in history] == [6, 4, 6]
 
 
 def test_an_excluded_site_is_no_part_of_the_quorum(tmp_path: Path) -> None:
     world = World(tmp_path / "fed", settings(rounds=3), quorum=1.0)
-    original = world.post.send
+    original = world.network.send
 
-    def send(letters: Any, kind: str, number: int, ttl: float) -> list[str]:
-        tickets = original(letters, kind, number, ttl)
+    def send(contents: Any, kind: str, number: int, ttl: float) -> list[str]:
+        tickets = original(contents, kind, number, ttl)
         if (kind, number) == ("train", 2):
             world.take_out("east")
         return tickets
 
-    world.post.send = send  # type: ignore[method-assign]
+    world.network.send = send  # type: ignore[method-assign]
     assert [line["clients"] for line in world.run()] == [6, 6, 4]
     assert world.summary()["unconfirmed"] == []
 
 
 def test_without_a_quorum_the_run_stops_and_can_be_resumed(world: World) -> None:
-    world.post.there = {"north"}
+    world.network.there = {"north"}
     with pytest.raises(FuelsError, match="1 of 3 sites joined"):
         world.run()
-    world.post.there = set(SITES)
+    world.network.there = set(SITES)
     limit = {"rounds": 2}
 
     def gone(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
         away = kind == "train" and number > limit["rounds"] and who != "north"
         return (NEVER if away else 0.0), reply
 
-    world.post.fate = gone
+    world.network.fate = gone
     with pytest.raises(FuelsError, match="round 3: 1 of 3 sites answered, 2 are needed"):
         world.run()
     limit["rounds"] = 99
@@ -281,19 +283,19 @@ def test_without_a_quorum_the_run_stops_and_can_be_resumed(world: World) -> None
 def test_a_site_absent_from_the_start_joins_and_gets_prototypes_one_round_later(
     world: World,
 ) -> None:
-    world.post.there = {"north", "south"}
-    original = world.post.send
+    world.network.there = {"north", "south"}
+    original = world.network.send
 
-    def send(letters: Any, kind: str, number: int, ttl: float) -> list[str]:
-        tickets = original(letters, kind, number, ttl)
+    def send(contents: Any, kind: str, number: int, ttl: float) -> list[str]:
+        tickets = original(contents, kind, number, ttl)
         if kind == "train" and number == 1:
-            world.post.there = set(SITES)
+            world.network.there = set(SITES)
         return tickets
 
-    world.post.send = send  # type: ignore[method-assign]
+    world.network.send = send  # type: ignore[method-assign]
     history = world.run()
     assert [line["clients"] for line in history] == [4, 4, 6, 6]
-    asked = {n: c for s, k, n, c in world.post.sent if s == "east" and k == "train"}
+    asked = {n: c for s, k, n, c in world.network.sent if s == "east" and k == "train"}
     assert set(asked) == {3, 4}
     assert decode(asked[3], LIMIT).facts["having"] == []  # it gives its prototypes first
     assert set(decode(asked[4], LIMIT).facts["having"]) == {"c", "f"}
@@ -311,7 +313,7 @@ def test_thirty_percent_failing_at_random_for_twenty_rounds(tmp_path: Path) -> N
         ]  # fmt: skip
         return choices[rng.integers(len(choices))]
 
-    world.post.fate = decide
+    world.network.fate = decide
     history = world.run()
     assert [line["round"] for line in history] == list(range(1, 21))
     assert sum(len(line["failures"]) for line in history) > 10
@@ -320,20 +322,20 @@ def test_thirty_percent_failing_at_random_for_twenty_rounds(tmp_path: Path) -> N
 
 def test_a_stopped_run_ends_at_once_and_goes_on_when_resumed(world: World) -> None:
     current = Current(world.server)
-    original = world.post.send
+    original = world.network.send
 
-    def send(letters: Any, kind: str, number: int, ttl: float) -> list[str]:
+    def send(contents: Any, kind: str, number: int, ttl: float) -> list[str]:
         if (kind, number) == ("train", 3):
             current.write(state="stopped")
-        return original(letters, kind, number, ttl)
+        return original(contents, kind, number, ttl)
 
-    world.post.send = send  # type: ignore[method-assign]
-    world.post.fate = fate(3, "north", delay=5.0)
+    world.network.send = send  # type: ignore[method-assign]
+    world.network.fate = fate(3, "north", delay=5.0)
     with pytest.raises(FuelsError, match="was stopped"):
         world.run()
-    assert world.post.time < 5.0
+    assert world.network.time < 5.0
     assert current.read()["state"] == "stopped" and len(world.history()) == 2
-    world.post.send = original  # type: ignore[method-assign]
+    world.network.send = original  # type: ignore[method-assign]
     assert [line["clients"] for line in world.run()] == [6, 6, 6, 6]
     assert current.read()["state"] == "finished"
 
@@ -342,7 +344,7 @@ def test_the_end_sends_a_site_only_what_its_models_need(tmp_path: Path) -> None:
     for method, needed in (("fuels", set()), ("fedavg", {"shared/encoder", "shared/decoder"})):
         world = World(tmp_path / method, settings(method, rounds=2))
         world.run()
-        ends = [content for _, kind, _, content in world.post.sent if kind == "finish"]
+        ends = [content for _, kind, _, content in world.network.sent if kind == "finish"]
         assert [set(decode(content, LIMIT).arrays) for content in ends] == [needed] * 3
 
 
@@ -350,7 +352,7 @@ def test_a_restarted_server_ends_where_an_uninterrupted_one_does(tmp_path: Path)
     whole = World(tmp_path / "whole", settings(rounds=5))
     whole.run()
     world = World(tmp_path / "fed", settings(rounds=5))
-    original = world.post.collect
+    original = world.network.collect
     trained: list[str] = []
 
     class Killed(BaseException):
@@ -358,12 +360,12 @@ def test_a_restarted_server_ends_where_an_uninterrupted_one_does(tmp_path: Path)
 
     def collect(tickets: Any) -> Any:
         """The server is killed after all sites have trained round 3, before it heard of it."""
-        if sum(k == "train" and n == 3 for _, k, n, _ in world.post.got) == 3 and not trained:
+        if sum(k == "train" and n == 3 for _, k, n, _ in world.network.got) == 3 and not trained:
             trained.append("killed")
             raise Killed
         return original(tickets)
 
-    world.post.collect = collect  # type: ignore[method-assign]
+    world.network.collect = collect  # type: ignore[method-assign]
     with pytest.raises(Killed):
         world.run()
     assert [line["round"] for line in world.history()] == [1, 2]

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fuels.config import Settings
-from fuels.federation.flower import bundle, commands, steward
-from fuels.federation.flower.bundle import update_app
-from fuels.federation.flower.found import found
-from fuels.federation.flower.launch import new_run
-from fuels.federation.flower.parties import ServerFolder
+from fuels.federation.flower import commands, flower_app, runs, supervisor
+from fuels.federation.flower.flower_app import update_app
+from fuels.federation.flower.folders import ServerFolder
+from fuels.federation.flower.provisioning import provision
+from fuels.federation.flower.runs import new_run
 from fuels.version import DISTRIBUTION, __version__
 
 pytest.importorskip("flwr")
@@ -22,7 +22,7 @@ pytest.importorskip("flwr")
 @pytest.fixture
 def older(tmp_path: Path) -> ServerFolder:
     """A server whose app was written by a version that did not know training.rounds."""
-    found(tmp_path / "metro", "metro", ["north"], "127.0.0.1", 9092)
+    provision(tmp_path / "metro", "metro", ["north"], "127.0.0.1", 9092)
     server = ServerFolder(tmp_path / "metro")
     file = server.app / "pyproject.toml"
     lines = file.read_text().replace(f"=={__version__}", "==0.0.1").splitlines(keepends=True)
@@ -61,7 +61,7 @@ def test_a_run_is_submitted_with_the_app_of_this_version(
         return {"success": True, "run-id": "1"}
 
     monkeypatch.setattr(commands, "call", call)
-    assert steward.submit(older) == ""
+    assert runs.submit(older) == ""
     assert submitted == [[f"fuels-forecast[flower]=={__version__}"]]
     assert accepted(older, run)["training.rounds"] == Settings().training.rounds
 
@@ -70,10 +70,10 @@ def test_the_server_writes_it_when_it_starts(
     older: ServerFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that plain `flwr run` has it too."""
-    monkeypatch.setattr(steward, "stand_by", lambda _: None)
-    monkeypatch.setattr(steward, "end_with_parent", lambda: None)
-    monkeypatch.setattr("sys.argv", ["steward", str(older.path)])
-    steward.main()
+    monkeypatch.setattr(supervisor, "supervise", lambda _: None)
+    monkeypatch.setattr(supervisor, "end_with_parent", lambda: None)
+    monkeypatch.setattr("sys.argv", ["supervisor", str(older.path)])
+    supervisor.main()
     assert project(older)["project"]["dependencies"] == [f"fuels-forecast[flower]=={__version__}"]
     assert "rounds" in project(older)["tool"]["flwr"]["app"]["config"]["training"]
 
@@ -100,4 +100,4 @@ def test_a_damaged_app_is_written_anew(older: ServerFolder, damage: str | None) 
     file = older.app / "pyproject.toml"
     file.unlink() if damage is None else file.write_text(damage)
     update_app(older)
-    assert project(older) == bundle._project()
+    assert project(older) == flower_app._project()

@@ -11,7 +11,7 @@ import pytest
 from fuels.config import Training
 from fuels.errors import FuelsError
 from fuels.federation.codec import decode
-from fuels.federation.flower.parties import Current
+from fuels.federation.flower.runs import Current
 from fuels.federation.loop import Loop
 from fuels.randomness import SELECTION, generator
 from helpers import flower_world
@@ -24,23 +24,23 @@ class KilledError(BaseException):
 
 def at_training(world: World, number: int, act: Any, before: bool = False) -> None:
     """Something happens, once, when a round's letters go out, or instead of that."""
-    original, done = world.post.send, [False]
+    original, done = world.network.send, [False]
 
-    def send(letters: Any, kind: str, n: int, ttl: float) -> list[str]:
+    def send(contents: Any, kind: str, n: int, ttl: float) -> list[str]:
         now = (kind, n) == ("train", number) and not done[0]
         done[0] = done[0] or now
         if now and before:
             act()
-        tickets = original(letters, kind, n, ttl)
+        tickets = original(contents, kind, n, ttl)
         if now and not before:
             act()
         return tickets
 
-    world.post.send = send  # type: ignore[method-assign]
+    world.network.send = send  # type: ignore[method-assign]
 
 
 def letters(world: World, site: str, number: int) -> int:
-    return sum((s, k, n) == (site, "train", number) for s, k, n, _ in world.post.sent)
+    return sum((s, k, n) == (site, "train", number) for s, k, n, _ in world.network.sent)
 
 
 # -- waiting ---------------------------------------------------------------------------------------
@@ -49,39 +49,39 @@ def letters(world: World, site: str, number: int) -> int:
 def test_a_cut_of_minutes_at_two_of_three_sites_ends_no_run(tmp_path: Path) -> None:
     world = World(tmp_path / "fed", settings(rounds=3), deadline=600.0, attempts=10)
     away: list[float] = []
-    at_training(world, 1, lambda: away.append(world.post.time))
-    world.post.connected = lambda: {"east"} if away and world.post.time < 400 else set(SITES)  # type: ignore[method-assign]
+    at_training(world, 1, lambda: away.append(world.network.time))
+    world.network.connected = lambda: {"east"} if away and world.network.time < 400 else set(SITES)  # type: ignore[method-assign]
     assert [line["clients"] for line in world.run()] == [6, 6, 6]
-    assert 400 <= world.post.time < 402  # asked as soon as they were back
+    assert 400 <= world.network.time < 402  # asked as soon as they were back
     assert letters(world, "east", 2) == 1
 
 
 def test_a_run_ends_only_after_all_its_attempts_lasted_a_deadline(tmp_path: Path) -> None:
     world = World(tmp_path / "fed", settings(rounds=3), deadline=600.0, attempts=3)
-    at_training(world, 1, lambda: world.post.there.intersection_update({"east"}))
+    at_training(world, 1, lambda: world.network.there.intersection_update({"east"}))
     with pytest.raises(FuelsError, match="round 2: 1 of 3 sites answered, 2 are needed"):
         world.run()
-    assert 1800 <= world.post.time < 1803
+    assert 1800 <= world.network.time < 1803
 
 
 def test_a_site_that_fails_at_once_is_asked_again_after_a_pause(tmp_path: Path) -> None:
     world = World(tmp_path / "fed", settings(rounds=3), deadline=600.0, quorum=1.0)
-    world.post.fate = lambda who, kind, n, reply: (
+    world.network.fate = lambda who, kind, n, reply: (
         (0.0, "disk full")
-        if (who, kind, n) == ("north", "train", 2) and world.post.time < 150
+        if (who, kind, n) == ("north", "train", 2) and world.network.time < 150
         else (0.0, reply)
     )
     history = world.run()
     assert [line["clients"] for line in history] == [6, 6, 6]
     assert history[1]["failures"] == ["north: disk full"]  # once, however often it was
-    assert letters(world, "north", 2) == 4 and 180 <= world.post.time < 182
+    assert letters(world, "north", 2) == 4 and 180 <= world.network.time < 182
 
 
 def test_a_round_names_who_failed_in_any_of_its_attempts(tmp_path: Path) -> None:
     world = World(tmp_path / "fed", settings(rounds=3), deadline=10.0, attempts=3)
-    world.post.fate = lambda who, kind, n, reply: (
+    world.network.fate = lambda who, kind, n, reply: (
         (0.0, "disk full")
-        if who != "east" and (kind, n) == ("train", 2) and world.post.time < 10
+        if who != "east" and (kind, n) == ("train", 2) and world.network.time < 10
         else (0.0, reply)
     )
     history = world.run()
@@ -100,10 +100,10 @@ def test_a_resumed_run_waits_for_its_sites_before_it_draws(tmp_path: Path) -> No
     at_training(world, 3, killed, before=True)
     with pytest.raises(KilledError):
         world.run()
-    world.post.connected = lambda: set(SITES) if world.post.time >= 60 else set()  # type: ignore[method-assign]
+    world.network.connected = lambda: set(SITES) if world.network.time >= 60 else set()  # type: ignore[method-assign]
     assert world.run() == whole.run()
     assert Current(world.server).read()["state"] == "finished"
-    assert 60 <= world.post.time < 62
+    assert 60 <= world.network.time < 62
 
 
 # -- drawing ---------------------------------------------------------------------------------------
@@ -114,12 +114,12 @@ def test_where_few_are_drawn_a_dead_site_ends_no_run(tmp_path: Path, how: str) -
     """One of six clients per round; east is gone after round 1, and every draw goes on."""
     world = World(tmp_path / "fed", settings(rounds=12, selection=0.17), attempts=2)
     if how == "mute":  # Flower lists it as connected, and nothing ever comes
-        world.post.fate = lambda who, kind, n, reply: (
+        world.network.fate = lambda who, kind, n, reply: (
             NEVER if who == "east" and n > 1 else 0.0,
             reply,
         )
     elif how == "gone":
-        at_training(world, 1, lambda: world.post.there.discard("east"))
+        at_training(world, 1, lambda: world.network.there.discard("east"))
     else:
         at_training(world, 1, lambda: world.take_out("east"))
     history = world.run()
@@ -129,14 +129,14 @@ def test_where_few_are_drawn_a_dead_site_ends_no_run(tmp_path: Path, how: str) -
     assert last == named.get(how, [])
     if how == "mute":  # one deadline until it is known, and then it is not drawn any more
         assert sum(letters(world, "east", n) for n in range(2, 13)) == 1
-        assert world.post.time < 2 * 10.5
+        assert world.network.time < 2 * 10.5
     else:
-        assert letters(world, "east", 6) == 0 and world.post.time == 0.0
+        assert letters(world, "east", 6) == 0 and world.network.time == 0.0
 
 
 def test_a_mute_site_that_speaks_again_is_drawn_again(tmp_path: Path) -> None:
     world = World(tmp_path / "fed", settings(rounds=30, selection=0.17), attempts=2)
-    world.post.fate = lambda who, kind, n, reply: (
+    world.network.fate = lambda who, kind, n, reply: (
         NEVER if who == "east" and 1 < n < 10 else 0.0,
         reply,
     )
@@ -151,7 +151,7 @@ def test_clients_never_heard_of_are_no_part_of_the_quorum(
     sites = {f"s{i}": [client] for i, client in enumerate("abcde")}
     monkeypatch.setattr(flower_world, "SITES", sites)
     world = World(tmp_path / "fed", settings(rounds=5, selection=0.2), attempts=3)
-    world.post.fate = lambda who, kind, n, reply: (
+    world.network.fate = lambda who, kind, n, reply: (
         NEVER if who in ("s3", "s4") and kind == "train" else 0.0,
         reply,
     )
@@ -193,7 +193,7 @@ def test_the_draw_is_of_those_that_can_be_reached_and_of_all_if_all_can() -> Non
 
 
 def asked_of(world: World, site: str, number: int) -> list[set[str]]:
-    letters = [c for s, k, n, c in world.post.sent if (s, k, n) == (site, "train", number)]
+    letters = [c for s, k, n, c in world.network.sent if (s, k, n) == (site, "train", number)]
     return [set(decode(content, LIMIT).facts["asked"]) for content in letters]
 
 
@@ -215,7 +215,7 @@ def test_a_site_drawn_again_repeats_its_answer_whichever_of_its_clients_are_aske
         lost.append(number)
         return NEVER, reply
 
-    world.post.fate = decide
+    world.network.fate = decide
     history = world.run()
     assert asked_of(world, "north", 2) == [{"a"}, {"a", "d"}]
     assert [line["clients"] for line in history] == [6, 1, 6]
@@ -244,7 +244,7 @@ def test_a_site_drawn_again_for_others_trains_them(
     draw[0] = second
     history = world.run()
     assert [line["clients"] for line in history] == [6, 1] and history[1]["failures"] == []
-    first, again = (c for s, k, n, c in world.post.got if (s, k, n) == ("north", "train", 2))
+    first, again = (c for s, k, n, c in world.network.got if (s, k, n) == ("north", "train", 2))
     assert decode(again, LIMIT).facts["clients"] == list(second)
     assert (first == again) == (second == ("a",))
 
@@ -257,7 +257,7 @@ def test_a_site_that_dies_after_its_upload_holds_a_round_up_once_and_is_named(
     tmp_path: Path, trained: float, most: float
 ) -> None:
     world = World(tmp_path / "fed", settings("fedavg", rounds=3))
-    world.post.fate = lambda who, kind, n, reply: (
+    world.network.fate = lambda who, kind, n, reply: (
         NEVER
         if (who, n, kind) == ("north", 2, "evaluate")
         else (trained if (n, kind) == (2, "train") else 0.0),
@@ -266,14 +266,14 @@ def test_a_site_that_dies_after_its_upload_holds_a_round_up_once_and_is_named(
     history = world.run()
     assert history[1]["failures"] == ["north: no answer to evaluate"]
     assert history[1]["clients"] == 6 and history[1]["val_mse"] is not None
-    assert 10.0 <= world.post.time <= most
+    assert 10.0 <= world.network.time <= most
 
 
 def test_the_newest_of_two_late_uploads_stands_in(tmp_path: Path) -> None:
     """In round 3 north's upload of round 2 comes at 21 s, that of round 1 at 23 s."""
     world = World(tmp_path / "fed", settings(rounds=4), quorum=0.3)
     due = {1: 23.0, 2: 11.0, 3: NEVER}
-    world.post.fate = lambda who, kind, n, reply: (
+    world.network.fate = lambda who, kind, n, reply: (
         due.get(n, 0.0) if (who, kind) == ("north", "train") else 0.0,
         reply,
     )

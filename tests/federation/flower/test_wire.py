@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fuels.config import merge
-from fuels.federation.flower.parties import Rules
+from fuels.federation.flower.folders import Rules
 from helpers.cluster import Cluster, cluster
 from helpers.flower_world import settings
 

@@ -1,14 +1,16 @@
 """A federation across machines, carried by Flower.
 
-On disk      parties (folders and config files), found (makes them), keys
-On the way   letters (messages as envelopes), records (envelopes in Flower's messages)
-At a site    app_client (the ClientApp), clerk (stays, and answers for it), desk (reads, trains,
-             answers), results
-At the server  app_server (the ServerApp), serving (runs the loop), transport (deadline, quorum,
-             late answers), post (what it needs of Flower), members (who has which clients),
-             declaration (what must be alike at all sites)
-Processes    commands (Flower's own), launch, door (what the network sees of the server), steward
-             (takes up a cut-off run), lifeline, follow, state, demo
+Folders       folders (of a server and a site, with their config files), provisioning (creates and
+              renews them), pki (keys and certificates)
+Messages      messages (requests and replies, what a method declares to send), app (the ClientApp
+              and the ServerApp that exchange them)
+At the server server (runs the rounds), transport (deadline, quorum, late replies), inbox (sends
+              requests, checks replies), members (which site has which clients)
+Processes     processes (starts those of a server or a site), gateway (the public port of a server),
+              supervisor (registers keys, resumes an interrupted run), worker (trains, at a site)
+Operation     commands (Flower's own), flower_app (the app that is submitted and its run config),
+              runs (submits and stops), status (follows), demo
 
-Flower itself is imported by app_server, app_client and records alone.
+Processes of a server: the SuperLink, the gateway, the supervisor and, during a run, the ServerApp.
+Processes of a site: the SuperNode, the worker and, for each message, a ClientApp.
 """

@@ -1,4 +1,8 @@
-"""Flower's own commands, as this package calls them and as `--show` prints them."""
+"""Flower's own commands, as this package calls them and as `--show` prints them.
+
+Two lists are requested from the SuperLink directly: the commands for them do not print the keys of
+nodes, and take seconds to start.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +10,40 @@ import json
 import os
 import shlex
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import tomli_w
+from flwr.proto.control_pb2 import ListNodesResponse, ListRunsResponse
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 
-from fuels.config import Settings, to_dict
 from fuels.errors import FuelsError
-from fuels.federation.flower.parties import ServerFolder, SiteFolder
+from fuels.federation.flower.folders import ServerFolder, SiteFolder, key_of
+from fuels.federation.flower.pki import public_key_line
 from fuels.version import not_installed
 
-# The name of the server in Flower's config.toml. Flower reads it as the path of an app where the
-# working directory has a project of that name, so it is one that no folder has.
+# The server's name in Flower's config.toml. Flower takes it for the path of an app if the working
+# directory has a project of that name, so no folder can have this one.
 CONNECTION = "fuels:server"
 # Python without the working directory in its path: a `fuels` there would be taken for this package.
 MODULE = [sys.executable, "-P", "-m"]
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-ENV = "/usr/bin/env"  # a unit file wants the whole path of what it starts
-HASTE = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; Flower's default is one
+ENV = "/usr/bin/env"  # a unit file needs the full path of what it starts
+POLLING = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; Flower's default is one
+
+PROTOBUF = "application/protobuf"
+REVOKED = "unregistered"
+OVER = "finished"
 
 
 def program(name: str) -> str:
-    """Flower's commands stand beside the Python that runs this."""
+    """A command of Flower, installed next to this Python."""
     path = Path(sys.executable).parent / name
     if not path.exists():
         raise FuelsError(not_installed(name, "flower"))
@@ -43,11 +56,11 @@ def server_environment(folder: ServerFolder) -> dict[str, str]:
 
 
 def site_environment(folder: SiteFolder) -> dict[str, str]:
-    return {**QUIET, **HASTE, "FLWR_HOME": str(folder.home), "PATH": search_path()}
+    return {**QUIET, **POLLING, "FLWR_HOME": str(folder.home), "PATH": search_path()}
 
 
 def search_path() -> str:
-    """Where Flower's programs find each other: beside the Python that runs this."""
+    """The PATH on which Flower's programs find each other: the folder of this Python."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.defpath])
 
 
@@ -66,26 +79,26 @@ def superlink(folder: ServerFolder) -> list[str]:
     ]  # fmt: skip
 
 
-def door(folder: ServerFolder) -> list[str]:
-    """Not Flower's: what stands between the network and the SuperLink."""
-    return [*MODULE, "fuels.federation.flower.door", str(folder.path)]
+def gateway(folder: ServerFolder) -> list[str]:
+    """Not Flower's: the public port in front of the SuperLink."""
+    return [*MODULE, "fuels.federation.flower.gateway", str(folder.path)]
 
 
-def steward(folder: ServerFolder) -> list[str]:
-    """Not Flower's: what registers the sites' keys and takes up a run that was cut off."""
-    return [*MODULE, "fuels.federation.flower.steward", str(folder.path)]
+def supervisor(folder: ServerFolder) -> list[str]:
+    """Not Flower's: registers the sites' keys and resumes an interrupted run."""
+    return [*MODULE, "fuels.federation.flower.supervisor", str(folder.path)]
 
 
-def clerk(folder: SiteFolder) -> list[str]:
-    """Not Flower's: what has the models loaded and answers for the processes of the SuperNode."""
-    return [*MODULE, "fuels.federation.flower.clerk", str(folder.path)]
+def worker(folder: SiteFolder) -> list[str]:
+    """Not Flower's: trains, for the short-lived processes of the SuperNode."""
+    return [*MODULE, "fuels.federation.flower.worker", str(folder.path)]
 
 
 def supernode(folder: SiteFolder, data: str, port: int) -> list[str]:
     values = {"folder": str(folder.path)} | ({"data": data} if data else {})
     for value in values.values():
         if '"' in value or "\\" in value:
-            raise FuelsError(f"{value}: Flower cannot be given a path with a quote or backslash")
+            raise FuelsError(f"{value}: Flower does not accept a path with a quote or backslash")
     return [
         program("flower-supernode"),
         "--superlink", folder.config.server,
@@ -98,7 +111,7 @@ def supernode(folder: SiteFolder, data: str, port: int) -> list[str]:
 
 
 def start_run(folder: ServerFolder, config: str) -> list[str]:
-    """`config`: the path of a run config, or what `inline` makes of one."""
+    """`config`: the path of a run config, or the text that `inline` makes of one."""
     return [
         program("flwr"), "run", str(folder.app), CONNECTION,
         "--run-config", config, "--format", "json",
@@ -124,51 +137,8 @@ def unregister(node_id: str) -> list[str]:
     return [program("flwr"), "supernode", "unregister", node_id, CONNECTION, "--format", "json"]
 
 
-def run_config(run: str, settings: Settings) -> dict[str, Any]:
-    """The settings as a Flower run config; `serving.settings_of` reads it back."""
-    values = {
-        section: {key: _plain(inner) for key, inner in value.items()}
-        if isinstance(value, dict)
-        else value
-        for section, value in to_dict(settings).items()
-        if section != "data"
-    }
-    return {**values, "options": json.dumps(dict(settings.options)), "run": run}
-
-
-def inline(settings: Settings) -> str:
-    """The settings as the text of Flower's --run-config, which needs no file.
-
-    Without a name: Flower's number of the run names its folder.
-    """
-    words = []
-    for key, value in run_config("", settings).items():
-        inner = value if isinstance(value, dict) else {"": value}
-        words += [f"{key}.{name}".strip(".") + f"={_word(inner[name])}" for name in inner]
-    return " ".join(words)
-
-
-def _word(value: Any) -> str:
-    """A value as TOML that Flower finds in a line: text without the quote it stands in."""
-    if not isinstance(value, str):
-        return json.dumps(value)
-    quote = "'" if '"' in value or "\\" in value else '"'
-    if quote in value:
-        raise FuelsError(f"Flower cannot be given a text with both kinds of quotes: {value}")
-    return f"{quote}{value}{quote}"
-
-
-def _plain(value: Any) -> Any:
-    """Flower's run config has no lists: words between commas, as on the command line."""
-    return ",".join(str(item) for item in value) if isinstance(value, list) else value
-
-
-def write_run_config(path: Path, run: str, settings: Settings) -> None:
-    path.write_text(tomli_w.dumps(run_config(run, settings)), encoding="utf-8")
-
-
 def write_connection(folder: ServerFolder) -> None:
-    """Flower's config.toml, which tells its commands where the server is."""
+    """Flower's config.toml, which holds the server's address for its commands."""
     folder.home.mkdir(parents=True, exist_ok=True)
     config = folder.config
     content = {
@@ -182,23 +152,23 @@ def write_connection(folder: ServerFolder) -> None:
     }
     temporary = folder.home / f"config.toml.{os.getpid()}.tmp"
     temporary.write_text(tomli_w.dumps(content), encoding="utf-8")
-    temporary.replace(folder.home / "config.toml")  # whole at any time: other commands may read it
+    temporary.replace(folder.home / "config.toml")  # atomic: other commands may read it
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment with what `shown` prints of it."""
+    """This process's environment plus the variables that `shown` prints."""
     return {**os.environ, **extra}
 
 
 def shown(command: Sequence[str], extra: Mapping[str, str]) -> str:
-    """A command with its environment, ready to be pasted into a shell or a unit file."""
+    """A command with its environment, ready for a shell or a unit file."""
     return shlex.join([ENV, *(f"{key}={value}" for key, value in extra.items()), *command])
 
 
 def call(command: Sequence[str], folder: ServerFolder, timeout: float = 60) -> dict[str, Any]:
-    """Run one of Flower's commands that answer in JSON; {"success": false, ...} if it failed.
+    """Run a command of Flower that prints JSON; {"success": false, ...} if it failed.
 
-    It runs in Flower's own folder. Flower looks for apps in the working directory, and may rewrite
+    It runs in Flower's own folder: Flower looks for apps in the working directory, and may rewrite
     the pyproject.toml of one it finds.
     """
     write_connection(folder)
@@ -222,8 +192,47 @@ def call(command: Sequence[str], folder: ServerFolder, timeout: float = 60) -> d
 
 
 def free_port() -> int:
-    """A port of this machine that nobody uses at the moment."""
+    """A port of this machine that is currently unused."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+@dataclass(frozen=True)
+class Node:
+    """A key as registered with Flower."""
+
+    number: str
+    status: str  # registered, online, offline or unregistered
+
+
+def registered(folder: ServerFolder) -> dict[str, Node]:
+    """Every key that is or was registered, with its node."""
+    nodes = _ask(folder, "list-nodes", ListNodesResponse).nodes_info
+    return {
+        key_of(public_key_line(bytes(node.public_key))): Node(str(node.node_id), str(node.status))
+        for node in nodes
+    }
+
+
+def unfinished(folder: ServerFolder) -> dict[str, str]:
+    """The runs that Flower has not finished, including those of others: number and status."""
+    runs = _ask(folder, "list-runs", ListRunsResponse).run_dict
+    return {
+        str(number): str(run.status.status)
+        for number, run in runs.items()
+        if run.status.status != OVER
+    }
+
+
+def _ask(folder: ServerFolder, what: str, kind: Any) -> Any:
+    url = f"https://127.0.0.1:{folder.config.control_port}/v1/control/{what}"
+    headers = {"content-type": PROTOBUF, "accept": PROTOBUF}
+    try:
+        context = ssl.create_default_context(cafile=str(folder.ca))
+        answer = httpx.post(url, content=b"", headers=headers, verify=context, timeout=30)
+        answer.raise_for_status()
+        return kind.FromString(answer.content)
+    except (OSError, httpx.HTTPError, DecodeError) as error:
+        raise FuelsError(f"the SuperLink does not answer ({what}): {error}") from None

@@ -7,7 +7,6 @@ started.
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,78 +15,17 @@ from pathlib import Path
 from fuels.config import Engine, Settings, merge
 from fuels.data.loading import load_panel
 from fuels.errors import FuelsError
-from fuels.federation.flower import commands, launch
-from fuels.federation.flower.follow import follow
-from fuels.federation.flower.found import found
-from fuels.federation.flower.parties import Rules, ServerFolder, SiteFolder
+from fuels.federation.flower import commands, runs
+from fuels.federation.flower.folders import Rules, ServerFolder, SiteFolder
+from fuels.federation.flower.processes import Processes
+from fuels.federation.flower.provisioning import provision
+from fuels.federation.flower.status import follow
 from fuels.federation.loop import Watcher
 from fuels.runs.build import build
 from fuels.runs.settings import ResolvedSettings, resolve
 from fuels.storage.run_folder import RunFolder
 
 PATIENCE = 90.0  # seconds until the server answers
-ENDING = 20.0  # seconds that a process has to end
-LAUNCH = [*commands.MODULE, "fuels.federation.flower.launch"]
-
-
-class Processes:
-    """The processes of a federation on this machine, each with its own log file."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        with (self.root / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen([*LAUNCH, *arguments], stdout=log, stderr=log)
-        self.running[name] = process
-        return process
-
-    def check(self) -> None:
-        """Raise if one has ended."""
-        for name, process in self.running.items():
-            if process.poll() is not None:
-                raise FuelsError(f"{name} ended; {self.root / f'{name}.log'} says why")
-
-    def stop(self) -> None:
-        """End them all, the sites before the server, by their ids, and wait for what they started.
-
-        Flower's own processes leave when they notice that their parent is gone.
-        """
-        below = [number for p in self.running.values() for number in descendants(p.pid)]
-        for process in reversed(self.running.values()):
-            process.terminate()
-        for process in self.running.values():
-            try:
-                process.wait(ENDING)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        end = time.monotonic() + ENDING
-        while any(is_alive(number) for number in below) and time.monotonic() < end:
-            time.sleep(0.1)
-
-
-def descendants(parent: int) -> list[int]:
-    """The ids of all processes below one, nearest first; none where a system has no /proc."""
-    found: list[int] = []
-    for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
-        try:
-            below = tasks.read_text().split()
-        except OSError:  # it has just ended
-            continue
-        for child in map(int, below):
-            found += [child, *descendants(child)]
-    return found
-
-
-def is_alive(number: int) -> bool:
-    """Whether there is such a process; one that ended and waits to be noticed does not count."""
-    try:
-        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in ("Z", "X")
 
 
 @contextmanager
@@ -103,7 +41,7 @@ def federation(
 
     `prepare` may change the folders before anything is started.
     """
-    found(
+    provision(
         root,
         "demo",
         list(sites),
@@ -172,8 +110,8 @@ def run_demo(root: Path, settings: Settings, sites: int, watcher: Watcher) -> di
     rules = Rules(deadline=120.0, join=90.0, quorum=1.0)
     methods = [settings.method]
     with federation(root, clients, source, methods, rules, consent_to_all) as (server, processes):
-        run = launch.new_run(server, settings)
-        launch.start(server)
+        run = runs.new_run(server, settings)
+        runs.start(server)
         missing = follow(server, run, settings.training.rounds, watcher, processes.check)
     if missing:
         raise FuelsError(f"{', '.join(missing)} did not write the models; their logs say why")

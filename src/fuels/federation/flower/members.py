@@ -1,4 +1,4 @@
-"""Who takes part: which site has which clients, as each said when it was last asked."""
+"""The members of a run: which site has which clients, as each stated when last asked."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, text_list
-from fuels.federation.flower.parties import Rules
+from fuels.federation.flower.folders import Rules
 
-LONGEST_NAME = 200  # characters of a client's name; names stand in logs and in every message
+LONGEST_NAME = 200  # characters of a client's name: names appear in logs and in every message
 
 
 @dataclass
 class Members:
-    """Clients and their sites; the first site that names a client has it."""
+    """Clients and their sites; the first site that names a client owns it."""
 
-    owner: dict[str, str] = field(default_factory=dict)  # client: its site, in the loop's order
+    owner: dict[str, str] = field(default_factory=dict)  # client: site, in the loop's order
     periods: dict[str, int] = field(default_factory=dict)  # site: its training part, in periods
 
     @property
@@ -29,7 +29,7 @@ class Members:
 
     @property
     def train_periods(self) -> int:
-        """The longest training part of all."""
+        """The longest training part."""
         return max(self.periods.values(), default=0)
 
     def of(self, site: str) -> tuple[str, ...]:
@@ -37,34 +37,34 @@ class Members:
         return tuple(client for client, owner in self.owner.items() if owner == site)
 
     def by_site(self, clients: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-        """These clients, by their sites."""
+        """These clients, by site."""
         asked: dict[str, list[str]] = {}
         for client in clients:
             asked.setdefault(self.owner[client], []).append(client)
         return {site: tuple(ids) for site, ids in asked.items()}
 
     def check(self, site: str, envelope: Envelope, rules: Rules) -> tuple[tuple[str, ...], int]:
-        """The clients and the training periods that a site says it has, if that can be."""
+        """The clients and training periods that a site claims, if they are acceptable."""
         clients = text_list(envelope.facts.get("clients"), "the list of clients")
         periods = envelope.facts.get("train_periods")
         if not clients or len(set(clients)) != len(clients):
-            raise FuelsError("it names no clients, or one of them twice")
+            raise FuelsError("it names no clients, or one twice")
         if len(clients) > rules.most_clients:
             raise FuelsError(
-                f"it names {len(clients)} clients, at most {rules.most_clients} are accepted"
+                f"it names {len(clients)} clients; at most {rules.most_clients} are accepted"
                 " (rules.most_clients in server.toml)"
             )
         for client in clients:
             if not 0 < len(client) <= LONGEST_NAME or not client.isprintable():
                 raise FuelsError(
-                    f"client {client[:40]!r} has no acceptable name: 1 to {LONGEST_NAME} printable"
-                    " characters"
+                    f"client {client[:40]!r} has an unacceptable name: not 1 to {LONGEST_NAME}"
+                    " printable characters"
                 )
         if type(periods) is not int or periods < 1:
-            raise FuelsError("it does not say how long its training part is")
+            raise FuelsError("it does not state the length of its training part")
         if periods > rules.most_periods:
             raise FuelsError(
-                f"it says that its training part has {periods} periods, at most"
+                f"it claims a training part of {periods} periods; at most"
                 f" {rules.most_periods} are accepted (rules.most_periods in server.toml)"
             )
         taken = [client for client in clients if self.owner.get(client, site) != site]
@@ -72,21 +72,21 @@ class Members:
             raise FuelsError(f"client {taken[0]!r} belongs to site {self.owner[taken[0]]}")
         gone = sorted(set(self.of(site)) - set(clients))
         if gone:
-            raise FuelsError(f"client {gone[0]!r}, with which it joined this run, is gone")
+            raise FuelsError(f"it joined this run with client {gone[0]!r}, which is missing now")
         return clients, periods
 
     def introduce(self, site: str, clients: tuple[str, ...], periods: int) -> None:
-        """Take in what a site says it has; what it said before is replaced."""
+        """Record the clients of a site; replaces what it stated before."""
         self.owner |= dict.fromkeys(clients, site)
         self.periods[site] = periods
 
     def remove(self, site: str) -> None:
-        """Forget a site and its clients, before anything was trained."""
+        """Remove a site and its clients, before anything was trained."""
         self.owner = {client: owner for client, owner in self.owner.items() if owner != site}
         del self.periods[site]
 
     def sort(self) -> None:
-        """The order that a single machine with all the data would have."""
+        """Use the order that a single machine with all the data would have."""
         self.owner = {client: self.owner[client] for client in sorted(self.owner)}
 
     def state(self) -> dict[str, Any]:

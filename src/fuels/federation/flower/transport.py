@@ -20,12 +20,10 @@ from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope
-from fuels.federation.flower.declaration import agreed, need_equal
-from fuels.federation.flower.intake import Intake
-from fuels.federation.flower.mail import Arrival, Letter, Mail, failed, reading
+from fuels.federation.flower.folders import Rules, log
+from fuels.federation.flower.inbox import Inbox, Network, Request, Requests, Time, failed, reading
 from fuels.federation.flower.members import Members
-from fuels.federation.flower.parties import Rules, log
-from fuels.federation.flower.post import Post, Time
+from fuels.federation.flower.messages import agreed, need_equal
 from fuels.federation.guard import OVERHEAD, Gate, size_limit
 from fuels.federation.refusals import Refusals
 from fuels.federation.site import Report
@@ -45,17 +43,17 @@ class FlowerTransport:
     method: Method | None = None  # known once the sites said how long their training parts are
 
     def __init__(
-        self, post: Post, run: str, rules: Rules, rounds: int, time: Time, refused: Refusals
+        self, network: Network, run: str, rules: Rules, rounds: int, time: Time, refused: Refusals
     ) -> None:
-        self.post, self.run, self.rules, self.rounds = post, run, rules, rounds
+        self.network, self.run, self.rules, self.rounds = network, run, rules, rounds
         self.clock, self.sleep = time.clock, time.sleep
         self.gate = Gate(run, rules.staleness)
         self.members, self.refused = Members(), refused
-        self.intake = Intake(self.gate, self.members, refused)
+        self.inbox = Inbox(self.gate, self.members, refused)
         self.greeted: set[str] = set()  # sites that are there and said who they are
-        self.mail = Mail(post, run, rules, refused, self._limit)
+        self.requests = Requests(network, run, rules, refused, self._limit)
         # By site: the newest answer of an earlier round.
-        self.late: dict[str, tuple[Letter, Envelope]] = {}
+        self.late: dict[str, tuple[Request, Envelope]] = {}
         self.silent: set[str] = set()  # sites that left a question to train open, no sign since
         # The round at work: how often it was asked, what came of it, until when it lasts.
         self.round, self.attempt, self.end = 0, 0, 0.0
@@ -84,7 +82,7 @@ class FlowerTransport:
         After a power cut sites come back in their own time. Whoever is missing is waited for in the
         round as well, but a draw among few would not be that of an uninterrupted run.
         """
-        self._gather(self.members.sites & self.post.allowed(), number)
+        self._gather(self.members.sites & self.network.allowed(), number)
 
     def _gather(self, expected: set[str], number: int) -> dict[str, str]:
         """Ask who comes for its clients until all expected have said; why some have not."""
@@ -92,12 +90,12 @@ class FlowerTransport:
         asked: set[str] = set()
         failures: dict[str, str] = {}
         while True:
-            new = self.post.connected() - asked
-            self.mail.send("hello", number, dict.fromkeys(sorted(new), ()), Download())
+            new = self.network.connected() - asked
+            self.requests.send("hello", number, dict.fromkeys(sorted(new), ()), Download())
             asked |= new
-            for arrival in self._arrivals("hello", number):
-                if arrival.failure is not None:
-                    failures[arrival.failure.site] = arrival.failure.reason
+            for _, reply in self._collect("hello", number):
+                if isinstance(reply, Failure):
+                    failures[reply.site] = reply.reason
             missing = expected - self.greeted - set(failures)
             if not missing or self.clock() >= end:
                 break
@@ -130,11 +128,11 @@ class FlowerTransport:
         """
         unknown = came - self.greeted | (came & self.silent - at_work)
         # An answer may take until the round after: only then is the question taken for lost.
-        hellos = [sent for sent in self.mail.open.values() if sent.kind == "hello"]
+        hellos = [sent for sent in self.requests.open.values() if sent.kind == "hello"]
         new = unknown - {sent.site for sent in hellos if sent.number >= number - 1}
-        self.mail.send("hello", number, dict.fromkeys(sorted(new), ()), Download())
+        self.requests.send("hello", number, dict.fromkeys(sorted(new), ()), Download())
 
-    def _introduce(self, sent: Letter, envelope: Envelope) -> Failure | None:
+    def _introduce(self, sent: Request, envelope: Envelope) -> Failure | None:
         """Let a site say who its clients are: when it comes, and when it comes back."""
         site = sent.site
         try:
@@ -160,8 +158,8 @@ class FlowerTransport:
 
         Where there is no such site, those that may take part: some may come back.
         """
-        allowed = self.post.allowed() & self.members.sites
-        there = allowed & self.post.connected()
+        allowed = self.network.allowed() & self.members.sites
+        there = allowed & self.network.connected()
         sites = there - self.silent - self.lost or there or allowed
         return {client for site in sites for client in self.members.of(site)}
 
@@ -173,7 +171,7 @@ class FlowerTransport:
             self.round, self.attempt, self.replies, self.lost = round_number, 0, {}, set()
             self.failures = []
         self.attempt += 1
-        allowed = self.post.allowed()
+        allowed = self.network.allowed()
         everyone = self.members.by_site(tuple(clients))
         asked = {site: ids for site, ids in everyone.items() if site in allowed}
         # Who is asked besides those drawn may stay silent without an effect on the round.
@@ -200,7 +198,7 @@ class FlowerTransport:
 
     def _absent(self, sites: set[str]) -> list[Failure]:
         """Of sites that are not asked: those that could not be, named like those that fail."""
-        away, silent = sites - self.post.connected(), sites & self.silent
+        away, silent = sites - self.network.connected(), sites & self.silent
         reasons = dict.fromkeys(silent, "silent since it was last asked") | dict.fromkeys(
             away, "not connected"
         )
@@ -227,25 +225,24 @@ class FlowerTransport:
         while True:
             waiting = asked.keys() - replies.keys() - pending
             if len(replies.keys() & counted) < needed and (waiting or not pending):
-                connected = self.post.connected()
+                connected = self.network.connected()
                 if waiting - connected and not met:
                     log.info("round %d: not there: %s", number, sorted(waiting - connected))
                 due = {site for site in waiting if self.clock() >= heard.get(site, -inf) + PAUSE}
                 ready = {site: asked[site] for site in sorted(due & connected)}
-                self.mail.send("train", number, ready, download)
+                self.requests.send("train", number, ready, download)
                 pending |= ready.keys()
                 self.greeted &= connected
                 self._greet(connected - met, number, pending)
                 met |= connected
-            for arrival in self._arrivals("train", number):
-                site = arrival.sent.site
-                if arrival.sent.kind == "train":
-                    pending.discard(site)
-                    heard[site] = self.clock()
-                if arrival.failure is not None:
-                    failures.append(arrival.failure)
-                elif arrival.envelope is not None:
-                    failures += self._use(arrival.sent, arrival.envelope)
+            for sent, reply in self._collect("train", number):
+                if sent.kind == "train":
+                    pending.discard(sent.site)
+                    heard[sent.site] = self.clock()
+                if isinstance(reply, Failure):
+                    failures.append(reply)
+                elif reply is not None:
+                    failures += self._use(sent, reply)
             enough = len(replies.keys() & counted) >= needed
             if (enough and not pending) or self.clock() >= self.end:
                 break
@@ -268,12 +265,12 @@ class FlowerTransport:
         self.late.clear()
         return failures
 
-    def _use(self, sent: Letter, envelope: Envelope) -> list[Failure]:
+    def _use(self, sent: Request, envelope: Envelope) -> list[Failure]:
         """Let an upload into the round at work; returns what of it is not used."""
         if sent.site in self.replies:
             log.info("%s: one upload of round %d is enough", sent.site, self.round)
             return []
-        found, failures = self.intake.upload(self._method, sent, envelope, self.round)
+        found, failures = self.inbox.upload(self._method, sent, envelope, self.round)
         if found is not None:
             self.replies[sent.site] = found
         return failures
@@ -292,7 +289,7 @@ class FlowerTransport:
         sites = self.members.sites - self.silent
         end = max(self.end, self.clock() + max(JUDGING, self.rules.deadline / 10))
         answers, failures = self._ask("evaluate", round_number, sites, download, end)
-        reports = [self.intake.report(sent, envelope) for sent, envelope in answers]
+        reports = [self.inbox.report(sent, envelope) for sent, envelope in answers]
         return [*(report for report in reports if report is not None), *failures]
 
     def finish(
@@ -314,30 +311,29 @@ class FlowerTransport:
         download: Download,
         end: float,
         best_round: int = 0,
-    ) -> tuple[list[tuple[Letter, Envelope]], list[Failure]]:
+    ) -> tuple[list[tuple[Request, Envelope]], list[Failure]]:
         """The answers until all have come or time is over, and who gave none that can be used.
 
         Nobody waits for a site that was silent before or is gone: it is asked, and its answer is
         taken if it comes while others are waited for.
         """
-        asked = {site: self.members.of(site) for site in sorted(sites & self.post.connected())}
-        self.mail.send(kind, number, asked, download, best_round)
+        asked = {site: self.members.of(site) for site in sorted(sites & self.network.connected())}
+        self.requests.send(kind, number, asked, download, best_round)
         pending, found, failures = set(asked), [], []
         while True:
-            for arrival in self._arrivals(kind, number):
-                sent, envelope = arrival.sent, arrival.envelope
+            for sent, reply in self._collect(kind, number):
                 if sent.kind == kind:
                     pending.discard(sent.site)
-                if arrival.failure is not None:
-                    failures.append(arrival.failure)
-                if envelope is None:
+                if isinstance(reply, Failure):
+                    failures.append(reply)
+                if not isinstance(reply, Envelope):
                     continue
-                reason = self.gate.refusal(envelope, sent.site, kind, number, sent.number)
+                reason = self.gate.refusal(reply, sent.site, kind, number, sent.number)
                 if reason:
                     failures.append(self.refused.add(sent.site, number, kind, reason))
                 else:
-                    found.append((sent, envelope))
-            waited_for = (pending - self.silent) & self.post.connected()
+                    found.append((sent, reply))
+            waited_for = (pending - self.silent) & self.network.connected()
             if not waited_for or self.clock() >= end:
                 break
             self.sleep(POLL)
@@ -351,29 +347,28 @@ class FlowerTransport:
         assert self.method is not None, "a round before the method is known"
         return self.method
 
-    def _arrivals(self, kind: str, number: int) -> list[Arrival]:
-        """What came in for the letters of this kind and round; the rest is put where it belongs.
+    def _collect(self, kind: str, number: int) -> list[tuple[Request, Envelope | Failure | None]]:
+        """The replies to requests of this kind and round; others are handled here.
 
-        A site that says who it is becomes a member, an upload of an earlier round is kept for the
-        end of this one. A failed introduction is given out in the round of its letter.
+        A site that lists its clients becomes a member, and an upload of an earlier round is kept
+        until the end of this one. A failed introduction is returned in the round of its request.
         """
-        arrived = []
-        for arrival in self.mail.collect():
-            sent = arrival.sent
-            now = (sent.kind, sent.number) == (kind, number)
-            if sent.kind == "hello" and arrival.envelope is not None:
-                failure = self._introduce(sent, arrival.envelope)
-                arrival = Arrival(sent, None, failure)
-            if now or (sent.kind == "hello" and sent.number == number):
-                arrived.append(arrival)
-            elif sent.kind == "train" and arrival.envelope is not None:
+        found: list[tuple[Request, Envelope | Failure | None]] = []
+        for sent, reply in self.requests.collect():
+            if sent.kind == "hello" and isinstance(reply, Envelope):
+                found_here: Envelope | Failure | None = self._introduce(sent, reply)
+            else:
+                found_here = reply
+            if sent.number == number and sent.kind in (kind, "hello"):
+                found.append((sent, found_here))
+            elif sent.kind == "train" and isinstance(reply, Envelope):
                 self.silent.discard(sent.site)
                 kept = self.late.get(sent.site)
                 if kept is None or kept[0].number < sent.number:
-                    self.late[sent.site] = (sent, arrival.envelope)
-        return arrived
+                    self.late[sent.site] = (sent, reply)
+        return found
 
-    def _limit(self, sent: Letter) -> int:
+    def _limit(self, sent: Request) -> int:
         if sent.kind == "hello":
             return MOST_HELLO
         if sent.kind == "train":
@@ -389,7 +384,7 @@ class FlowerTransport:
         facts = {
             "members": self.members.state(),
             "used": self.gate.used,
-            "counters": self.mail.counters,
+            "counters": self.requests.counters,
         }
         return {"facts": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)}
 
@@ -401,4 +396,4 @@ class FlowerTransport:
 
     def count(self, before: Mapping[str, int]) -> None:
         """Go on counting where an earlier process stopped."""
-        self.mail.counters = {name: before[name] for name in self.mail.counters}
+        self.requests.counters = {name: before[name] for name in self.requests.counters}

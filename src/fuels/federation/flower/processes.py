@@ -1,8 +1,20 @@
-"""Starting the two kinds of processes of a federation, and handing a run to it."""
+"""A process that must not outlive the one that started it.
+
+Flower's own task processes are told when their parent is gone, but then try to reach it once more
+and hang, holding the lock of their run. They leave instead: all that matters is on disk. Programs
+that are not ours are ended by the kernel, where it is Linux.
+
+Starting the two kinds of processes of a federation, and handing a run to it.
+
+A whole federation on this machine: TLS, keys, real processes, embedded data.
+
+It uses nothing but what operators use, listens on 127.0.0.1 alone, and ends every process that it
+started.
+"""
 
 from __future__ import annotations
 
-import datetime
+import ctypes
 import fcntl
 import os
 import signal
@@ -15,19 +27,40 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fuels.config import Engine, Settings, write_toml
 from fuels.errors import FuelsError
 from fuels.federation.flower import commands
-from fuels.federation.flower.lifeline import bind_to_parent
-from fuels.federation.flower.parties import Current, ServerFolder, SiteFolder, log, set_up_log
-from fuels.federation.flower.steward import ACTIVE, is_busy, is_listening, standing, submit
+from fuels.federation.flower.folders import ServerFolder, SiteFolder, log, set_up_log
+
+PARENT_LOOK = 0.25  # seconds between two looks
+PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent ends
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 ENDING = 60.0  # seconds that a stopped run, or a process, has to end
 LOOK = 0.2  # seconds between two looks at the parts of a server
 SHORTEST, LONGEST = 1.0, 10.0  # seconds before a SuperNode that ended is started again
+STOPPING = 20.0  # seconds that a process of a demo has to end
+LAUNCH = [*commands.MODULE, "fuels.federation.flower.processes"]
 
 
-def keep_server(folder: ServerFolder) -> None:
+def end_with_parent() -> None:
+    """Leave at once when the parent process is gone."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_LOOK)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def bind_to_parent() -> None:
+    """For a child between fork and exec: be killed when the thread that started it is gone."""
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+
+def run_server(folder: ServerFolder) -> None:
     """Run the SuperLink, its door and its steward until told to stop, or until one of them ends.
 
     Then the others are ended too, and FuelsError says which one it was: half a server would look
@@ -35,8 +68,8 @@ def keep_server(folder: ServerFolder) -> None:
     """
     parts = {
         "SuperLink": commands.superlink(folder),
-        "door": commands.door(folder),
-        "steward": commands.steward(folder),
+        "gateway": commands.gateway(folder),
+        "supervisor": commands.supervisor(folder),
     }
     need_ports(folder)
     folder.state.mkdir(parents=True, exist_ok=True)
@@ -54,7 +87,7 @@ def keep_server(folder: ServerFolder) -> None:
                 if child.poll() is not None:
                     raise FuelsError(
                         f"the {name} ended (status {child.returncode}) and the server with it: the"
-                        f" lines before this one, or {folder.state}/steward.log, say why"
+                        f" lines before this one, or {folder.state}/supervisor.log, say why"
                     )
     finally:
         (folder.state / "ready").unlink(missing_ok=True)
@@ -113,7 +146,7 @@ def kill_group(child: subprocess.Popen[bytes]) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def keep_site(folder: SiteFolder, data: str) -> None:
+def run_site(folder: SiteFolder, data: str) -> None:
     """Run the SuperNode and the clerk, and start them again when they end, until told to stop.
 
     A SuperNode gives up when the server does not know its key yet, and both may be killed. If this
@@ -135,10 +168,10 @@ def keep_site(folder: SiteFolder, data: str) -> None:
             (folder.state / "supernode.pid").write_text(str(child.pid))
             return child
 
-        def clerk() -> subprocess.Popen[bytes]:
-            return begin(commands.clerk(folder), environment)
+        def worker() -> subprocess.Popen[bytes]:
+            return begin(commands.worker(folder), environment)
 
-        kept = [Kept("clerk", clerk), Kept("SuperNode", supernode)]
+        kept = [RestartedProcess("worker", worker), RestartedProcess("SuperNode", supernode)]
         stopping = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopping.set())
@@ -148,7 +181,7 @@ def keep_site(folder: SiteFolder, data: str) -> None:
         stop(kept)
 
 
-class Kept(threading.Thread):
+class RestartedProcess(threading.Thread):
     """A process that is started again when it ends, after a pause, until it is stopped."""
 
     def __init__(self, name: str, begin: Callable[[], subprocess.Popen[bytes]]) -> None:
@@ -173,7 +206,7 @@ class Kept(threading.Thread):
                 self.stopping.wait(pause)
 
 
-def stop(kept: Sequence[Kept]) -> None:
+def stop(kept: Sequence[RestartedProcess]) -> None:
     """End what is kept, all at once, and start none of it again."""
     for process in kept:
         with process.lock:
@@ -193,57 +226,78 @@ def site_data(folder: SiteFolder, data: str) -> str:
     return data
 
 
-def need_server(folder: ServerFolder) -> None:
-    """Refuse in words what nobody would take, before there is a run that waits for it."""
-    if not is_listening(folder):
-        raise FuelsError(f"the server does not answer: fuels server start {folder.path}")
-
-
-def new_run(folder: ServerFolder, settings: Settings) -> str:
-    """Write a new run's folder and make it the current one; returns its name."""
-    found = standing(folder)
-    if found.get("state") in ACTIVE:
-        raise FuelsError(
-            f"run {found['run']} is not finished: stop it with fuels federation stop, or let it go"
-            " on with fuels federation run --resume"
-        )
-    moment = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
-    run = f"{settings.method}-{moment}"
-    (folder.runs / run).mkdir(parents=True)
-    write_toml(folder.runs / run / "config.toml", settings, Engine())
-    commands.write_run_config(folder.runs / run / "flower.toml", run, settings)
-    Current(folder).write(run=run, state="submitted", reason="", flower_run="")
-    return run
-
-
-def start(folder: ServerFolder) -> None:
-    """Submit the current run, unless it is at work."""
-    if is_busy(folder) and Current(folder).read().get("state") == "running":
-        return
-    end = time.monotonic() + ENDING
-    while is_busy(folder):  # a run that was stopped a moment ago
-        if time.monotonic() > end:
-            raise FuelsError(f"{folder.path}: the run before has not ended yet; try again later")
-        time.sleep(0.2)
-    Current(folder).write(state="submitted", reason="")
-    reason = submit(folder)
-    if reason:
-        Current(folder).write(state="failed", reason=reason)
-        raise FuelsError(f"the server did not take the run: {reason}")
-
-
 def main() -> None:
     """`server DIR` or `site DIR [DATA]`: what the commands of the same names do."""
     set_up_log()
     kind, folder, *data = sys.argv[1:]
     try:
         if kind == "server":
-            keep_server(ServerFolder(Path(folder)))
+            run_server(ServerFolder(Path(folder)))
         else:
-            keep_site(SiteFolder(Path(folder)), data[0] if data else "")
+            run_site(SiteFolder(Path(folder)), data[0] if data else "")
     except FuelsError as error:
         log.error("%s", error)
         sys.exit(1)
+
+
+class Processes:
+    """The processes of a federation on this machine, each with its own log file."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+        with (self.root / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen([*LAUNCH, *arguments], stdout=log, stderr=log)
+        self.running[name] = process
+        return process
+
+    def check(self) -> None:
+        """Raise if one has ended."""
+        for name, process in self.running.items():
+            if process.poll() is not None:
+                raise FuelsError(f"{name} ended; {self.root / f'{name}.log'} says why")
+
+    def stop(self) -> None:
+        """End them all, the sites before the server, by their ids, and wait for what they started.
+
+        Flower's own processes leave when they notice that their parent is gone.
+        """
+        below = [number for p in self.running.values() for number in descendants(p.pid)]
+        for process in reversed(self.running.values()):
+            process.terminate()
+        for process in self.running.values():
+            try:
+                process.wait(STOPPING)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        end = time.monotonic() + STOPPING
+        while any(is_alive(number) for number in below) and time.monotonic() < end:
+            time.sleep(0.1)
+
+
+def descendants(parent: int) -> list[int]:
+    """The ids of all processes below one, nearest first; none where a system has no /proc."""
+    found: list[int] = []
+    for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
+        try:
+            below = tasks.read_text().split()
+        except OSError:  # it has just ended
+            continue
+        for child in map(int, below):
+            found += [child, *descendants(child)]
+    return found
+
+
+def is_alive(number: int) -> bool:
+    """Whether there is such a process; one that ended and waits to be noticed does not count."""
+    try:
+        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
 
 
 if __name__ == "__main__":

@@ -9,70 +9,25 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from time import sleep
 from typing import IO, Any
 
-from fuels.config import Engine, Settings, merge, with_preset
+from fuels.config import Engine, Settings
 from fuels.errors import FuelsError
-from fuels.federation.flower.commands import write_run_config
-from fuels.federation.flower.parties import Current, ServerFolder, log
-from fuels.federation.flower.post import Post, Time
+from fuels.federation.flower.flower_app import write_run_config
+from fuels.federation.flower.folders import ServerFolder, log
+from fuels.federation.flower.inbox import Network, Time
+from fuels.federation.flower.runs import Current
 from fuels.federation.flower.transport import FlowerTransport
 from fuels.federation.loop import Loop, Round
 from fuels.federation.refusals import Refusals
 from fuels.methods.messages import Download
 from fuels.runs.build import method_for
-from fuels.runs.settings import ResolvedSettings, resolve
+from fuels.runs.settings import ResolvedSettings
 from fuels.storage.checkpoint import save_state, unprefixed
 from fuels.storage.run_folder import RunFolder, writing
 from fuels.version import __version__
-
-
-def settings_of(run_config: Mapping[str, Any]) -> ResolvedSettings:
-    """The settings in a Flower run config: `section.key` as in config.toml, options as JSON."""
-    nested: dict[str, Any] = {}
-    for key, value in run_config.items():
-        if key == "run":
-            continue
-        if key == "options":
-            value = _options(str(value))
-        section, dot, inner = key.partition(".")
-        if dot:
-            nested.setdefault(section, {})[inner] = value
-        else:
-            nested[key] = value
-    preset = str(nested.pop("preset", "paper"))
-    settings = merge(with_preset(Settings(), preset, "run config"), nested, "run config")
-    # The app's own config names every setting, so the name of a preset alone would change nothing.
-    if preset != "paper" and with_preset(settings, "paper", "") == replace(
-        settings, preset="paper"
-    ):
-        raise FuelsError(
-            f"run config: preset {preset} has the settings of preset paper; fuels federation run"
-            f" --preset {preset} sends its own"
-        )
-    return federated(settings, "run config")
-
-
-def federated(settings: Settings, place: str) -> ResolvedSettings:
-    """The settings of a run across sites, complete and checked; nothing in them names a file."""
-    if settings.training.warm_start:
-        raise FuelsError(f"{place}: training.warm_start names a file of one machine")
-    if settings.data != Settings().data:
-        raise FuelsError(f"{place}: data are named by each site, in its site.toml")
-    return resolve(settings)
-
-
-def _options(text: str) -> dict[str, Any]:
-    try:
-        options = json.loads(text or "{}")
-    except ValueError:
-        options = None
-    if not isinstance(options, dict):
-        raise FuelsError('run config: options is a JSON object, e.g. {"rho": 5}')
-    return options
 
 
 class StoppedError(FuelsError):
@@ -87,7 +42,7 @@ def refuse(folder: ServerFolder, run: str, reason: str) -> None:
 
 
 def serve(
-    post: Post,
+    network: Network,
     folder: ServerFolder,
     run: str,
     settings: ResolvedSettings,
@@ -107,7 +62,7 @@ def serve(
         current.write(state="running", **facts)
         try:
             time = _until_stopped(time or Time(), current)
-            unconfirmed = _serve(post, folder, run, settings, time)
+            unconfirmed = _serve(network, folder, run, settings, time)
         except StoppedError:
             raise
         except FuelsError as error:
@@ -139,7 +94,7 @@ def _hold(lock: IO[str], folder: ServerFolder) -> None:
 
 
 def _serve(
-    post: Post, folder: ServerFolder, run: str, settings: ResolvedSettings, time: Time
+    network: Network, folder: ServerFolder, run: str, settings: ResolvedSettings, time: Time
 ) -> list[str]:
     """Train to the end; returns the sites that did not confirm that they have their models."""
     config = folder.config
@@ -152,7 +107,7 @@ def _serve(
         log.info("run %s is finished", run)
         return []
     restored, refused = store.restore(), Refusals()
-    transport = FlowerTransport(post, run, config.rules, settings.training.rounds, time, refused)
+    transport = FlowerTransport(network, run, config.rules, settings.training.rounds, time, refused)
     if restored is None:
         transport.join(set(config.sites))
     else:
@@ -179,7 +134,7 @@ def _serve(
     own = not method.evaluate_after_aggregation
     download = Download() if own else loop.final_download()
     best = 0 if loop.best_download is None else loop.best_round
-    unconfirmed = sorted(transport.finish(loop.round, waiting & post.allowed(), download, best))
+    unconfirmed = sorted(transport.finish(loop.round, waiting & network.allowed(), download, best))
     save_state(store.server, loop.server.state(), {"clients": list(loop.clients)})
     summary = _summary(loop, transport, settings) | {"sites": sites, "unconfirmed": unconfirmed}
     if not unconfirmed:
@@ -208,7 +163,7 @@ def _summary(loop: Loop, transport: FlowerTransport, settings: Settings) -> dict
         "rounds": loop.round,
         "best_round": loop.best_round,
         "best_val_mse": loop.best_score if loop.best_round else None,
-        "counters": transport.mail.counters | {"refused": loop.refused.total},
+        "counters": transport.requests.counters | {"refused": loop.refused.total},
         "refused": loop.refused.counts,
         "totals": loop.totals,
     }

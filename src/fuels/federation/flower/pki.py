@@ -2,6 +2,18 @@
 
 One certificate authority signs the server's certificate, and sites accept no other server. Each
 site proves who it is with its own key pair; the server knows the public half.
+
+After founding: further sites, folders that were lost, new keys and certificates.
+
+Folders are handed over and deleted where they were made, so all of this works with what the founder
+keeps: authority/, which holds the authority's key and a copy of server.toml. Where server/ is still
+there too, it is brought up to date with it.
+
+A site's secret: random bytes that its noise is drawn from, in a file that only its owner reads.
+
+The site makes it itself when it first needs it, and not whoever founded the federation: that may be
+the server's operator, from whom it is kept. It is never sent. Whoever loses it makes another one;
+then a round that is trained again gets other noise, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -9,17 +21,24 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import secrets
 from pathlib import Path
+from tempfile import mkstemp
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fuels.errors import FuelsError
+from fuels.federation.flower.folders import key_of, log
 
 CA_DAYS, SERVER_DAYS = 3650, 825
+
+SECRET = "noise.secret"
+SIZE = 32  # bytes
 
 
 def make_authority(folder: Path, federation: str) -> None:
@@ -77,7 +96,7 @@ def make_site_key(folder: Path) -> str:
     return line
 
 
-def public_line(pem: bytes) -> str:
+def public_key_line(pem: bytes) -> str:
     """A public key in PEM as the line that config files hold; "" if it is no such key."""
     try:
         key = serialization.load_pem_public_key(pem)
@@ -135,3 +154,60 @@ def _line(key: ec.EllipticCurvePublicKey) -> str:
     return key.public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     ).decode("ascii")
+
+
+def read_public_key(file: Path) -> str:
+    """The line of a site.pub that a site has sent."""
+    try:
+        text = file.read_text(encoding="ascii")
+    except (OSError, UnicodeError) as error:
+        raise FuelsError(f"{file}: no public key can be read ({error})") from None
+    if "PRIVATE KEY" in text:
+        raise FuelsError(
+            f"{file}: this is a private key, which must never be sent; the site renews it and sends"
+            " site.pub"
+        )
+    try:
+        key = load_ssh_public_key(text.strip().encode("ascii"))
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise FuelsError(f"{file}: not the public key of a site, as in its site.pub")
+    return key_of(text)
+
+
+def read_secret(path: Path) -> bytes:
+    """The secret in a file, which is made if it is missing."""
+    if not path.exists():
+        _make(path)
+    if path.stat().st_mode & 0o077:
+        _close(path)
+    secret = path.read_bytes()
+    if len(secret) != SIZE:
+        raise FuelsError(f"{path}: it is not {SIZE} bytes long; delete it, another one is made")
+    return secret
+
+
+def _close(path: Path) -> None:
+    """For its owner only again: volumes and backups come with modes of their own."""
+    try:
+        path.chmod(0o600)
+    except OSError:
+        raise FuelsError(f"{path}: others can read it; delete it, another one is made") from None
+    log.warning("%s: others could read it; now its owner alone can", path)
+
+
+def _make(path: Path) -> None:
+    """Written as a whole, readable by its owner only; of two at the same time the first stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = mkstemp(dir=path.parent)  # with mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(SIZE))
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+    except FileExistsError:
+        return
+    finally:
+        Path(temporary).unlink()

@@ -1,17 +1,15 @@
-"""What each party of a federation has on disk: a folder with a config file, keys and state.
+"""The folders of a federation: each party has a config file, keys and state.
 
 server/   server.toml  ca.pem  server.pem  server.key  app/  state/  runs/RUN/
 site/     site.toml    ca.pem  site.key    site.pub          state/  runs/RUN/
 
-A site's raw data stay where they are; its folder only says where. A server's folder never holds
-anything a site did not send.
+A site's raw data stay where they are; its folder only names the file. A server's folder contains
+nothing that a site did not send.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,20 +25,20 @@ NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 
 class RefusalError(FuelsError):
-    """Why a site does not answer, in words that may be told to the server: none of its data."""
+    """Why a site does not answer. The text is sent to the server, so it quotes no data."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """When a round closes and what counts in it."""
+    """When a round closes, and what counts in it."""
 
     deadline: float = 600.0  # seconds a round waits for its sites
-    quorum: float = 0.5  # share of the asked sites without which a round does not count
-    attempts: int = 10  # times a round is asked, a deadline each, before the run gives up
+    quorum: float = 0.5  # share of the asked sites that must answer
+    attempts: int = 10  # per round, a deadline each, before the run gives up
     staleness: int = 1  # rounds that an upload may be late
-    join: float = 120.0  # seconds the first round, and the first after a restart, waits for sites
-    evaluate_every: int = 1  # rounds between evaluations of methods judged after aggregation
-    # What a site may say of itself. Its training part is the weight it has in an average.
+    join: float = 120.0  # seconds to wait for sites at the start and after a restart
+    evaluate_every: int = 1  # rounds between evaluations after aggregation
+    # Limits on what a site may claim. Its training part is its weight in an average.
     most_clients: int = 10_000  # of one site
     most_periods: int = 4_000  # of a training part: ten years of days
 
@@ -52,7 +50,7 @@ class ServerConfig:
     federation: str = ""
     host: str = "127.0.0.1"  # the interface the server listens on
     port: int = 9092
-    control_port: int = 9093  # on loopback: the SuperLink itself, for the operator's commands
+    control_port: int = 9093  # on loopback: the SuperLink, for the operator's commands
     address: str = ""  # HOST:PORT as the sites reach it
     rules: Rules = field(default_factory=Rules)
     sites: Mapping[str, str] = field(default_factory=dict)  # name: public key
@@ -68,7 +66,7 @@ class Consent:
     # concatenation prototype of FUELS, options.periodic = false).
     raw_derived: bool = False
     # The server chooses period and split: a prototype that is a mean of fewer periods, or has more
-    # rows, says more of single values than a summary does, and needs `raw_derived` as well.
+    # rows, reveals more about single values, and needs `raw_derived` as well.
     least_periods: int = 7
     longest_period: int = 288  # steps: a day of 5 minutes
     largest_message_mb: int = 256
@@ -109,7 +107,7 @@ class ServerFolder:
         check_listen(config.host, f"{self.config_file}: host")
         for key, port in (("port", config.port), ("control_port", config.control_port)):
             if not 1 <= port <= 65535:
-                raise FuelsError(f"{self.config_file}: {key} {port} must lie between 1 and 65535")
+                raise FuelsError(f"{self.config_file}: {key} {port} must be between 1 and 65535")
         _check_rules(config.rules, self.config_file)
         owner: dict[str, str] = {}
         for name, line in config.sites.items():
@@ -130,6 +128,7 @@ class SiteFolder:
         self.public_key = self.path / "site.pub"
         self.state, self.runs = self.path / "state", self.path / "runs"
         self.home = self.state / "flower"
+        self.socket = "worker.sock"  # in `state`; a path to it may be longer than systems allow
 
     @property
     def config(self) -> SiteConfig:
@@ -138,58 +137,34 @@ class SiteFolder:
         return config
 
     def config_for(self, data: str) -> SiteConfig:
-        """The config, with `data` as the source where one is given."""
+        """The config, with `data` as the source if it is given."""
         config = self.config
         source = data or config.data.source
         if not source:
             raise FuelsError(f"{self.config_file}: data.source is empty; give --data FILE")
         if not source.startswith("synthetic:"):
-            source = str((self.path / source).resolve())  # a relative path is the folder's
+            source = str((self.path / source).resolve())  # relative to the folder
         return replace(config, data=replace(config.data, source=source))
 
 
-class Current:
-    """Which run the server is at, for people and for the steward that takes it up again."""
-
-    def __init__(self, folder: ServerFolder) -> None:
-        self.path = folder.current
-
-    def read(self) -> dict[str, Any]:
-        if not self.path.exists():
-            return {}
-        try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise FuelsError(f"{self.path}: damaged; without this file a new run can be started")
-        return found
-
-    def write(self, **changes: Any) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps({**self.read(), **changes}, indent=2) + "\n")
-        temporary.replace(self.path)
-
-
 def key_of(line: str) -> str:
-    """A public key's type and value, without the comment that may follow."""
+    """The type and value of a public key, without the comment."""
     return " ".join(line.split()[:2])
 
 
 def check_listen(host: str, place: str) -> None:
-    """`::` would be all interfaces of IPv6 and none of IPv4, where the server looks for itself."""
+    """`::` means all interfaces of IPv6 and none of IPv4, which the server itself uses."""
     if host == "::":
         raise FuelsError(
-            f"{place} {host!r} leaves IPv4 out; name 0.0.0.0 for all interfaces, or one address"
+            f"{place} {host!r} excludes IPv4; use 0.0.0.0 for all interfaces, or one address"
         )
 
 
 def _check_rules(rules: Rules, file: Path) -> None:
     if not 0 < rules.quorum <= 1:
-        raise FuelsError(f"{file}: rules.quorum is a share, more than 0, at most 1")
+        raise FuelsError(f"{file}: rules.quorum must be more than 0 and at most 1")
     if not rules.deadline > 0:
-        raise FuelsError(f"{file}: rules.deadline is a number of seconds, more than 0")
+        raise FuelsError(f"{file}: rules.deadline must be a number of seconds above 0")
     for name in ("join", "staleness"):
         if not getattr(rules, name) >= 0:
             raise FuelsError(f"{file}: rules.{name} must not be negative")
@@ -199,24 +174,24 @@ def _check_rules(rules: Rules, file: Path) -> None:
 
 
 def check_name(name: str, place: str) -> str:
-    """Names become folders and parts of commands, so they are plain."""
+    """Names become folders and parts of commands, so only plain characters are allowed."""
     if not NAME.fullmatch(name):
         raise FuelsError(
-            f"{place} {name!r} must be lower-case letters, digits and dashes, at most 31"
+            f"{place} {name!r} must consist of at most 31 lower-case letters, digits and dashes"
         )
     return name
 
 
 def _read(default: T, path: Path, what: str) -> T:
     if not path.is_file():
-        raise FuelsError(f"{path.parent}: not a {what} folder, {path.name} is missing")
+        raise FuelsError(f"{path.parent}: not a {what} folder: {path.name} is missing")
     changes: dict[str, Any] = read_toml(path)
-    # `merge` works on any dataclass of settings; only its signature is about Settings.
+    # `merge` works on any dataclass of settings, although its signature says Settings.
     return cast(T, merge(cast(Settings, default), changes, str(path)))
 
 
 def set_up_log(path: Path | None = None) -> None:
-    """Log lines to stderr and, where a path is given, to a file."""
+    """Log to stderr and, if a path is given, to a file."""
     handlers: list[logging.Handler] = [logging.StreamHandler()]
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,9 @@
-"""Stands by a SuperLink: makes the sites' keys known and takes up a run that was cut off.
+"""The sites' keys at the SuperLink: what it has registered, and making that what server.toml says.
+
+Flower's own list is the only one: a note of ours would be wrong as soon as the database is lost or
+comes from a backup. Flower keeps a key that was taken back for ever and never accepts it again.
+
+Stands by a SuperLink: makes the sites' keys known and takes up a run that was cut off.
 
 `fuels server start` runs it beside the SuperLink; it can be a service of its own too.
 Flower keeps registered keys and runs in its database but does not go on with a ServerApp that was
@@ -7,79 +12,70 @@ killed: whether one is at work shows in a lock that the system releases with the
 
 from __future__ import annotations
 
-import fcntl
 import os
-import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from fuels.errors import FuelsError
 from fuels.federation.flower import commands
-from fuels.federation.flower.bundle import update_app
-from fuels.federation.flower.lifeline import end_with_parent
-from fuels.federation.flower.parties import Current, ServerFolder, log, set_up_log
-from fuels.federation.flower.registry import register_keys
+from fuels.federation.flower.commands import REVOKED, registered
+from fuels.federation.flower.flower_app import update_app
+from fuels.federation.flower.folders import ServerFolder, key_of, log, set_up_log
+from fuels.federation.flower.processes import end_with_parent
+from fuels.federation.flower.runs import (
+    ACTIVE,
+    Current,
+    is_busy,
+    is_listening,
+    revoked,
+    standing,
+    submit,
+)
 
-ACTIVE = ("running", "submitted")  # states of a run that is not over
 LOOK = 1.0  # seconds between two looks
 AGAIN = 30.0  # seconds before what failed with the keys is tried again
 GRACE = 60.0  # seconds a submitted run has to begin
 TRIES = 5  # times that a run is taken up without a round that ends
 
 
-def submit(folder: ServerFolder) -> str:
-    """Hand the current run to Flower; returns "" or the reason why it was not taken."""
-    current = Current(folder)
-    run = current.read()["run"]
-    update_app(folder)
-    config = str(folder.runs / run / "flower.toml")
-    answer = commands.call(commands.start_run(folder, config), folder)
-    if not answer.get("success"):
-        return str(answer.get("error-message", "no reason given"))
-    current.write(flower_run=str(answer["run-id"]))
-    return ""
+def register_keys(folder: ServerFolder) -> bool:
+    """Make the SuperLink accept the keys in server.toml and no others.
+
+    Returns whether all was done that can be done; what Flower failed at may be tried again.
+    """
+    done = True
+    sites = {name: key_of(line) for name, line in folder.config.sites.items()}
+    nodes = registered(folder)
+    for key, node in nodes.items():
+        if key in sites.values() or node.status == REVOKED:
+            continue
+        answer = commands.call(commands.unregister(node.number), folder)
+        if answer.get("success"):
+            log.info("the key of node %s, not in server.toml, is taken back", node.number)
+        else:
+            message = answer.get("error-message", "")
+            log.error("the key of node %s could not be taken back: %s", node.number, message)
+            done = False
+    folder.keys.mkdir(exist_ok=True)
+    for name, key in sorted(sites.items()):
+        if key not in nodes:
+            done &= _register(folder, name, key)
+        elif nodes[key].status == REVOKED:
+            log.error("%s", revoked(name))
+    return done
 
 
-def is_busy(folder: ServerFolder) -> bool:
-    """Whether a process is running the rounds at this moment."""
-    if not folder.busy.exists():
-        return False
-    with folder.busy.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+def _register(folder: ServerFolder, name: str, key: str) -> bool:
+    file = folder.keys / f"{name}.pub"
+    file.write_text(key + "\n", encoding="ascii")
+    answer = commands.call(commands.register(file, name), folder)
+    if answer.get("success"):
+        log.info("the key of site %s is registered", name)
+        return True
+    message = answer.get("error-message", "")
+    log.error("the key of site %s could not be registered: %s", name, message)
     return False
-
-
-def standing(folder: ServerFolder) -> dict[str, Any]:
-    """The current run as it stands; one whose folder is gone cannot go on, and that is noted."""
-    current = Current(folder)
-    found = current.read()
-    if found.get("state") not in ACTIVE:
-        return found
-    missing = not (folder.runs / str(found["run"]) / "flower.toml").is_file()
-    if missing and not is_busy(folder):
-        current.write(state="failed", reason=gone(folder, str(found["run"])))
-    return current.read()
-
-
-def gone(folder: ServerFolder, run: str) -> str:
-    return f"{folder.runs / run} is not there, so this run cannot go on: start a new one"
-
-
-def is_listening(folder: ServerFolder) -> bool:
-    """Whether the SuperLink and its door take connections."""
-    config = folder.config
-    host = "127.0.0.1" if config.host == "0.0.0.0" else config.host
-    try:
-        for address in (("127.0.0.1", config.control_port), (host, config.port)):
-            socket.create_connection(address, timeout=2).close()
-    except OSError:
-        return False
-    return True
 
 
 class Keys:
@@ -144,7 +140,7 @@ class Tries:
         return True
 
 
-def stand_by(folder: ServerFolder) -> None:
+def supervise(folder: ServerFolder) -> None:
     """As long as the SuperLink lives: register keys, then keep the current run going."""
     while not is_listening(folder):
         time.sleep(0.2)
@@ -176,11 +172,11 @@ def stand_by(folder: ServerFolder) -> None:
 def main() -> None:
     end_with_parent()
     folder = ServerFolder(Path(sys.argv[1]))
-    set_up_log(folder.state / "steward.log")
+    set_up_log(folder.state / "supervisor.log")
     try:
         commands.write_connection(folder)  # the folder may have come from elsewhere
         update_app(folder)  # or from an older version
-        stand_by(folder)
+        supervise(folder)
     except (FuelsError, OSError) as error:
         log.error("the steward cannot go on: %s", error)
         sys.exit(1)

@@ -1,0 +1,174 @@
+"""The Flower app that is submitted: a few lines that import this package, and a run's settings.
+
+The app names the version of this package and lists every setting. Flower refuses a run with a
+setting that the app does not list, so after an upgrade the app is rewritten before the next run.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+
+from fuels.config import Settings, merge, to_dict, with_preset
+from fuels.errors import FuelsError
+from fuels.federation.flower.folders import ServerFolder, log
+from fuels.version import __version__, requirement
+
+if TYPE_CHECKING:
+    from fuels.runs.settings import ResolvedSettings
+
+
+def write_app(folder: Path) -> None:
+    """Write the app of this version; an existing one is replaced."""
+    package = folder / "fuels_app"
+    package.mkdir(parents=True, exist_ok=True)
+    package.joinpath("__init__.py").write_text('"""FUELS as a Flower app."""\n')
+    for side in ("server", "client"):
+        package.joinpath(f"{side}.py").write_text(
+            f'"""The {side} side."""\n\n'
+            f"from fuels.federation.flower.app import {side}_app as app\n\n"
+            '__all__ = ["app"]\n'
+        )
+    # Last and atomically: this file makes it the app of this version.
+    temporary = folder / "pyproject.toml.tmp"
+    temporary.write_text(tomli_w.dumps(_project()), encoding="utf-8")
+    temporary.replace(folder / "pyproject.toml")
+
+
+def update_app(folder: ServerFolder) -> None:
+    """Rewrite the app if it is damaged or of another version."""
+    found = _needs(folder.app / "pyproject.toml")
+    if found != _project()["project"]["dependencies"]:
+        log.info("the Flower app was for %s; rewriting it for fuels %s", found, __version__)
+        write_app(folder.app)
+
+
+def _needs(file: Path) -> list[str]:
+    """The dependencies of an app; none if it cannot be read."""
+    try:
+        project: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+        return list(project["project"]["dependencies"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _project() -> dict[str, Any]:
+    return {
+        "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
+        "project": {
+            "name": "fuels-app",
+            "version": "1.0.0",
+            "description": "Personal traffic forecasters, learned together on prototypes",
+            "license": "Apache-2.0",
+            "dependencies": [f"{requirement('flower')}=={__version__}"],
+        },
+        "tool": {
+            "hatch": {"build": {"targets": {"wheel": {"packages": ["."]}}}},
+            "flwr": {
+                "app": {
+                    "publisher": "fuels",
+                    "components": {
+                        "serverapp": "fuels_app.server:app",
+                        "clientapp": "fuels_app.client:app",
+                    },
+                    "config": run_config("", Settings()),
+                }
+            },
+        },
+    }
+
+
+def run_config(run: str, settings: Settings) -> dict[str, Any]:
+    """The settings as a Flower run config; `settings_of` reads it back."""
+    values = {
+        section: {key: _plain(inner) for key, inner in value.items()}
+        if isinstance(value, dict)
+        else value
+        for section, value in to_dict(settings).items()
+        if section != "data"
+    }
+    return {**values, "options": json.dumps(dict(settings.options)), "run": run}
+
+
+def inline(settings: Settings) -> str:
+    """The settings as the text of Flower's --run-config, which needs no file.
+
+    The run has no name: its folder is named after Flower's number of it.
+    """
+    words = []
+    for key, value in run_config("", settings).items():
+        inner = value if isinstance(value, dict) else {"": value}
+        words += [f"{key}.{name}".strip(".") + f"={_word(inner[name])}" for name in inner]
+    return " ".join(words)
+
+
+def _word(value: Any) -> str:
+    """A value as TOML on one line; Flower does not accept text that contains its own quote."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    quote = "'" if '"' in value or "\\" in value else '"'
+    if quote in value:
+        raise FuelsError(f"Flower does not accept a text with both kinds of quotes: {value}")
+    return f"{quote}{value}{quote}"
+
+
+def _plain(value: Any) -> Any:
+    """Flower's run config has no lists: items are separated by commas, as on the command line."""
+    return ",".join(str(item) for item in value) if isinstance(value, list) else value
+
+
+def write_run_config(path: Path, run: str, settings: Settings) -> None:
+    path.write_text(tomli_w.dumps(run_config(run, settings)), encoding="utf-8")
+
+
+def settings_of(run_config: Mapping[str, Any]) -> ResolvedSettings:
+    """The settings in a Flower run config: `section.key` as in config.toml, options as JSON."""
+    nested: dict[str, Any] = {}
+    for key, value in run_config.items():
+        if key == "run":
+            continue
+        if key == "options":
+            value = _options(str(value))
+        section, dot, inner = key.partition(".")
+        if dot:
+            nested.setdefault(section, {})[inner] = value
+        else:
+            nested[key] = value
+    preset = str(nested.pop("preset", "paper"))
+    settings = merge(with_preset(Settings(), preset, "run config"), nested, "run config")
+    # The app's own config lists every setting, so the name of a preset has no effect without them.
+    if preset != "paper" and with_preset(settings, "paper", "") == replace(
+        settings, preset="paper"
+    ):
+        raise FuelsError(
+            f"run config: it names preset {preset} but has the settings of preset paper; use fuels"
+            f" federation run --preset {preset}"
+        )
+    return federated(settings, "run config")
+
+
+def federated(settings: Settings, place: str) -> ResolvedSettings:
+    """The settings of a run across sites, completed and checked; they name no file."""
+    if settings.training.warm_start:
+        raise FuelsError(f"{place}: training.warm_start names a file of one machine")
+    if settings.data != Settings().data:
+        raise FuelsError(f"{place}: each site names its own data, in its site.toml")
+    from fuels.runs.settings import resolve  # imports PyTorch, which the supervisor does not need
+
+    return resolve(settings)
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        options = json.loads(text or "{}")
+    except ValueError:
+        options = None
+    if not isinstance(options, dict):
+        raise FuelsError('run config: options must be a JSON object, such as {"rho": 5}')
+    return options

@@ -1,0 +1,337 @@
+"""The public port of the server: passes on what sites need from the SuperLink, and nothing else.
+
+Flower serves three interfaces on one port: Fleet (for sites, which prove their keys), Control (to
+submit and stop runs) and Runtime (for its own processes). Without an account service, Control
+accepts anybody who can reach it, and a run is code that every site executes. So the SuperLink
+listens on loopback only, and this process on the public port: TLS, POST, /v1/fleet/, a request that
+a site has signed, a size limit. It ends with the SuperLink.
+
+Flower's sites sign the time and put key, time and signature into the headers of every request. The
+SuperLink checks them after it has read the whole request; the gateway checks them before it reads
+the body. An unsigned request is refused on its headers, which must arrive within seconds, and its
+connection is not read any further.
+
+A SuperNode that asks for messages and gets none sleeps for three seconds, which would be most of a
+round. So the gateway keeps the request open for a while and asks the SuperLink again on its behalf.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import ssl
+import sys
+import time
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import httpx
+import uvicorn
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from fuels.errors import FuelsError
+from fuels.federation.flower.folders import ServerFolder, key_of, log, set_up_log
+from fuels.federation.flower.pki import public_key_line
+from fuels.federation.flower.processes import end_with_parent
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+PREFIX = "/v1/fleet/"
+LARGEST = 16 * 2**20  # bytes of one request; Flower cuts arrays into pieces of 5 MB
+PULL = "/v1/fleet/pull-messages"
+PUSH = "/v1/fleet/push-messages"
+HEADERS = 20.0  # seconds that the headers of a request may take
+LINGER = 1.0  # seconds that a refused client has to read the reason
+LINGERING = 100  # refused connections kept open for that; beyond it the oldest is closed
+BODY = 240.0  # seconds for the body; a signature is valid for five minutes
+PATIENCE = 10.0  # seconds that a site waits for a message; it gives up after 30
+BUSIEST = 25.0  # requests a second to the SuperLink for all waiting sites
+SOONEST = 0.4  # seconds between two requests for one site
+HOP = {b"host", b"connection", b"content-length", b"transfer-encoding"}  # of one connection only
+CLOSE = [(b"connection", b"close")]  # the connection is not read any further
+COMPLETE = "fuels.complete"  # in the scope of a site's request that was read completely
+# The SuperLink refuses a node with status 412 and such a text: its SuperNode prints the reason and
+# ends. With 401 it would end silently, and 403 means that a run is over.
+UNKNOWN_KEY = json.dumps(
+    {
+        "code": 2004,  # a node that is not admitted
+        "detail": "The request is not signed by a key in server.toml, or the clocks differ.",
+    }
+).encode()
+
+OLDEST = TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE  # seconds, as in the SuperLink
+EARLIEST = -SYSTEM_TIME_TOLERANCE  # a clock may be a little ahead
+
+
+class SiteKeys:
+    """The keys that are currently in server.toml."""
+
+    def __init__(self, folder: ServerFolder) -> None:
+        self.folder = folder
+        self.keys: set[str] = set()
+        self.read = 0  # modification time of the file they were read from
+
+    def admits(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether a request with these headers comes from a site."""
+        found = dict(headers)
+        try:
+            pem, signature = (
+                b64decode(found[name.encode()], validate=True)
+                for name in (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
+            )
+            stamp = found[TIMESTAMP_HEADER.encode()]
+            moment = datetime.datetime.fromisoformat(stamp.decode("ascii"))
+            age = (datetime.datetime.now(datetime.UTC) - moment).total_seconds()
+        except (KeyError, ValueError, TypeError):  # missing, not base64, no time, no time zone
+            return False
+        if not EARLIEST < age < OLDEST or key_of(public_key_line(pem)) not in self._known():
+            return False
+        key = load_pem_public_key(pem)
+        assert isinstance(key, ec.EllipticCurvePublicKey)  # or public_key_line would be ""
+        try:
+            key.verify(signature, stamp, ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            return False
+        return True
+
+    def _known(self) -> set[str]:
+        """Reads the file again if it changed; keeps the former keys while it is being edited."""
+        try:
+            changed = self.folder.config_file.stat().st_mtime_ns
+            if changed != self.read:
+                self.keys = {key_of(line) for line in self.folder.config.sites.values()} - {""}
+                self.read = changed
+        except (FuelsError, OSError) as error:
+            log.warning("the gateway keeps its list of sites: %s", error)
+        return self.keys
+
+
+class Gateway:
+    """An ASGI application that forwards Fleet requests of sites and refuses all others."""
+
+    def __init__(self, client: httpx.AsyncClient, guests: SiteKeys) -> None:
+        self.client, self.guests = client, guests
+        self.waiting = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        # The raw path: decoding could change its meaning.
+        path = bytes(scope["raw_path"]).decode("latin-1")
+        if scope["method"] != "POST" or not is_open(path):
+            await respond(send, 403, b"not open to sites", CLOSE)
+            return
+        if not self.guests.admits(scope["headers"]):
+            await respond(send, 412, UNKNOWN_KEY, CLOSE)
+            return
+        try:
+            body = await asyncio.wait_for(read(receive), BODY)
+        except DisconnectedError:
+            return
+        except TimeoutError:
+            await respond(send, 408, b"too slow", CLOSE)
+            return
+        if body is None:
+            await respond(send, 413, b"too large", CLOSE)
+            return
+        scope[COMPLETE] = True
+        if path == PUSH and not is_reply(body):
+            await respond(send, 403, b"sites may only send replies")
+            return
+        headers = [(name, value) for name, value in scope["headers"] if name not in HOP]
+        try:
+            reply = await self.client.post(path, content=body, headers=headers)
+            if path == PULL and is_empty(reply):
+                reply = await self._wait(reply, body, headers, asyncio.ensure_future(receive()))
+        except httpx.HTTPError:
+            await respond(send, 502, b"the SuperLink does not answer")
+            return
+        kept = [(k.lower(), v) for k, v in reply.headers.raw if k.lower() not in HOP]
+        # Flower's heartbeat retries after 503 and gives up for good after 500: a brief failure of
+        # the SuperLink would exclude the site until it is restarted.
+        status = 503 if reply.status_code == 500 else reply.status_code
+        await respond(send, status, reply.content, kept)
+
+    async def _wait(
+        self,
+        reply: httpx.Response,
+        body: bytes,
+        headers: list[tuple[bytes, bytes]],
+        gone: asyncio.Future[Any],
+    ) -> httpx.Response:
+        """Ask again until there is a message, the site disconnects, or the time is up."""
+        end = time.monotonic() + PATIENCE
+        self.waiting += 1
+        try:
+            while is_empty(reply) and time.monotonic() < end:
+                await asyncio.wait([gone], timeout=max(SOONEST, self.waiting / BUSIEST))
+                if gone.done():  # a message fetched now would be lost
+                    break
+                reply = await self.client.post(PULL, content=body, headers=headers)
+        finally:
+            self.waiting -= 1
+            gone.cancel()
+        return reply
+
+
+def is_empty(reply: httpx.Response) -> bool:
+    """No message for this site: a protobuf record without fields."""
+    return reply.status_code == 200 and not reply.content
+
+
+def is_reply(body: bytes) -> bool:
+    """Whether all messages are replies.
+
+    Flower would pass a message that replies to nothing to the server with the next reply that it
+    pulls, and one with missing pieces would delay the reply of another site.
+    """
+    try:
+        messages = PushMessagesRequest.FromString(body).messages_list
+    except DecodeError:
+        return False
+    return all(message.metadata.reply_to_message_id for message in messages)
+
+
+def is_open(path: str) -> bool:
+    """Plain names below the prefix: no dots, no escapes, no second slash."""
+    name = path.removeprefix(PREFIX)
+    return path.startswith(PREFIX) and name.replace("-", "").isalpha() and name.isascii()
+
+
+class DisconnectedError(Exception):
+    """A site disconnected in the middle of its request."""
+
+
+async def read(receive: Receive) -> bytes | None:
+    """The body of a request; None as soon as it is too large."""
+    body, more = b"", True
+    while more:
+        event = await receive()
+        if event.get("type") == "http.disconnect":
+            raise DisconnectedError
+        body += event.get("body", b"")
+        more = event.get("more_body", False)
+        if len(body) > LARGEST:
+            return None
+    return body
+
+
+async def respond(
+    send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    start = {"type": "http.response.start", "status": status}
+    await send({**start, "headers": [*(headers or []), length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+class ClosingTransport:
+    """A transport that stops reading when a refused connection is closed.
+
+    A TLS transport closes when the other side agrees, and until then uvloop reads and discards
+    whatever arrives. This one stops reading at once and aborts the connection a moment later. It
+    waits because aborting with unread data resets the connection, which can destroy the response.
+    """
+
+    lingering: ClassVar[dict[ClosingTransport, asyncio.TimerHandle]] = {}  # oldest first
+
+    def __init__(self, transport: asyncio.Transport, protocol: H11Protocol) -> None:
+        self.transport, self.protocol = transport, protocol
+        self.ended = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transport, name)
+
+    def is_closing(self) -> bool:
+        return self.ended or self.transport.is_closing()
+
+    def close(self) -> None:
+        if self.is_closing():
+            return
+        if self.protocol.scope is not None and COMPLETE in self.protocol.scope:
+            self.transport.close()  # a large response may still be in transit
+            return
+        self.ended = True
+        self.transport.pause_reading()
+        if limit := getattr(self.transport, "set_read_buffer_limits", None):
+            limit(0)  # or TLS would keep reading until its own buffer is full
+        self.lingering[self] = self.protocol.loop.call_later(LINGER, self.transport.abort)
+        if len(self.lingering) > LINGERING:
+            next(iter(self.lingering)).abort()
+
+    def abort(self) -> None:
+        self.forget()
+        self.transport.abort()
+
+    def resume_reading(self) -> None:
+        if not self.ended:
+            self.transport.resume_reading()
+
+    def forget(self) -> None:
+        if timer := self.lingering.pop(self, None):
+            timer.cancel()
+
+
+class TimedProtocol(H11Protocol):
+    """Aborts a connection whose headers take too long; uvicorn would wait for ever."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.ending = ClosingTransport(transport, self)
+        super().connection_made(cast(asyncio.Transport, self.ending))
+        self._start_timer()
+
+    def _start_timer(self) -> None:
+        self.timer = self.loop.call_later(HEADERS, self._time_out)
+
+    def _time_out(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:  # else a request is in progress
+            self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.timer.cancel()
+        self._start_timer()  # for the next one
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.timer.cancel()
+        self.ending.forget()
+        super().connection_lost(exc)
+
+
+def main() -> None:
+    end_with_parent()
+    set_up_log()
+    folder = ServerFolder(Path(sys.argv[1]))
+    config = folder.config
+    context = ssl.create_default_context(cafile=str(folder.ca))
+    client = httpx.AsyncClient(
+        base_url=f"https://127.0.0.1:{config.control_port}", verify=context, timeout=60.0
+    )
+    uvicorn.run(
+        Gateway(client, SiteKeys(folder)),
+        http=TimedProtocol,
+        ws="none",
+        host=config.host,
+        port=config.port,
+        ssl_certfile=str(folder.certificate),
+        ssl_keyfile=str(folder.key),
+        log_level="warning",
+        access_log=False,
+    )
+
+
+if __name__ == "__main__":
+    main()

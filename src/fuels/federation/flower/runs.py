@@ -1,0 +1,145 @@
+"""The current run of a server: create it, submit it to Flower, and tell whether it runs."""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import json
+import os
+import socket
+import time
+from typing import Any
+
+from fuels.config import Engine, Settings, write_toml
+from fuels.errors import FuelsError
+from fuels.federation.flower import commands, flower_app
+from fuels.federation.flower.flower_app import update_app
+from fuels.federation.flower.folders import ServerFolder
+
+ENDING = 60.0  # seconds that a stopped run has to end
+ACTIVE = ("running", "submitted")  # states of a run that is not over
+
+
+class Current:
+    """Which run the server is at, for people and for the steward that takes it up again."""
+
+    def __init__(self, folder: ServerFolder) -> None:
+        self.path = folder.current
+
+    def read(self) -> dict[str, Any]:
+        if not self.path.exists():
+            return {}
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise FuelsError(f"{self.path}: damaged; without this file a new run can be started")
+        return found
+
+    def write(self, **changes: Any) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        temporary.write_text(json.dumps({**self.read(), **changes}, indent=2) + "\n")
+        temporary.replace(self.path)
+
+
+def submit(folder: ServerFolder) -> str:
+    """Hand the current run to Flower; returns "" or the reason why it was not taken."""
+    current = Current(folder)
+    run = current.read()["run"]
+    update_app(folder)
+    config = str(folder.runs / run / "flower.toml")
+    answer = commands.call(commands.start_run(folder, config), folder)
+    if not answer.get("success"):
+        return str(answer.get("error-message", "no reason given"))
+    current.write(flower_run=str(answer["run-id"]))
+    return ""
+
+
+def is_busy(folder: ServerFolder) -> bool:
+    """Whether a process is running the rounds at this moment."""
+    if not folder.busy.exists():
+        return False
+    with folder.busy.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def standing(folder: ServerFolder) -> dict[str, Any]:
+    """The current run as it stands; one whose folder is gone cannot go on, and that is noted."""
+    current = Current(folder)
+    found = current.read()
+    if found.get("state") not in ACTIVE:
+        return found
+    missing = not (folder.runs / str(found["run"]) / "flower.toml").is_file()
+    if missing and not is_busy(folder):
+        current.write(state="failed", reason=gone(folder, str(found["run"])))
+    return current.read()
+
+
+def gone(folder: ServerFolder, run: str) -> str:
+    return f"{folder.runs / run} is not there, so this run cannot go on: start a new one"
+
+
+def is_listening(folder: ServerFolder) -> bool:
+    """Whether the SuperLink and its door take connections."""
+    config = folder.config
+    host = "127.0.0.1" if config.host == "0.0.0.0" else config.host
+    try:
+        for address in (("127.0.0.1", config.control_port), (host, config.port)):
+            socket.create_connection(address, timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def need_server(folder: ServerFolder) -> None:
+    """Refuse in words what nobody would take, before there is a run that waits for it."""
+    if not is_listening(folder):
+        raise FuelsError(f"the server does not answer: fuels server start {folder.path}")
+
+
+def new_run(folder: ServerFolder, settings: Settings) -> str:
+    """Write a new run's folder and make it the current one; returns its name."""
+    found = standing(folder)
+    if found.get("state") in ACTIVE:
+        raise FuelsError(
+            f"run {found['run']} is not finished: stop it with fuels federation stop, or let it go"
+            " on with fuels federation run --resume"
+        )
+    moment = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
+    run = f"{settings.method}-{moment}"
+    (folder.runs / run).mkdir(parents=True)
+    write_toml(folder.runs / run / "config.toml", settings, Engine())
+    flower_app.write_run_config(folder.runs / run / "flower.toml", run, settings)
+    Current(folder).write(run=run, state="submitted", reason="", flower_run="")
+    return run
+
+
+def start(folder: ServerFolder) -> None:
+    """Submit the current run, unless it is at work."""
+    if is_busy(folder) and Current(folder).read().get("state") == "running":
+        return
+    end = time.monotonic() + ENDING
+    while is_busy(folder):  # a run that was stopped a moment ago
+        if time.monotonic() > end:
+            raise FuelsError(f"{folder.path}: the run before has not ended yet; try again later")
+        time.sleep(0.2)
+    Current(folder).write(state="submitted", reason="")
+    reason = submit(folder)
+    if reason:
+        Current(folder).write(state="failed", reason=reason)
+        raise FuelsError(f"the server did not take the run: {reason}")
+
+
+def revoked(site: str) -> str:
+    """What to tell the operator of a key that was taken out of server.toml and put back."""
+    return (
+        f"site {site} is not let in: its key was taken back before, and Flower never accepts such a"
+        " key again; the site makes a new one with fuels site renew-key, and the server gets it"
+        " with fuels server admit"
+    )

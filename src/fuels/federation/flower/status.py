@@ -1,0 +1,114 @@
+"""How far a federation is: what `fuels federation run` and `status` show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fuels.config import read_config
+from fuels.errors import FuelsError
+from fuels.federation.flower.commands import REVOKED, Node, registered, unfinished
+from fuels.federation.flower.folders import ServerFolder, key_of
+from fuels.federation.flower.runs import ACTIVE, Current, is_busy, is_listening, revoked, standing
+from fuels.federation.loop import Round, Watcher
+from fuels.federation.transport import Failure
+from fuels.storage.run_folder import read_lines
+
+LOOK = 0.5  # seconds between two looks
+RECENT = 5  # failures shown
+
+
+def follow(
+    folder: ServerFolder,
+    run: str,
+    rounds: int,
+    watcher: Watcher,
+    alive: Callable[[], None] = lambda: None,
+) -> list[str]:
+    """Tell the watcher of every round until the run ends; `alive` may raise if it cannot.
+
+    Returns the sites that did not confirm that they have their models. A run that failed or was
+    stopped raises FuelsError.
+    """
+    shown = 0
+    while True:
+        state = Current(folder).read()
+        for line in read_lines(folder.runs / run / "metrics.jsonl"):
+            if line["round"] > shown:
+                shown = line["round"]
+                watcher.on_round(as_round(line, rounds))
+        if state.get("run") != run or state.get("state") in ("failed", "stopped"):
+            reason = state.get("reason") or "it was stopped"
+            raise FuelsError(f"run {run} ended after round {shown}: {reason}")
+        if state["state"] == "finished":
+            return [str(site) for site in state.get("unconfirmed", [])]
+        alive()
+        time.sleep(LOOK)
+
+
+def as_round(line: Mapping[str, Any], rounds: int) -> Round:
+    """A line of metrics.jsonl as the round it was written from."""
+    nan = float("nan")
+    failures = [text.partition(": ") for text in line["failures"]]
+    return Round(
+        number=line["round"],
+        of=rounds,
+        clients=line["clients"],
+        losses={k.removeprefix("loss_"): v for k, v in line.items() if k.startswith("loss_")},
+        val_mse=nan if line["val_mse"] is None else line["val_mse"],
+        val_mae=nan if line["val_mae"] is None else line["val_mae"],
+        best_round=line.get("best_round", 0),
+        numbers_up=line["numbers_up"],
+        numbers_down=line["numbers_down"],
+        failures=[Failure(site, reason) for site, _, reason in failures],
+    )
+
+
+def status(folder: ServerFolder) -> dict[str, Any]:
+    """The current run, its round, its sites and the latest failures."""
+    current, listening = standing(folder), is_listening(folder)
+    run = str(current.get("run", ""))
+    state = str(current.get("state", ""))
+    if state == "running" and not is_busy(folder):
+        state = "interrupted; the server takes it up again by itself"
+    lines = read_lines(folder.runs / run / "metrics.jsonl") if run else []
+    config = folder.runs / run / "config.toml"
+    rounds = read_config(config)[0].training.rounds if run and config.is_file() else 0
+    failures = [
+        f"round {line['round']}: {text}" for line in lines for text in line.get("failures", [])
+    ]
+    return {
+        "listening": listening,
+        "run": run,
+        "state": state,
+        "reason": str(current.get("reason", "")),
+        "unconfirmed": [str(site) for site in current.get("unconfirmed", [])],
+        "round": lines[-1]["round"] if lines else 0,
+        "rounds": rounds,
+        "sites": states(folder) if listening else dict.fromkeys(folder.config.sites, "unknown"),
+        "failures": failures[-RECENT:],
+        "others": others(folder, current) if listening else {},
+    }
+
+
+def others(folder: ServerFolder, current: Mapping[str, Any]) -> dict[str, str]:
+    """Flower's runs that are not over and not the current one: of another app, or still waiting."""
+    own = str(current.get("flower_run", "")) if current.get("state") in ACTIVE else ""
+    try:
+        return {number: status for number, status in unfinished(folder).items() if number != own}
+    except FuelsError:
+        return {}
+
+
+def states(folder: ServerFolder) -> dict[str, str]:
+    """What Flower says of each site; it lists a dead one as online for a minute or so."""
+    try:
+        nodes = registered(folder)
+    except FuelsError:
+        return dict.fromkeys(folder.config.sites, "unknown")
+    found = {}
+    for name, line in folder.config.sites.items():
+        node = nodes.get(key_of(line), Node("", "not registered"))
+        found[name] = revoked(name) if node.status == REVOKED else node.status
+    return found

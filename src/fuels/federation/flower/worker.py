@@ -1,0 +1,380 @@
+"""The worker of a site: reads a request, checks it, trains, replies.
+
+Flower starts a new process for every message. Loading PyTorch and the compiled kernels would take
+each of them seconds, so that process passes the request to this one, through a socket in the site's
+folder. The worker also keeps the last job, with its data, while nothing it was built from changes.
+A SuperNode that was started without a worker computes the replies in its own processes.
+
+A process may be killed at any moment, so everything that matters is in the site's folder: models,
+optimiser state, W_n, the round, and the reply to it, in one file that is replaced as a whole. A
+request for a round that was already trained gets the same reply again, and nothing is trained
+twice. If it names other clients, because the server has drawn again, those are trained. One process
+at a time works on a run: others wait for its lock, which the system releases even if the process is
+killed.
+
+When training is over, a site has the same files as the folder of a run on one machine, so that
+`fuels forecast` works on it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.config import Engine, Settings, to_dict, write_toml
+from fuels.errors import FuelsError
+from fuels.federation.codec import Envelope, decode, encode
+from fuels.federation.flower.flower_app import settings_of
+from fuels.federation.flower.folders import (
+    RefusalError,
+    SiteFolder,
+    log,
+    set_up_log,
+)
+from fuels.federation.flower.messages import (
+    check_consent,
+    check_declaration,
+    read_best_round,
+    read_request,
+    reply,
+    without_figures,
+)
+from fuels.federation.flower.pki import SECRET, read_secret
+from fuels.federation.flower.processes import end_with_parent
+from fuels.federation.guard import download_refusal, refusals
+from fuels.federation.refusals import general
+from fuels.methods.base import Method
+from fuels.methods.messages import Download, Upload
+from fuels.privacy.noise import NONE
+from fuels.runs.build import Job, build, fingerprint, train_periods
+from fuels.runs.run import essentials, evaluate_job, kept_models, write_evaluation, write_models
+from fuels.storage.checkpoint import load_state, prefixed, save_state, unprefixed
+from fuels.storage.run_folder import RunFolder
+
+RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+
+class JobCache:
+    """The last job, reused while its settings, engine, secret and data files are unchanged."""
+
+    def __init__(self) -> None:
+        self.key: tuple[Any, ...] | None = None
+        self.job: Job | None = None
+        self.clean = False  # its clients are as built: no state was loaded, nothing was trained
+
+    def get(self, settings: Settings, engine: Engine, secret: bytes, progress: Progress) -> Job:
+        """A job at the point that `progress` has reached."""
+        data = settings.data
+        # Taken before the files are read: a change in between invalidates the job next time.
+        key = settings, engine, secret, stamps(data.source), stamps(data.coordinates)
+        if self.job is None or key != self.key or not (progress.facts or self.clean):
+            self.close()
+            self.job, self.key, self.clean = build(settings, engine, secret=secret), key, True
+        if progress.facts:
+            self.clean = False
+            progress.restore(self.job)
+        return self.job
+
+    def close(self) -> None:
+        if self.job is not None:
+            self.job.sites.close()
+        self.job = None
+
+
+def stamps(source: str) -> list[tuple[str, int, int]]:
+    """Name, time of change and size of every file of a data source."""
+    path = Path(source)
+    files = sorted(path.rglob("*")) if path.is_dir() else [path] if path.is_file() else []
+    found = [(file, file.stat()) for file in files]
+    return [(str(file), stat.st_mtime_ns, stat.st_size) for file, stat in found]
+
+
+class Worker:
+    """Answers requests of one run at one site."""
+
+    def __init__(
+        self,
+        folder: SiteFolder,
+        settings: Settings,
+        data: str = "",
+        jobs: JobCache | None = None,
+    ) -> None:
+        self.folder, self.config = folder, folder.config_for(data)
+        self.settings = replace(settings, data=self.config.data)
+        self.jobs = jobs or JobCache()
+
+    def answer(self, request: bytes, *, made: float, expires: float = float("inf")) -> bytes:
+        """The reply to a request; a FuelsError says why there is none.
+
+        `made` and `expires`, in the server's seconds since 1970: an expired request is refused, and
+        so is a request to train that is older than another that was already trained.
+        """
+        try:
+            envelope = decode(request, self.config.consent.largest_message_mb * 2**20)
+        except FuelsError as error:  # it quotes only the server's message
+            raise RefusalError(f"the server's message is refused: {error}") from None
+        if envelope.site != self.config.name:
+            raise RefusalError(f"the message is for site {envelope.site!r}, this is another")
+        if not RUN.fullmatch(envelope.run):
+            raise RefusalError("the run has no acceptable name")
+        check_consent(self.settings.method, self.config)
+        run = self.folder.runs / envelope.run
+        run.mkdir(parents=True, exist_ok=True)
+        with exclusive(run / "lock"):
+            if time.time() > expires:
+                raise RefusalError(f"the request of round {envelope.round} came too late")
+            answer = self._handle(envelope, Progress(run / "state.safetensors"), made)
+            if not self.config.consent.metrics:  # as configured now, even if computed before
+                answer = without_figures(answer)
+            content = encode(answer)
+            if self.config.consent.keep_copies:
+                keep_copy(content, run / "sent", f"{envelope.kind}-{envelope.round:05d}")
+            return content
+
+    def _handle(self, envelope: Envelope, progress: Progress, made: float) -> Envelope:
+        noise = self.settings.options.get("noise", NONE)
+        secret = b"" if noise == NONE else read_secret(self.folder.state / SECRET)
+        job = self.jobs.get(self.settings, self.config.engine, secret, progress)
+        check_declaration(job.method, self.config.consent, envelope.round)
+        try:
+            asked, download = read_request(envelope)
+            best_round = read_best_round(envelope)
+        except FuelsError as error:
+            raise RefusalError(f"the server's message is refused: {error}") from None
+        everyone = job.dataset.ids
+        unknown = sorted(set(asked) - set(everyone))
+        if unknown:
+            raise RefusalError(f"the server asks for {unknown[0]!r}, which is not a client here")
+        expected = asked if envelope.kind == "train" else everyone
+        reason = download_refusal(download, job.method.downloads(), expected)
+        if reason:
+            raise RefusalError(
+                f"the server's message of round {envelope.round} is refused: {reason}"
+            )
+        if envelope.kind == "hello":
+            facts = {"clients": list(everyone), "train_periods": train_periods(job.dataset)}
+            return replace(reply(envelope, None, None), facts=facts)
+        self.jobs.clean = False
+        if envelope.kind == "train":
+            return self._train(job, envelope, asked, download, progress, made)
+        if envelope.kind == "evaluate":
+            return self._evaluate(job, envelope, download, progress)
+        path = progress.path.parent
+        write_results(job, path, download, envelope.round, self.config.engine, best_round)
+        return reply(envelope, None, None)
+
+    def _train(
+        self,
+        job: Job,
+        envelope: Envelope,
+        asked: tuple[str, ...],
+        download: Download,
+        progress: Progress,
+        made: float,
+    ) -> Envelope:
+        if not asked:
+            raise RefusalError(f"round {envelope.round}: the server asked for no client")
+        if progress.round == envelope.round and progress.trained.intersection(asked):
+            log.info("round %d was already trained: repeating the reply", envelope.round)
+            return decode(progress.answer, len(progress.answer))
+        if made < progress.made:
+            raise RefusalError(
+                f"the request of round {envelope.round} is older than that of round"
+                f" {progress.round}, which was already trained"
+            )
+        if progress.round > envelope.round:
+            log.warning(
+                "the server asks for round %d, this site is at %d: it continues from its models",
+                envelope.round, progress.round,
+            )  # fmt: skip
+        log.info("run %s, round %d: %d clients train", envelope.run, envelope.round, len(asked))
+        upload, report = job.site.train(envelope.round, asked, download)
+        good, withheld = check_upload(job.method, envelope.round, upload, asked)
+        answer = reply(envelope, good, report.of(good.clients))
+        if withheld:
+            answer = replace(answer, facts={**answer.facts, "withheld": withheld})
+        progress.save(job, envelope.round, encode(answer), made)
+        return answer
+
+    def _evaluate(
+        self, job: Job, envelope: Envelope, download: Download, progress: Progress
+    ) -> Envelope:
+        report = job.site.evaluate(envelope.round, download)
+        if job.site.best:  # evaluation may have found better models
+            progress.save(job, progress.round, progress.answer, progress.made)
+        return reply(envelope, None, report)
+
+
+class Progress:
+    """The progress of a site in a run, on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.arrays: dict[str, NDArray[Any]] = {}
+        self.facts: dict[str, Any] = {}
+        self.round, self.answer = 0, b""
+        self.made = 0.0  # when the server made the request that was trained last
+        if path.exists():
+            self.arrays, self.facts = load_state(path)
+            self.round = int(self.facts["round"])
+            self.answer = self.arrays["answer"].tobytes()
+            self.made = float(self.facts.get("made", 0.0))
+
+    @property
+    def trained(self) -> set[str]:
+        """The clients that the reply covers: sent or withheld."""
+        facts = decode(self.answer, len(self.answer)).facts
+        return {*facts["clients"], *facts.get("withheld", ())}
+
+    def restore(self, job: Job) -> None:
+        """Restore the state of the clients; refuses other data or other settings."""
+        for what, value in _identity(job).items():
+            if self.facts[what] != value:
+                raise RefusalError(
+                    f"the {what} of this site differ from those this run started with"
+                )
+        job.site.load(unprefixed("site", self.arrays))
+
+    def save(self, job: Job, number: int, answer: bytes, made: float) -> None:
+        arrays = prefixed("site", job.site.state())
+        arrays["answer"] = np.frombuffer(answer, dtype=np.uint8)
+        save_state(self.path, arrays, {"round": number, "made": made, **_identity(job)})
+
+
+def _identity(job: Job) -> dict[str, str]:
+    settings: Mapping[str, Any] = to_dict(job.settings)
+    return {
+        "data": fingerprint(job.dataset),
+        "settings": json.dumps({k: v for k, v in settings.items() if k != "data"}, sort_keys=True),
+    }
+
+
+def check_upload(
+    method: Method, number: int, upload: Upload, asked: tuple[str, ...]
+) -> tuple[Upload, list[str]]:
+    """The last check before anything leaves: only declared arrays, only of the requested clients.
+
+    Returns what may be sent and the clients that are withheld, for instance because their training
+    diverged; the others are sent.
+    """
+    counted = method.counts(number)
+    reasons, whole = refusals(upload, method.uploads(number), asked, counted=counted)
+    rows = [i for i, client in enumerate(upload.clients) if client not in reasons]
+    for client, reason in reasons.items():
+        log.error("round %d: nothing of client %s is sent: %s", number, client, reason)
+    if whole or not rows:
+        # Without the numbers that a reason quotes.
+        told = [f"client {client}: {general(reason)}" for client, reason in reasons.items()]
+        why = general(whole) or "; ".join(told)
+        raise RefusalError(f"nothing is sent: {why}")
+    return (upload.take(rows) if reasons else upload), list(reasons)
+
+
+def keep_copy(answer: bytes, folder: Path, name: str) -> None:
+    """Keep a copy of what leaves; a different reply to the same request gets its own file."""
+    folder.mkdir(exist_ok=True)
+    for number in count(1):
+        path = folder / (f"{name}.bin" if number == 1 else f"{name}-{number}.bin")
+        if not path.exists():
+            path.write_bytes(answer)
+        if path.read_bytes() == answer:
+            return
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Wait for and hold a lock that the system releases when this process ends."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def write_results(
+    job: Job, path: Path, download: Download, rounds: int, engine: Engine, best_round: int = 0
+) -> None:
+    """The run's folder: models, forecasts, mixture and its weights, config.toml, summary.json.
+
+    `best_round`: the round of the model in `download`, if the server kept its best one.
+    """
+    folder, dataset = RunFolder(path), job.dataset
+    write_toml(folder.config, job.settings, engine)
+    models = write_models(job, folder, download)
+    judged = evaluate_job(job, models)
+    write_evaluation(dataset, folder, judged)
+    kept = kept_models(job, shared_best=best_round > 0)
+    if kept.last and job.method.one_model and job.settings.training.keep == "best":
+        # The server chose the model, by the validation errors that sites report.
+        kept = replace(kept, reason="because the server named no best round")
+    folder.finish(essentials(job, judged, rounds=rounds, kept=kept))
+
+
+def reply_to(
+    folder: SiteFolder,
+    content: bytes,
+    *,
+    run_config: Mapping[str, Any],
+    data: str,
+    made: float,
+    expires: float,
+    jobs: JobCache | None = None,
+) -> bytes:
+    """The reply to a request; a RefusalError says why there is none, and quotes no data.
+
+    `data`: the data source given when the site was started, if any.
+    """
+    try:
+        worker = Worker(folder, settings_of(run_config), data, jobs)
+        return worker.answer(content, made=made, expires=expires)
+    except RefusalError as refusal:
+        log.error("%s", refusal)
+        raise
+    except Exception:
+        # Of any kind, on purpose: Flower sends the text of the error to the server, and an error
+        # in reading or training may quote data. Only refusals are written to be sent.
+        log.exception("this request could not be answered")
+        raise RefusalError("it could not answer; see the log in its own folder") from None
+
+
+def attend(folder: SiteFolder, connection: Connection, jobs: JobCache) -> None:
+    """Answer the request that arrives on a connection."""
+    try:
+        facts, content = json.loads(connection.recv_bytes()), connection.recv_bytes()
+        try:
+            reply = (b"", reply_to(folder, content, jobs=jobs, **facts))
+        except RefusalError as refusal:
+            reply = (str(refusal).encode(), b"")
+        for part in reply:
+            connection.send_bytes(part)
+    except (EOFError, OSError):  # the process that asked was killed; the reply is on disk
+        log.warning("the process that asked for this reply has ended")
+
+
+def main() -> None:
+    end_with_parent()
+    folder = SiteFolder(Path(sys.argv[1]))
+    set_up_log(folder.state / "site.log")
+    os.chdir(folder.state)
+    Path(folder.socket).unlink(missing_ok=True)
+    jobs = JobCache()
+    with Listener(folder.socket, "AF_UNIX") as listener:
+        while True:
+            with listener.accept() as connection:
+                attend(folder, connection, jobs)
+
+
+if __name__ == "__main__":
+    main()
