@@ -108,7 +108,7 @@ def _plain(text: str | None) -> str:
 
 def settings_page() -> str:
     """Settings of a run, of the methods, of a server and of a site, with their defaults."""
-    folders = import_module("fuels.federation.flower.parties")
+    folders = import_module("fuels.federation.flower.folders")
     parts = [
         "# Settings",
         "`fuels run` writes every setting to the run's `config.toml`, and `fuels run --config FILE`"
@@ -257,7 +257,7 @@ def formats_page() -> str:
         "Run folder": ("fuels.storage.run_folder", None),
         "models.safetensors": ("fuels.storage.models", None),
         "Checkpoints": ("fuels.storage.checkpoint", None),
-        "Folders of a federation": ("fuels.federation.flower.parties", None),
+        "Folders of a federation": ("fuels.federation.flower.folders", None),
         "Messages between server and sites": ("fuels.federation.codec", None),
         "Records of finished runs": ("fuels.research.study.record", None),
     }

@@ -13,14 +13,13 @@ from fuels.config import (
     check,
     late_joiners,
     merge,
-    read_config,
     with_preset,
-    write_toml,
 )
 from fuels.data.sample import sample_of
 from fuels.errors import FuelsError
 from fuels.methods.registry import method_options
 from fuels.runs.settings import resolve
+from fuels.storage.config_file import read_config, write_toml
 
 
 def test_the_paper_stands_in_the_defaults() -> None:

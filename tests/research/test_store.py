@@ -242,7 +242,7 @@ def test_a_record_of_other_clients_is_not_taken(tmp_path: Path, data: Path) -> N
     ensure_run(small(data), ENGINE, store)
     [path] = store.runs.glob("*.json")
     path.write_text(path.read_text().replace('"c1"', '"c9"'))
-    with pytest.raises(FuelsError, match="the record of a run of other clients"):
+    with pytest.raises(FuelsError, match="the record of a run with other clients"):
         ensure_run(small(data), ENGINE, store)
 
 

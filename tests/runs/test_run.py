@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fuels.config import PRESETS, Engine, Settings, merge, read_config
+from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.data.panel import Panel
 from fuels.data.sample import Sample, paper_branches
 from fuels.errors import FuelsError
@@ -28,6 +28,7 @@ from fuels.runs.build import build
 from fuels.runs.run import origin, run
 from fuels.runs.settings import resolve
 from fuels.storage.checkpoint import load_state
+from fuels.storage.config_file import read_config
 from fuels.storage.run_folder import RunFolder
 from helpers.panels import make_panel
 

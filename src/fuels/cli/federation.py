@@ -12,9 +12,10 @@ from fuels.cli import options as opt
 from fuels.cli.demo import demo_command
 from fuels.cli.parties import ServerDir, Show, need_flower
 from fuels.cli.settings import given
-from fuels.config import PRESETS, Settings, assignment, merge, read_config, with_preset
+from fuels.config import PRESETS, Settings, assignment, merge, with_preset
 from fuels.errors import FuelsError
 from fuels.methods.registry import METHODS
+from fuels.storage.config_file import read_config
 
 if TYPE_CHECKING:
     from fuels.federation.flower.folders import ServerFolder

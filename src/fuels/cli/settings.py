@@ -17,11 +17,11 @@ from fuels.config import (
     merge,
     merge_engine,
     nearest,
-    read_config,
     to_dict,
     with_preset,
 )
 from fuels.errors import FuelsError
+from fuels.storage.config_file import read_config
 
 
 def given(changes: dict[str, Any]) -> dict[str, Any]:

@@ -245,8 +245,8 @@ class Forecaster:
 
         A folder that holds anything is refused; with `overwrite` one that `save` wrote is replaced.
         """
-        from fuels.config import write_toml
         from fuels.data.writers import write_panel
+        from fuels.storage.config_file import write_toml
 
         folder, models, panel = Path(path), self._fitted(), self._history()
         try:
@@ -272,7 +272,7 @@ class Forecaster:
 
         It answers with polars frames, and with pandas frames where it is given one.
         """
-        from fuels.config import read_config
+        from fuels.storage.config_file import read_config
 
         saved = SavedRun.load(Path(path))
         loaded, config = cls(preset="paper"), saved.folder / CONFIG

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fuels.config import Data, Settings, read_config
+from fuels.config import Data, Settings
 from fuels.data.clock import format_moment
 from fuels.data.joining import joined, unknown_between, with_absent
 from fuels.data.loading import load_panel
@@ -24,6 +24,7 @@ from fuels.errors import FuelsError
 from fuels.experts.ensemble import Ensemble, forecast_ensemble
 from fuels.experts.history import History
 from fuels.experts.personal_model import Forecast, clients_with_model, forecast, on_model_clock
+from fuels.storage.config_file import read_config
 from fuels.storage.models import PersonalModels, load_models
 
 MODELS, MIXTURE, LEARNED = "models.safetensors", "mixture.safetensors", "learned.safetensors"

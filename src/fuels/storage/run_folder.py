@@ -25,8 +25,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.config import Engine, Settings, read_config, write_toml
+from fuels.config import Engine, Settings
 from fuels.errors import FuelsError
+from fuels.storage.config_file import read_config, write_toml
 from fuels.storage.journal import Journal
 
 

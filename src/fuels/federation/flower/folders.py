@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from fuels.config import Data, Engine, Settings, merge, read_toml
+from fuels.config import Data, Engine, Settings, merge
 from fuels.errors import FuelsError
+from fuels.storage.config_file import read_toml
 
 log = logging.getLogger("fuels")
 T = TypeVar("T")

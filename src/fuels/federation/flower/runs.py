@@ -10,11 +10,12 @@ import socket
 import time
 from typing import Any
 
-from fuels.config import Engine, Settings, write_toml
+from fuels.config import Engine, Settings
 from fuels.errors import FuelsError
 from fuels.federation.flower import commands, flower_app
 from fuels.federation.flower.flower_app import update_app
 from fuels.federation.flower.folders import ServerFolder
+from fuels.storage.config_file import write_toml
 
 ENDING = 60.0  # seconds that a stopped run has to end
 ACTIVE = ("running", "submitted")  # states of a run that is not over

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fuels.config import read_config
 from fuels.errors import FuelsError
 from fuels.federation.flower.commands import REVOKED, Node, registered, unfinished
 from fuels.federation.flower.folders import ServerFolder, key_of
 from fuels.federation.flower.runs import ACTIVE, Current, is_busy, is_listening, revoked, standing
 from fuels.federation.loop import Round, Watcher
 from fuels.federation.transport import Failure
+from fuels.storage.config_file import read_config
 from fuels.storage.run_folder import read_lines
 
 LOOK = 0.5  # seconds between two looks

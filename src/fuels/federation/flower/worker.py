@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.config import Engine, Settings, to_dict, write_toml
+from fuels.config import Engine, Settings, to_dict
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, decode, encode
 from fuels.federation.flower.flower_app import settings_of
@@ -63,6 +63,7 @@ from fuels.privacy.noise import NONE
 from fuels.runs.build import Job, build, fingerprint, train_periods
 from fuels.runs.run import essentials, evaluate_job, kept_models, write_evaluation, write_models
 from fuels.storage.checkpoint import load_state, prefixed, save_state, unprefixed
+from fuels.storage.config_file import write_toml
 from fuels.storage.run_folder import RunFolder
 
 RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")

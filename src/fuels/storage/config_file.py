@@ -1,0 +1,46 @@
+"""Settings as TOML files: `config.toml` of a run, and files like it."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fuels.config import (
+    DEFAULT_PRESET,
+    Engine,
+    Settings,
+    merge,
+    merge_engine,
+    to_dict,
+    with_preset,
+)
+from fuels.errors import FuelsError
+
+
+def write_toml(path: Path, settings: Settings, engine: Engine) -> None:
+    header = "# All settings; fuels run --config config.toml --out NEW_FOLDER trains with them.\n"
+    path.write_text(header + tomli_w.dumps(to_dict(settings, engine)), encoding="utf-8")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The changes a config file makes, not yet checked against the known settings."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FuelsError(f"{path}: no such config file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FuelsError(f"{path}: not valid TOML: {error}") from None
+    except OSError as error:
+        raise FuelsError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def read_config(path: Path) -> tuple[Settings, Engine]:
+    """Settings and engine of a config file: its preset, and over it what else the file says."""
+    content = read_toml(path)
+    engine_part = content.pop("engine", {})
+    preset = str(content.pop("preset", DEFAULT_PRESET))
+    settings = merge(with_preset(Settings(), preset, str(path)), content, str(path))
+    return settings, merge_engine(Engine(), engine_part, str(path))
