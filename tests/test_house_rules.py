@@ -44,6 +44,12 @@ def test_every_package_has_its_layer() -> None:
     assert contract["exhaustive"] == "True"
 
 
+def test_names_of_test_files_are_unique() -> None:
+    """pytest imports them by their names, and refuses a second file with the same one."""
+    names = [path.name for path in TESTS.rglob("test_*.py")]
+    assert {name for name in names if names.count(name) > 1} == set()
+
+
 # -- private names -----------------------------------------------------------------------------
 
 
