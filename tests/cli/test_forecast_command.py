@@ -16,7 +16,7 @@ def test_forecasts_say_what_is_missing(fuels: Fuels, csv: str, tmp_path: Path) -
     assert fuels("run", "--data", csv, "--preset", "paper", "--out", "p", *SMALL)[0] == 0
     (tmp_path / "empty").mkdir()
     code, _, err = fuels("forecast", "empty")
-    assert code == 1 and "empty: no finished run is here, models.safetensors is missing" in err
+    assert code == 1 and "empty: not a finished run, models.safetensors is missing" in err
     code, _, err = fuels("forecast", "r", "--out", "nowhere/x.csv")
     assert code == 1 and "there is no folder nowhere" in err
     code, _, err = fuels("run", "--set", "data.source=")
@@ -25,7 +25,7 @@ def test_forecasts_say_what_is_missing(fuels: Fuels, csv: str, tmp_path: Path) -
     silent = pl.read_csv(csv).with_columns(later, y=pl.lit(None, pl.Float64))
     silent.write_csv("silent.csv")
     code, out, err = fuels("forecast", "p", "--data", "silent.csv")
-    assert code == 1 and not out and "no client has the newest values" in err
+    assert code == 1 and not out and "every client lacks the newest values" in err
     code, out, err = fuels("forecast", "r", "--data", "silent.csv")  # some experts need no window
     assert code == 0 and out and "4 clients have no value in the last 24 steps" in err
 

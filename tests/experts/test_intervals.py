@@ -109,7 +109,7 @@ def test_refusals() -> None:
         intervals.run(np.zeros((3, 4)), np.zeros((3, 4)), 0)
     with pytest.raises(FuelsError, match="does not fit"):
         intervals.run(np.zeros((2, 5)), np.zeros((2, 4)), 0)
-    with pytest.raises(FuelsError, match="start anew"):
+    with pytest.raises(FuelsError, match="train again"):
         intervals.load(Intervals(2, 24, (80,)).arrays())
 
 
@@ -124,7 +124,7 @@ def test_a_damaged_state_is_refused(name: str, place: int | tuple[int, ...], val
     state = intervals.arrays()
     intervals.load(state)
     state[name][place] = value
-    with pytest.raises(FuelsError, match="damaged, so start anew"):
+    with pytest.raises(FuelsError, match="damaged, so train again"):
         intervals.load(state)
 
 

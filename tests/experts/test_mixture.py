@@ -278,7 +278,7 @@ def test_refusals() -> None:
         mixture.run(truth[:, :5], forecasts)
     with pytest.raises(FuelsError, match="delay of at least 1"):
         Mixture(4, ["a"], 0)
-    with pytest.raises(FuelsError, match="start anew"):
+    with pytest.raises(FuelsError, match="train again"):
         mixture.load({})
 
 

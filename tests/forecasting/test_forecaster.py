@@ -99,7 +99,7 @@ def test_saving_overwrites_only_what_it_is_told_to(fitted: Forecaster, tmp_path:
     fitted.save(folder, overwrite=True)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     (folder / "thesis.txt").write_text("years of work")
-    with pytest.raises(FuelsError, match=r"holds thesis\.txt, which save did not write"):
+    with pytest.raises(FuelsError, match=r"contains thesis\.txt, which save did not write"):
         fitted.save(folder, overwrite=True)
     with pytest.raises(FuelsError, match="is a file; save writes a folder"):
         fitted.save(folder / "thesis.txt")
@@ -111,7 +111,7 @@ def test_wrong_settings_are_sentences(frame: pl.DataFrame) -> None:
     for wrong in (-1, "x"):
         with pytest.raises(FuelsError, match="whole number of periods"):
             Forecaster(validation=wrong)  # type: ignore[arg-type]
-    with pytest.raises(FuelsError, match="of which 99 choose the model"):
+    with pytest.raises(FuelsError, match="of which 99 are for validation"):
         Forecaster(validation=99).fit(frame)
     with pytest.raises(FuelsError, match="a dict of sections"):
         Forecaster(settings=3)  # type: ignore[arg-type]

@@ -109,7 +109,7 @@ def test_without_the_data_of_the_run_the_new_ones_stand_alone(fuels: Fuels, fold
     config = folder / "run" / "config.toml"
     config.write_text(config.read_text().replace("old.csv", "gone.csv"))
     _, told = forecasts(fuels, "--data", "new.csv")
-    assert "rest on the new data alone" in told and "gone.csv" in told
+    assert "use only the new data" in told and "gone.csv" in told
     assert (folder / "run" / "learned.safetensors").exists()
     code, _, err = fuels("forecast", "run", "--data", "new.csv", "--horizon", "2")
     assert code == 1 and "as many steps (--horizon)" in err and "are not fitted yet" in err
@@ -132,7 +132,7 @@ def test_a_forecast_for_some_clients_leaves_the_others_alone(fuels: Fuels, folde
     shutil.rmtree(folder / "run")
     shutil.copytree(folder / "kept", folder / "run")
     some, told = forecasts(fuels, "--data", "new.csv", "--horizon", "2", "--ids", "c1")
-    assert "is not kept" in told and "no data for" not in told
+    assert "is not saved" in told and "no data for" not in told
     assert set(some) == {"c1"} and not (folder / "run" / "learned.safetensors").exists()
     found, _ = forecasts(fuels, "--data", "new.csv", "--horizon", "2")
     assert found == wanted and some["c1"] == pytest.approx(wanted["c1"], rel=1e-6)
@@ -174,7 +174,7 @@ def test_blank_rows_are_not_the_present(fuels: Fuels, folder: Path, panel: Panel
     expected, _ = forecasts(fuels, "--data", "new.csv")
     shutil.copy(folder / "run" / LEARNED, folder / "expected")
     said, told = forecasts(fuels, "--data", "blank.csv", "--forget")
-    assert said == expected and "its last 12 steps hold no value" in told
+    assert said == expected and "the last 12 steps have no value" in told
     assert (folder / "run" / LEARNED).read_bytes() == (folder / "expected").read_bytes()
 
 
@@ -221,7 +221,7 @@ def test_models_alone_know_no_data(fuels: Fuels, folder: Path) -> None:
     code, _, err = fuels(*words)
     assert code == 1 and "--data" in err
     code, _, err = fuels(*words, "--data", "new.csv")
-    assert code == 0 and "rest on the new data alone" in err
+    assert code == 0 and "use only the new data" in err
 
 
 def test_python_and_the_command_line_say_the_same(fuels: Fuels, folder: Path) -> None:
@@ -245,7 +245,7 @@ def test_what_lies_before_the_training_does_not_count(made: Path, panel: Panel) 
         start=panel.start - np.timedelta64(10, "D"),
     )
     said = [
-        SavedRun.load(made / "run").forecast(one, 2, new=False, done=lambda steps: None)[0]
+        SavedRun.load(made / "run").forecast(one, 2, new=False, progress=lambda steps: None)[0]
         for one in (panel, longer)
     ]
     (made / "run" / "learned.safetensors").unlink(missing_ok=True)
@@ -268,11 +268,13 @@ def test_times_in_another_zone_are_the_same_moments(made: Path, panel: Panel) ->
     finished = SavedRun.load(made / "run")
     zoned = replace(panel, timezone="Asia/Tokyo")
     with pytest.raises(FuelsError, match="in Asia/Tokyo, those of the training were without a"):
-        finished.forecast(zoned, 1, new=True, done=lambda steps: None)
+        finished.forecast(zoned, 1, new=True, progress=lambda steps: None)
     models = replace(finished.models, timezone="Asia/Tokyo")
     east = replace(finished, models=models, ensemble=None)
-    there, _ = east.forecast(zoned, 1, new=False, done=lambda steps: None)
-    utc, _ = east.forecast(replace(panel, timezone="UTC"), 1, new=False, done=lambda steps: None)
+    there, _ = east.forecast(zoned, 1, new=False, progress=lambda steps: None)
+    utc, _ = east.forecast(
+        replace(panel, timezone="UTC"), 1, new=False, progress=lambda steps: None
+    )
     np.testing.assert_array_equal(there.values, utc.values)
     assert utc.timezone == "Asia/Tokyo"
 
@@ -357,9 +359,9 @@ def test_a_folder_of_models_alone_says_what_to_do(fuels: Fuels, folder: Path) ->
     (folder / "bare").mkdir()
     shutil.copy(folder / "run" / "models.safetensors", folder / "bare")
     code, _, err = fuels("forecast", "bare", "--data", "all.csv")
-    assert code == 1 and "neither config.toml nor summary.json" in err
-    assert "bare/models.safetensors itself" in err
-    with pytest.warns(UserWarning, match=r"without config.toml beside the models"):
+    assert code == 1 and "no config.toml or summary.json" in err
+    assert "give bare/models.safetensors" in err
+    with pytest.warns(UserWarning, match=r"without config.toml the data of the run"):
         loaded = Forecaster.load(folder / "bare" / "models.safetensors")
     frame = long_frame(make_panel(clients=4, days=DAYS))
     assert len(loaded.predict(1, frame)) == 4

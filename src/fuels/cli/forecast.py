@@ -16,7 +16,7 @@ from fuels.cli import options as opt
 from fuels.cli.settings import refuse_idle
 from fuels.errors import FuelsError
 
-PATIENCE = 10.0  # seconds between lines where there is no terminal to draw on
+PATIENCE = 10.0  # seconds between lines without a terminal
 
 
 @opt.with_read_options("coordinates")
@@ -65,10 +65,10 @@ def forecast_command(
 ) -> None:
     """Forecast the next value, or several, for every client that has a model.
 
-    The forecasts are printed as CSV, or written with --out: client, time, forecast, and intervals
-    where the run has a mixture of experts. New data follow those of the run, which are read too
-    where they still are. The mixture learns from the values that have come since it was last asked
-    and keeps that in the run's learned.safetensors. No server and no other site is needed.
+    Prints the forecasts as CSV, or writes them with --out: client, time, forecast, and intervals if
+    the run has a mixture of experts. The run's own data are prepended to new data if they are still
+    available. The mixture learns from the values that arrived since the last forecast and saves
+    what it learned in the run's learned.safetensors. Needs no server and no other site.
 
     Example: fuels forecast first --data today.csv --horizon 24 --out next.csv
     """
@@ -85,42 +85,44 @@ def forecast_command(
     set_up(Engine())
     if out is not None:
         _check_target(out, overwrite)
-    finished = SavedRun.load(run, forget=forget)
-    settings, models = finished.settings, finished.models
-    if data is None and not finished.data.source:
+    saved = SavedRun.load(run, forget=forget)
+    settings, models = saved.settings, saved.models
+    if data is None and not saved.data.source:
         raise FuelsError(
-            f"{run}: there is no config.toml beside the models to say where their data are; give"
-            " the newest with --data"
+            f"{run}: without config.toml the data of the run are not known; give the newest data"
+            " with --data"
         )
     given: dict[str, Any] = {
         "source": None if data is None else str(data),
         **read.changes(),
     }
     changes = {key: value for key, value in given.items() if value is not None}
-    if data is not None:  # new data come as they are: the run's span and clients do not limit them
+    if data is not None:  # the run's span and clients do not restrict new data
         fresh = {"start": "", "end": "", "ids": (), "coordinates": ""}
         if not is_raw(data):
             fresh["activity"] = ""
         changes = {**fresh, **changes}
-    base = finished.data if data is None else settings.data
+    base = saved.data if data is None else settings.data
     refuse_idle(Data(**{"source": base.source, **changes}))
     panel = load_panel(replace(settings, data=replace(base, **changes)))
-    with counting(horizon) as done:
-        result, notes = finished.forecast(
-            panel, horizon, new=data is not None, done=done, some=read.ids is not None
+    with step_counter(horizon) as progress:
+        result, notes = saved.forecast(
+            panel, horizon, new=data is not None, progress=progress, subset=read.ids is not None
         )
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     strangers, silent = result.unknown, set(models.ids) - set(result.ids)
     if data is not None and strangers:
-        typer.echo(f"note: no model for {listed(strangers)} of the data", err=True)
+        typer.echo(f"note: no model for {listed(strangers)} in the data", err=True)
     if data is not None and read.ids is None and silent:
         absent = f"no data for the models of {listed(sorted(silent))}"
-        typer.echo(f"note: {absent}: no forecast for them, and nothing learned", err=True)
+        typer.echo(f"note: {absent}: no forecast, and nothing learned", err=True)
     table = forecast_table(result)
     made = len(table) - table["forecast"].null_count()
     if not made:
-        raise FuelsError(f"{panel.name}: no client has the newest values that a forecast needs")
+        raise FuelsError(
+            f"{panel.name}: every client lacks the newest values that a forecast needs"
+        )
     if out is not None:
         write_table(table, out)
         without = len(table) - made
@@ -133,34 +135,34 @@ def forecast_command(
 
 
 @contextmanager
-def counting(horizon: int) -> Iterator[Callable[[int], None]]:
-    """Tells on the error output how many steps ahead are made: a long way takes a while."""
+def step_counter(horizon: int) -> Iterator[Callable[[int], None]]:
+    """Shows on stderr how many steps ahead are done."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("steps ahead", total=horizon)
-        told = time.monotonic()
+        shown = time.monotonic()
 
-        def done(steps: int) -> None:
-            nonlocal told
+        def progress(steps: int) -> None:
+            nonlocal shown
             bar.update(task, completed=steps)
-            if not console.is_terminal and time.monotonic() - told > PATIENCE:
-                told = time.monotonic()
+            if not console.is_terminal and time.monotonic() - shown > PATIENCE:
+                shown = time.monotonic()
                 typer.echo(f"{steps} of {horizon} steps ahead", err=True)
 
-        yield done
+        yield progress
 
 
 def _check_target(out: Path, overwrite: bool) -> None:
-    """Refuse before any work what could only fail after it."""
+    """Check before the forecast whether its file can be written."""
     if out.suffix not in (".parquet", ".csv"):
         raise FuelsError(f"{out}: forecasts are written as .parquet or .csv")
     if not out.parent.is_dir():
         raise FuelsError(f"{out}: there is no folder {out.parent}")
     if out.is_dir():
-        raise FuelsError(f"{out}: is a folder")
+        raise FuelsError(f"{out} is a folder")
     if not os.access(out.parent, os.W_OK):
         raise FuelsError(f"{out}: the folder {out.parent} cannot be written to")
     if out.exists() and not overwrite:

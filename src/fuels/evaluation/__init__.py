@@ -1,1 +1,1 @@
-"""What a result is compared with, and how it is scored."""
+"""Scores, references, and the evaluation of a run on its test part."""

@@ -1,4 +1,4 @@
-"""What a finished run hands to the report: its settings, data, history, forecasts and errors."""
+"""The results of a run, for tables and plots: settings, data, history, forecasts and errors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MixtureOutcome:
-    """The experts beside the personal model, on the test part."""
+    """The experts, the personal model among them, on the test part."""
 
     model: str  # the personal model's name among the experts
     names: tuple[str, ...]
-    weights: NDArray[np.float64]  # [step, client, expert]: who was trusted when
+    weights: NDArray[np.float64]  # [step, client, expert]
     bands: Bands  # intervals, normalised
     coverage: NDArray[np.float64]  # [level]: share of the targets inside, mean over clients
-    scores: dict[str, Scores]  # of each expert alone
+    scores: dict[str, Scores]  # of each expert
 
     @property
     def best(self) -> str:
@@ -39,7 +39,7 @@ class MixtureOutcome:
         return float((self.weights.argmax(axis=2) == self.names.index(self.model)).mean())
 
     def summary(self) -> dict[str, Any]:
-        """What summary.json says of it."""
+        """As in summary.json."""
         widths = self.bands.width()
         return {
             "experts": {name: scores.means() for name, scores in self.scores.items()},
@@ -58,12 +58,12 @@ class MixtureOutcome:
 class StepsAhead:
     """Mean errors on the test part 1, ..., H steps ahead; NaN for a step without a target."""
 
-    mse: dict[str, list[float]]  # by who says it
+    mse: dict[str, list[float]]  # by forecaster
     coverage: list[tuple[float, ...]]  # of the mixture's intervals, by step and level
     width: list[tuple[float, ...]]  # their mean width
 
     def summary(self) -> dict[str, Any]:
-        """What summary.json says of it."""
+        """As in summary.json."""
         return {
             "mse": {name: _known(values) for name, values in self.mse.items()},
             "coverage": [_known(values) for values in self.coverage],
@@ -72,13 +72,13 @@ class StepsAhead:
 
 
 def _known(values: Iterable[float]) -> list[float | None]:
-    """Numbers as JSON has them: nothing in the place of NaN."""
+    """Numbers for JSON, with None for NaN."""
     return [None if math.isnan(value) else value for value in values]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run, as tables and plots need it."""
+    """One run."""
 
     title: str  # of the method, "FUELS"
     settings: Settings
@@ -92,7 +92,7 @@ class Outcome:
 
 
 def method_rows(title: str) -> tuple[str, str]:
-    """The forecasts of a method itself: what it says, and its model without the experts."""
+    """The row names of a method: its forecast, and its personal model without the experts."""
     return title, f"{title} model alone"
 
 

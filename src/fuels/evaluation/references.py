@@ -1,7 +1,7 @@
-"""What an engineer would try in an hour: every table stands beside these.
+"""Reference forecasts that an engineer would try within an hour; every table includes them.
 
-All forecasts are one step ahead, on the normalised scale, [client, step] of one part. Each uses
-only values before the step it forecasts; what was fitted was fitted on the training part.
+All are one step ahead, on the normalised scale, [client, step] of one part. Each uses only values
+before the step it forecasts, and coefficients fitted on the training part.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from fuels.data.windows import Dataset
 from fuels.experts.ridge import fit_ridge
 
 Forecast = NDArray[np.float32]
-CHUNK = 64  # clients fitted at once: their features stay small in memory
+CHUNK = 64  # clients fitted at once, to limit the memory for their features
 
 
 def references(dataset: Dataset, part: str) -> dict[str, Forecast]:
-    """All references by name; a weekly one only if the data reach back so far."""
+    """All references by name; the weekly one only if the data reach back far enough."""
     found = {"last value": lagged(dataset, part, 1)}
     found["one period ago"] = lagged(dataset, part, dataset.period)
     week = 7 * 86400 // dataset.panel.step_seconds
@@ -30,7 +30,7 @@ def references(dataset: Dataset, part: str) -> dict[str, Forecast]:
 
 
 def lagged(dataset: Dataset, part: str, lag: int) -> Forecast:
-    """The value `lag` steps earlier; the last value where that is not known."""
+    """The value `lag` steps earlier, or the last value if that is not known."""
     first, last = dataset.split.part(part)
     known = dataset.known[:, first - lag : last - lag]
     newest = dataset.series[:, first - 1 : last - 1]
@@ -38,21 +38,21 @@ def lagged(dataset: Dataset, part: str, lag: int) -> Forecast:
 
 
 def ridge(dataset: Dataset, part: str, phase: bool = False) -> Forecast:
-    """Each client's own ridge regression on the lags the encoder sees.
+    """A ridge regression per client on the encoder's lags.
 
-    With `phase`, one indicator per time of the period is added. The penalty of each client is the
-    one with the least generalised cross-validation error on its training part.
+    `phase` adds one indicator per time of the period. Generalised cross-validation on the training
+    part chooses the penalty of each client.
     """
     end, (first, last) = dataset.split.train, dataset.split.part(part)
-    said = []
+    forecasts = []
     for low in range(0, len(dataset.ids), CHUNK):
         clients = np.arange(low, min(low + CHUNK, len(dataset.ids)))
         y = dataset.series[clients, :end].astype(np.float64)
         x = _features(dataset, 0, end, phase, clients)
         fitted = fit_ridge(x, y, dataset.target[clients, :end])
         wanted = _features(dataset, first, last, phase, clients)
-        said.append(fitted.predict(wanted).astype(np.float32))
-    return np.concatenate(said)
+        forecasts.append(fitted.predict(wanted).astype(np.float32))
+    return np.concatenate(forecasts)
 
 
 def _features(

@@ -1,6 +1,6 @@
 """Errors of a forecast: one number per client, and their mean over clients.
 
-Every client counts alike, however many of its values are missing. MSE and MAE are given on the
+Every client has the same weight, however many of its values are missing. MSE and MAE are on the
 normalised scale (in standard deviations of the client's training part), as the paper reports them,
 and in the data's own unit.
 """

@@ -1,1 +1,1 @@
-"""Local experts, their online mixture and its intervals: nothing here travels."""
+"""Local experts, their online mixture and its intervals; nothing here is sent."""

@@ -1,14 +1,15 @@
-"""Prediction intervals that keep their promise while the series changes.
+"""Prediction intervals that keep their coverage while the series changes.
 
 Adaptive conformal inference, per client and horizon. The radius around a point forecast is
 
-    usual error at this time of the period  x  quantile of the last scores  x  exp(correction)
+    typical error at this time of the period  x  quantile of the last scores  x  exp(correction)
 
-A score is an error over the usual error of its time. The correction of a level moves after every
-truth: up by rate x level when the value fell outside, down by rate x (1 - level) when inside, so
-over n steps the share outside differs from what was promised by at most its own change / (rate n),
-whatever the series does (Gibbs and Candes 2021; on the logarithm of the radius, as the quantile
-tracking of Angelopoulos, Candes and Tibshirani 2023 does on the radius itself).
+A score is an error divided by the typical error at that time. After each observed value the
+correction of a level moves up by rate x level if the value fell outside, and down by
+rate x (1 - level) if inside. Over n steps the share outside therefore differs from the nominal one
+by at most the change of the correction / (rate n), whatever the series does (Gibbs and
+Candes 2021; here on the logarithm of the radius, whereas the quantile tracking of Angelopoulos,
+Candes and Tibshirani 2023 works on the radius itself).
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ MOST_SLOTS = 48
 
 
 class Constants(NamedTuple):
-    """The constants that were chosen by evidence; compiled code takes them as a plain tuple."""
+    """Constants, chosen on validation days; compiled code takes them as a plain tuple."""
 
     rate: float = 0.1  # of the correction
-    slot_fade: float = 0.9  # memory of the usual error: of one slot, by period
-    all_fade: float = 0.99  # of all slots, by step
-    pull: float = 1.0  # a slot's usual error counts all slots' as this many errors of its own
+    slot_fade: float = 0.9  # discount of the typical error: of one slot, per period
+    all_fade: float = 0.99  # of all slots, per step
+    pull: float = 1.0  # weight of all slots' typical error in that of one slot, in errors
     memory: float = 240.0  # scores kept
 
 
@@ -44,14 +45,14 @@ CHOSEN = Constants()
 
 @dataclass(frozen=True)
 class Bands:
-    """Intervals of some steps, on the scale of the forecasts; NaN before the first truth."""
+    """Intervals of some steps, on the scale of the forecasts; NaN before the first value."""
 
     levels: tuple[float, ...]
     lower: Floats  # [level, client, step]
     upper: Floats
 
     def coverage(self, truth: NDArray[Any]) -> Floats:
-        """Share of the known truth [client, step] inside, mean over clients, [level]."""
+        """Share of the observed values [client, step] inside, mean over clients, [level]."""
         known = ~np.isnan(truth) & ~np.isnan(self.lower[0])
         inside = (truth >= self.lower) & (truth <= self.upper) & known
         with np.errstate(invalid="ignore"):
@@ -65,7 +66,7 @@ class Bands:
 
 
 def checked_levels(levels: Any) -> tuple[float, ...]:
-    """Levels as numbers; refuses what is no percentage."""
+    """Levels as numbers; rejects values that are not percentages."""
     try:
         found = tuple(float(level) for level in levels)
     except (TypeError, ValueError):
@@ -78,7 +79,7 @@ def checked_levels(levels: Any) -> tuple[float, ...]:
 
 
 class Intervals:
-    """Intervals of every client for some levels in percent, such as 80 and 95."""
+    """Intervals of every client for levels in percent, such as 80 and 95."""
 
     def __init__(
         self,
@@ -97,11 +98,11 @@ class Intervals:
         count, slots = len(self.levels), min(period, MOST_SLOTS)
         self.state: State = {
             "correction": np.zeros((clients, count)),
-            "scores": np.zeros((clients, int(constants.memory))),  # used in a circle
+            "scores": np.zeros((clients, int(constants.memory))),  # a ring buffer
             "seen": np.zeros((clients, 1)),  # scores so far
             "slots": np.zeros((clients, slots, 2)),  # discounted squares and count
             "all": np.zeros((clients, 2)),
-            # Steps not learned yet: point, usual error, slot, truth, radius of each level.
+            # Steps not learned yet: point, typical error, slot, value, radius of each level.
             "queue": np.full((clients, delay, 4 + count), np.nan),
             "steps": np.zeros(1),
         }
@@ -109,8 +110,8 @@ class Intervals:
     def run(self, truth: NDArray[Any], points: NDArray[Any], first: int) -> Bands:
         """Intervals around points [client, step] of steps first, first + 1, ..., and learn.
 
-        `first` counts from the start of a period, as a dataset's steps do. As in a mixture, the
-        interval of a step knows truth up to `delay` steps before it; NaN truth is skipped.
+        `first` counts from the start of a period, like a dataset's steps. As in a mixture, the
+        interval of a step depends on values up to `delay` steps before it; NaN is skipped.
         """
         y = np.ascontiguousarray(truth, dtype=np.float64)
         f = self._checked(points)
@@ -124,7 +125,7 @@ class Intervals:
         return self._bands(f, radius)
 
     def next(self, points: NDArray[Any], step: int) -> Bands:
-        """Intervals around points [client] of one step, made now; changes nothing."""
+        """Intervals around points [client] of one future step; changes nothing."""
         f = self._checked(np.asarray(points)[:, None])
         radius = np.empty((*f.shape, len(self.levels)))
         slot = self._slots(step, 1)
@@ -137,13 +138,15 @@ class Intervals:
         return copied(self.state)
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from a saved state of the same clients, levels, period and delay."""
+        """Continue from a saved state of the same clients, levels, period and delay."""
         state = restored(self.state, arrays, "intervals")
         slot, counts = state["queue"][..., 2], (state["seen"], state["steps"])
         waiting = ~np.isnan(state["queue"][..., 0] + state["queue"][..., 3])
-        outside = ~((slot >= 0) & (slot < state["slots"].shape[1]))  # compiled code goes by it
+        outside = ~(
+            (slot >= 0) & (slot < state["slots"].shape[1])
+        )  # compiled code uses it as an index
         if (waiting & outside).any() or not all((each >= 0).all() for each in counts):
-            raise FuelsError("the saved intervals are damaged, so start anew")
+            raise FuelsError("the saved intervals are damaged, so train again")
         self.state = state
 
     def _checked(self, points: NDArray[Any]) -> Floats:
@@ -158,7 +161,7 @@ class Intervals:
         return np.arange(first, first + steps) % self.period * slots // self.period
 
     def _misses(self) -> Floats:
-        """The share that may fall outside, by level."""
+        """The nominal share outside, by level."""
         return 1.0 - np.array(self.levels) / 100.0
 
     def _bands(self, points: Floats, radius: Floats) -> Bands:

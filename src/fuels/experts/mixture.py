@@ -1,12 +1,12 @@
-"""Prediction with expert advice: each client's own mixture, learning as truth arrives.
+"""Prediction with expert advice: a mixture per client that learns as values arrive.
 
     mixture = Mixture(clients=100, names=pool.names(), delay=1)
-    past = mixture.run(truth, forecasts)       # steps whose truth is known
-    value, weights = mixture.next(forecasts)   # the step ahead; changes nothing
+    mixed = mixture.run(truth, forecasts)      # steps whose values are known
+    value, weights = mixture.next(forecasts)   # a future step; changes nothing
 
-A target h steps ahead is combined with weights that know errors up to h steps before it and no
-later: `delay` is h, and there is one mixture per horizon. What is learned stays in `state`, is
-saved with `arrays` and comes back with `load`. docs/evidence/choices.md says why
+The weights for a target h steps ahead depend on errors up to h steps before it: `delay` is h, and
+each horizon has its own mixture. `state` holds what is learned; `arrays` and `load` save and
+restore it. docs/evidence/choices.md says why
 these constants, and on which days they were chosen.
 """
 
@@ -34,19 +34,19 @@ from fuels.kernels.mixture import (
 
 @dataclass(frozen=True)
 class Mixed:
-    """What came out of a stretch of steps."""
+    """The combined forecasts of some steps."""
 
-    combined: Floats  # [client, step]; NaN where every expert slept
-    weights: Floats  # [step, client, expert]: who was trusted when
-    learners: Floats  # [learner, client, step]: what each of the three learners would have said
-    trust: Floats  # [step, client, learner]: how they were mixed
+    combined: Floats  # [client, step]; NaN where every expert abstained
+    weights: Floats  # [step, client, expert]
+    learners: Floats  # [learner, client, step]: the forecasts of the three learners
+    trust: Floats  # [step, client, learner]: the weights of the learners
 
 
 LEARNER_NAMES = ("steady (BOA)", "switching (fixed share)", "tracking (least squares)")
 
 
 class Mixture:
-    """Weights of every client over the experts, and all that is needed to renew them."""
+    """The weights of every client over the experts, and the state to update them."""
 
     def __init__(
         self, clients: int, names: Sequence[str], delay: int = 1, constants: Constants | None = None
@@ -68,9 +68,9 @@ class Mixture:
             "moments": np.zeros((clients, experts, experts)),  # of the tracking learner
             "count": np.zeros((clients, 1)),  # discounted steps behind the moments
             "top": np.zeros((clients, 3, LEARNERS)),  # regret, sum of squares, peak
-            "scale": np.zeros((clients, 2)),  # squares of usual errors, count
-            "echo": np.zeros((clients, experts)),  # what limiting each expert has paid
-            # The last `delay` steps, which are not learned yet; slots are used in a circle.
+            "scale": np.zeros((clients, 2)),  # squares of typical errors, count
+            "echo": np.zeros((clients, experts)),  # gain from limiting each expert
+            # The last `delay` steps, not learned yet; a ring buffer.
             "queue": np.full((clients, delay, 2 * experts + LEARNERS + 3), np.nan),
             "steps": np.zeros(1),  # steps seen so far
         }
@@ -82,8 +82,8 @@ class Mixture:
     def run(self, truth: NDArray[Any], forecasts: NDArray[Any]) -> Mixed:
         """Combine and learn, step by step.
 
-        `truth` is [client, step] with NaN where it is missing (nothing is learned there),
-        `forecasts` is [expert, client, step] with NaN where an expert sleeps.
+        `truth` is [client, step], NaN where it is missing (nothing is learned there); `forecasts`
+        is [expert, client, step], NaN where an expert abstains.
         """
         f = self._by_client(forecasts)  # [client, step, expert]
         y = np.ascontiguousarray(truth, dtype=np.float64)
@@ -107,7 +107,7 @@ class Mixture:
     def next(self, forecasts: NDArray[Any]) -> tuple[Floats, Floats]:
         """Combine forecasts [expert, client] made now, `delay` steps ahead of their target.
 
-        All truth given so far counts. Returns [client] and the weights [client, expert].
+        Uses all values passed so far. Returns [client] and the weights [client, expert].
         """
         f = self._by_client(np.asarray(forecasts)[:, :, None])
         combined = np.empty(self.clients)
@@ -122,7 +122,7 @@ class Mixture:
         return copied(self.state)
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from a saved state of the same clients, experts and delay."""
+        """Continue from a saved state of the same clients, experts and delay."""
         self.state = restored(self.state, arrays, "mixture")
 
     def _by_client(self, forecasts: NDArray[Any]) -> Floats:

@@ -1,7 +1,7 @@
-"""Ridge regression of many clients at once, the penalty of each chosen on its own samples.
+"""Ridge regressions of many clients at once, with a penalty per client.
 
-One eigendecomposition per client gives the fit for every penalty; the one with the least
-generalised cross-validation error is kept. A constant is always fitted and never penalised.
+One eigendecomposition per client gives the fit for every penalty; generalised cross-validation
+chooses the penalty. The constant is not penalised.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class Ridge:
 
     def predict(self, x: Floats) -> Floats:
         """Forecasts [client, step] from features [client, step, feature]; NaN in, NaN out."""
-        # Summed step by step, not as a matrix product, whose last bits depend on how many steps
-        # there are: a forecast at work is then exactly the one of a longer run.
+        # Not a matrix product, whose last bits depend on the number of steps: a live forecast then
+        # equals that of a longer backtest exactly.
         result: Floats = (x * self.weights[:, None, :]).sum(axis=2) + self.constant[:, None]
         return result
 
 
 def fit_ridge(x: Floats, y: Floats, used: NDArray[np.bool_]) -> Ridge:
-    """Fit y [client, step] on x [client, step, feature] over the steps that are used.
+    """Fit y [client, step] on x [client, step, feature] over the `used` steps.
 
-    A client without a usable step gets the forecast 0, the mean of its training part.
+    A client without a used step gets the forecast 0, the mean of its training part.
     """
     mask = used.astype(np.float64)
     count = np.maximum(mask.sum(axis=1), 1.0)

@@ -1,8 +1,8 @@
 """Exponential smoothing: a level and a time-of-period profile that follow the series.
 
-A forecast is level + profile at the target's slot + a share of the last deviation that fades as
-phi^h. Free days have a profile of their own. The three pace constants of a client are those of a
-small grid with the least squared error h steps ahead in the training part.
+A forecast is level + profile at the target's slot + phi^h x the last deviation. Free days have a
+separate profile. The three smoothing constants of a client minimise the squared error h steps ahead
+on the training part, over a small grid.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GRID = np.array(list(product((0.01, 0.05, 0.2, 0.6), (0.05, 0.15, 0.4), (0.0, 0.
 
 @dataclass(frozen=True)
 class Smoothing:
-    """The expert; its forecasts follow from the history from its first step on."""
+    """The expert; it smooths the history from its first step on."""
 
     name: str = "smoothing"
     one_step_only: bool = False
@@ -38,7 +38,7 @@ class Smoothing:
         self, fitted: Arrays, history: History, first: int, last: int, horizon: int
     ) -> Floats:
         slot, slots = _slots(history, last)
-        known = min(history.length, last - 1)  # the newest value a forecast up to `last` may need
+        known = min(history.length, last - 1)  # the newest value that these forecasts may use
         y = np.ascontiguousarray(history.observed[:, :known])
         out = np.full((history.clients, last), np.nan)
         smooth_all(y, slot, slots, horizon, np.ascontiguousarray(fitted["pace"]), out)
@@ -46,7 +46,7 @@ class Smoothing:
 
 
 def _slots(history: History, last: int) -> tuple[NDArray[np.int64], int]:
-    """Slot of every step before `last`: the phase, and once more for free days."""
+    """Slot of every step before `last`: the phase, with separate slots for free days."""
     phase = np.arange(last) % history.period
     free = history.calendar.free(history.times(0, last))
     return phase + history.period * free, 2 * history.period

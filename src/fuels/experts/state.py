@@ -1,4 +1,4 @@
-"""What a mixture or its intervals have learned, as named arrays that can be saved and restored."""
+"""The state of a mixture or of its intervals, as named arrays that can be saved and restored."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def restored(like: State, arrays: Mapping[str, NDArray[Any]], what: str) -> Stat
         if name not in arrays or arrays[name].shape != mine.shape:
             found = arrays[name].shape if name in arrays else "missing"
             raise FuelsError(
-                f"the saved {what} does not fit: '{name}' is {found}, needed is {mine.shape};"
-                " clients, experts, levels or horizon have changed, so start anew"
+                f"the saved {what} does not fit: '{name}' is {found}, expected {mine.shape};"
+                " clients, experts, levels or horizon have changed, so train again"
             )
     return {name: np.array(arrays[name], dtype=np.float64) for name in like}
 

@@ -1,7 +1,7 @@
-"""`Forecaster`: fit, predict, evaluate, save and load on a long table, as forecasters know it.
+"""`Forecaster`: fit, predict, evaluate, save and load, on a long table.
 
-A frame is a pandas or polars table with the columns unique_id, ds (time) and y (value). What comes
-back is of the kind that went in.
+A frame is a pandas or polars table with the columns unique_id, ds (time) and y (value). Results are
+of the same kind as the input.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from fuels.storage.models import PersonalModels, personal_models, save_models
 from fuels.storage.tables import in_zone
 from fuels.training.runtime import set_up
 
-SAVED = {MODELS, MIXTURE, RECENT, CONFIG}  # the files of `save`
+SAVED = {MODELS, MIXTURE, RECENT, CONFIG}  # written by `save`
 
 
 def example_frame(activity: str = "net", clients: int = 8, days: int = 28) -> pl.DataFrame:
-    """Synthetic hourly traffic as a long table unique_id, ds, y, to try things on."""
+    """Synthetic hourly traffic as a long table unique_id, ds, y, for examples."""
     panel = synthesise(activity, clients=clients, days=days)
     return long_frame(panel)
 
@@ -76,11 +76,12 @@ class Forecaster:
 
     preset: best (the default: richer inputs, a mixture of the personal model with local experts,
     and intervals) or paper (every setting of the paper).
-    method: any of `fuels run --method`. period: steps in a period. rounds, patience: training stops
-    after `rounds` (None: the preset's own), or earlier when the validation error has not improved
-    for `patience` rounds; the validation part is the last fifth of the periods, or `validation` of
-    them. `left_out` names the clients that could not take part, with the reason. Further settings
-    by their name in config.toml: `settings={"model": {"hidden": 64}, "options": {"tau": 0.05}}`.
+    method: as in `fuels run --method`. period: steps in a period. rounds, patience: training stops
+    after `rounds` (None: as the preset says), or earlier if the validation error has not improved
+    for `patience` rounds. The validation part is the last fifth of the periods, or the last
+    `validation` periods. `left_out` lists the clients that could not take part, with the reason.
+    Other settings go by their names in config.toml:
+    `settings={"model": {"hidden": 64}, "options": {"tau": 0.05}}`.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Forecaster:
         if not isinstance(settings, dict | None):
             raise FuelsError(f"settings must be a dict of sections, not {settings!r}")
         if "preset" in (settings or {}):
-            raise FuelsError("settings: a preset is many settings; give it as Forecaster(preset=)")
+            raise FuelsError("settings: preset is not a setting; give it as Forecaster(preset=)")
         whole = isinstance(validation, int) and not isinstance(validation, bool)
         if validation is not None and (not whole or validation < 0):
             raise FuelsError(f"validation must be a whole number of periods, not {validation!r}")
@@ -135,7 +136,7 @@ class Forecaster:
     # -- the four verbs ------------------------------------------------------------------------
 
     def fit(self, frame: Any) -> Forecaster:
-        """Train on a long table; the newest periods choose the model that is kept."""
+        """Train on a long table and fit the experts; the newest periods select the best model."""
         panel, windows = panel_from_frame(frame), self.settings.windows
         periods = -(-(panel.length + int(panel.phases(windows.period)[0])) // windows.period)
         usual = min(max(1, periods // 5), periods - 1)
@@ -144,8 +145,8 @@ class Forecaster:
         if periods - validation < needed:
             raise FuelsError(
                 f"{panel.name}: the data span {panel.length / windows.period:.1f} periods of"
-                f" {windows.period} steps, of which {validation} choose the model (validation);"
-                f" training needs at least {needed}"
+                f" {windows.period} steps, of which {validation} are for validation; training needs"
+                f" at least {needed}"
             )
         split = f"{periods - validation}/{validation}/0"
         settings = replace(self.settings, windows=replace(windows, split=split))
@@ -181,8 +182,9 @@ class Forecaster:
     def predict(self, h: int = 1, frame: Any = None, level: Sequence[float] | None = None) -> Any:
         """The next `h` values of every client: unique_id, ds and a column named after the method.
 
-        They follow the end of the data given to `fit`, or of `frame`, a table that continues them.
-        `level`, such as [80, 95], adds the bounds of intervals: FUELS-lo-80, FUELS-hi-80 and so on.
+        They follow the end of the data of `fit`, or of `frame`, a table that continues them.
+        `level`, such as [80, 95], adds interval bounds: FUELS-lo-80, FUELS-hi-80 and so on. Experts
+        for more steps than training used are fitted on the first call and remembered.
         """
         models, name = self._fitted(), find_method(self.settings.method).title
         new = None if frame is None else self._newer(frame)
@@ -202,20 +204,20 @@ class Forecaster:
         """One-step errors on a table that continues the data of `fit`, one row per client.
 
         mse and mae are in standard deviations of the client's training part, mse_unit and mae_unit
-        in the data's own unit; `values` says how many values were compared.
+        in the data's unit; `values` is the number of values compared.
         """
         models = self._fitted()
         new = self._newer(frame)
         whole = self._continued(new)
         if self._panel is not None and new.start <= self._panel.times[-1]:
             warnings.warn(
-                "the frame holds times that fit has seen: their errors say little of what comes",
+                "the frame overlaps the data of fit: errors there say little about future data",
                 stacklevel=2,
             )
         there = set(new.ids)
         known = [client for client in models.ids if client in there]
         if not known:
-            raise FuelsError("none of the clients in this frame has a model")
+            raise FuelsError("no client in this frame has a model")
         ensemble = self._ensemble
         history = history_for(models, whole) if ensemble is None else ensemble.history(whole)
         before = history.length - whole.length  # where the panel begins in the history
@@ -223,7 +225,9 @@ class Forecaster:
         reach = models.sample.reach
         first, last = max(start, max(before, 0) + reach), start + new.length
         if first >= last:
-            raise FuelsError(f"the windows reach back {reach} steps: give more values to evaluate")
+            raise FuelsError(
+                f"the windows need {reach} steps before the first forecast: give more values"
+            )
         predicted = self._one_step(new, history, first, last)
         actual = history.observed[:, first:last]
         target = ~np.isnan(actual) & ~np.isnan(predicted)
@@ -241,16 +245,16 @@ class Forecaster:
         return self._give(table.filter(pl.col("unique_id").is_in(known)), frame)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write the models and how they were made to a folder.
+        """Write the models, the ensemble, the data and the settings to a folder.
 
-        A folder that holds anything is refused; with `overwrite` one that `save` wrote is replaced.
+        The folder must be empty; `overwrite` replaces one that `save` wrote.
         """
         from fuels.data.writers import write_panel
         from fuels.storage.config_file import write_toml
 
         folder, models, panel = Path(path), self._fitted(), self._history()
         try:
-            _refuse_used(folder, overwrite)
+            _check_folder(folder, overwrite)
             folder.mkdir(parents=True, exist_ok=True)
             for learned in folder.glob(f"{Path(LEARNED).stem}*"):
                 learned.unlink()
@@ -260,7 +264,7 @@ class Forecaster:
                 self._ensemble.save(folder / MIXTURE)
             recent = folder / RECENT
             write_panel(panel, recent, overwrite=True)
-            # `fuels forecast FOLDER` then goes on from the data of `fit`.
+            # so that `fuels forecast FOLDER` continues from the data of `fit`
             data = replace(self.settings.data, source=str(recent.resolve()))
             write_toml(folder / CONFIG, replace(self.settings, data=data), self.engine)
         except OSError as error:
@@ -268,9 +272,9 @@ class Forecaster:
 
     @classmethod
     def load(cls, path: str | Path) -> Forecaster:
-        """A forecaster as `save` wrote it, or one from a run folder's models.
+        """The forecaster that `save` wrote, or one from a run folder.
 
-        It answers with polars frames, and with pandas frames where it is given one.
+        It returns polars frames, and pandas frames if it is given one.
         """
         from fuels.storage.config_file import read_config
 
@@ -285,7 +289,7 @@ class Forecaster:
         loaded.settings = resolve(settings)
         loaded.models, loaded._ensemble = saved.models, saved.ensemble
         try:
-            loaded._panel = saved.own_data()
+            loaded._panel = saved.training_data()
         except FuelsError as error:
             warnings.warn(f"forecasts will use only the frames given: {error}", stacklevel=2)
         if loaded._panel is not None and loaded._ensemble is not None:
@@ -295,11 +299,11 @@ class Forecaster:
     # -- inside --------------------------------------------------------------------------------
 
     def _newer(self, frame: Any) -> Panel:
-        """The panel of a frame that fits the models."""
+        """The panel of a frame, on the models' clock."""
         return on_model_clock(self._fitted(), panel_from_frame(frame))
 
     def _continued(self, new: Panel) -> Panel:
-        """The data of `fit`, where they are at hand, with new ones after them."""
+        """The data of `fit`, if available, followed by the new ones."""
         if self._panel is None:
             return new
         for sentence in unknown_between(self._panel, new):
@@ -367,11 +371,11 @@ class Forecaster:
 
     def _history(self) -> Panel:
         if self._panel is None:
-            raise FuelsError("this forecaster holds no data: give the newest values as frame")
+            raise FuelsError("this forecaster has no data: give the newest values as frame")
         return self._panel
 
     def _give(self, table: pl.DataFrame, frame: Any) -> Any:
-        """A table of the kind of `frame` or, without one, of the frame of `fit`."""
+        """The table as pandas or polars, like `frame` or, without one, the frame of `fit`."""
         if not (self._pandas if frame is None else _is_pandas(frame)):
             return table
         import pandas as pd
@@ -383,7 +387,7 @@ def _is_pandas(frame: Any) -> bool:
     return type(frame).__module__.split(".")[0] == "pandas"
 
 
-def _refuse_used(folder: Path, overwrite: bool) -> None:
+def _check_folder(folder: Path, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise FuelsError(f"{folder} is a file; save writes a folder")
     found = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
@@ -392,5 +396,5 @@ def _refuse_used(folder: Path, overwrite: bool) -> None:
     learned = {name for name in found if name.startswith(Path(LEARNED).stem)}
     if strange := sorted(found - SAVED - learned):
         raise FuelsError(
-            f"{folder} holds {strange[0]}, which save did not write; choose another folder"
+            f"{folder} contains {strange[0]}, which save did not write; choose another folder"
         )

@@ -1,9 +1,9 @@
-"""A finished run asked for forecasts: its models, its mixture, and what it has learned since.
+"""Forecasts from a saved run: its models, its ensemble, and what that has learned since.
 
-The files of a run stay as it left them. What its mixture learns from the data of later forecasts
-lies beside them in learned.safetensors, and is forgotten when that file is deleted. Every step is
-learned once: a client that the data do not have has missed its truth there, and learns again when
-it comes back.
+The files of the run never change. What its mixtures learn from the data of later forecasts goes
+into learned.safetensors in the same folder; deleting that file discards it. Each step is learned
+once: a client that is absent from the data skips learning for those steps and resumes when it
+returns.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from fuels.storage.config_file import read_config
 from fuels.storage.models import PersonalModels, load_models
 
 MODELS, MIXTURE, LEARNED = "models.safetensors", "mixture.safetensors", "learned.safetensors"
-CONFIG, SUMMARY = "config.toml", "summary.json"  # the summary is what a run leaves last
-RECENT = "recent.parquet"  # the data in a folder of Forecaster.save
+CONFIG, SUMMARY = "config.toml", "summary.json"  # a run writes its summary last
+RECENT = "recent.parquet"  # the data of `fit` in a folder of Forecaster.save
 
 
 @dataclass
 class SavedRun:
-    """Models and mixture of a run folder, or of a folder of Forecaster.save."""
+    """Models and ensemble of a run folder, or of a folder of Forecaster.save."""
 
     folder: Path
-    settings: Settings  # its data say how new ones are read
-    data: Data  # the run's own; without a source where they are not known
+    settings: Settings  # its data section says how to read new data
+    data: Data  # of the run; the source is empty if unknown
     models: PersonalModels
     ensemble: Ensemble | None
-    forget: bool = False  # what later forecasts have taught goes with the next one
+    forget: bool = False  # the next forecast deletes what earlier ones have learned
 
     @classmethod
     def load(cls, path: Path, *, forget: bool = False) -> SavedRun:
-        """From the folder or its models; `forget` does without what later forecasts have taught."""
+        """From the folder or its models; `forget` ignores what earlier forecasts have learned."""
         if not path.exists():
-            raise FuelsError(f"{path}: there is no such run")
+            raise FuelsError(f"{path}: no such run")
         folder = path if path.is_dir() else path.parent
         found = path / MODELS if path.is_dir() else path
         config, recent = folder / CONFIG, folder / RECENT
@@ -58,27 +58,25 @@ class SavedRun:
                 raise FuelsError(f"{path}: this run is not finished; {again}")
             if found.is_file():
                 raise FuelsError(
-                    f"{path}: {MODELS} is here, but neither {CONFIG} nor {SUMMARY} of its run; name"
-                    f" {found} itself, with the newest data, to forecast with the models alone"
+                    f"{path}: the folder has {MODELS} but no {CONFIG} or {SUMMARY}; to forecast"
+                    f" with the models only, give {found} and the newest data"
                 )
-            raise FuelsError(f"{path}: no finished run is here, {MODELS} is missing")
+            raise FuelsError(f"{path}: not a finished run, {MODELS} is missing")
         models = load_models(found)
         settings = read_config(config)[0] if config.is_file() else Settings()
-        # A folder of `save` may have moved, and what it holds is a panel already; models alone do
-        # not say where their data are.
+        # A folder of `save` holds its data, even after it was moved; models without a config do not
+        # say where their data are.
         known = settings.data if config.is_file() else Data(source="")
         data = Data(source=str(recent)) if recent.is_file() else known
-        # Without settings the mixture beside the models tells that they are one expert of several.
+        # Without settings, a mixture file shows that the models are one expert of several.
         mixed = settings.mixture.on if config.is_file() else (folder / MIXTURE).is_file()
-        ensemble = _ensemble(folder, models, forget) if mixed else None
+        ensemble = _load_ensemble(folder, models, forget) if mixed else None
         return cls(folder, settings, data, models, ensemble, forget)
 
-    def own_data(self) -> Panel:
-        """The data the run was made from."""
+    def training_data(self) -> Panel:
+        """The data of the run."""
         if not self.data.source:
-            raise FuelsError(
-                f"{self.folder}: without {CONFIG} beside the models their own data are not known"
-            )
+            raise FuelsError(f"{self.folder}: without {CONFIG} the data of the run are not known")
         return on_model_clock(self.models, load_panel(replace(self.settings, data=self.data)))
 
     def forecast(
@@ -87,46 +85,46 @@ class SavedRun:
         horizon: int,
         *,
         new: bool,
-        done: Callable[[int], None],
-        some: bool = False,
+        progress: Callable[[int], None],
+        subset: bool = False,
     ) -> tuple[Forecast, list[str]]:
-        """The next values, and what there is to tell. `new` data have the run's own before them.
+        """The next values, and notes for the user. The run's data are prepended to `new` data.
 
-        `some`: the panel was cut to the clients asked for, so nothing of it is kept: the values of
-        the others are still to be learned.
+        `subset`: the panel holds only selected clients, so what they learn is not saved; otherwise
+        the others could never learn these steps.
         """
         notes: list[str] = []
-        panel = whole = on_model_clock(self.models, without_blank_end(panel, notes))
+        panel = whole = on_model_clock(self.models, without_empty_end(panel, notes))
         known = clients_with_model(self.models, panel)
         if self.ensemble is None and not self.data.source:
             notes.append(
-                f"{self.folder}: neither {CONFIG} nor {MIXTURE} is beside the models; these are"
-                " their own forecasts, without the experts that a run may have had"
+                f"{self.folder}: there is no {CONFIG} and no {MIXTURE}; these are forecasts of the"
+                " personal models without the experts"
             )
         if new:
             try:
-                own = self.own_data()
+                own = self.training_data()
                 notes += unknown_between(own, panel)
                 whole = joined(own, with_absent(panel, self.models.ids))
             except FuelsError as error:
-                notes.append(f"the forecasts rest on the new data alone: {error}")
+                notes.append(f"the forecasts use only the new data: {error}")
         if self.ensemble is None:
             return forecast(self.models, whole.select(panel.ids), horizon), notes
         history = self.ensemble.history(whole)
         ensemble = self._ensemble_for(history, panel, horizon, notes)
         fitted = set(ensemble.horizons)
         try:
-            result = forecast_ensemble(ensemble, panel, horizon, done, history)
+            result = forecast_ensemble(ensemble, panel, horizon, progress, history)
         except FuelsError as error:
             raise FuelsError("; ".join([str(error), *notes])) from None
         if self.forget:
             _delete(self.folder / LEARNED)
-        if some and len(known) < len(self.models.ids):
-            notes.append("some clients alone were asked for: what they learned is not kept")
+        if subset and len(known) < len(self.models.ids):
+            notes.append("only some clients were selected: what they learned is not saved")
         elif ensemble is self.ensemble:
             ensemble.discard_incomplete(history, set(ensemble.horizons) - fitted)
-            notes += passed_over(self.models, history)
-            self._keep(notes)
+            notes += missing_newest(self.models, history)
+            self._save_learned(notes)
         return result, notes
 
     def _ensemble_for(
@@ -144,35 +142,35 @@ class SavedRun:
         )
         return ensemble.unfitted()
 
-    def _keep(self, notes: list[str]) -> None:
-        """Write down what the mixture has learned; a forecast is worth having even if it fails."""
+    def _save_learned(self, notes: list[str]) -> None:
+        """Save what the ensemble has learned; if that fails, the forecast is still returned."""
         assert self.ensemble is not None
         learned = self.folder / LEARNED
-        own = learned.with_name(f"{learned.stem}-{os.getpid()}{learned.suffix}")  # others may write
+        written = learned.with_name(
+            f"{learned.stem}-{os.getpid()}{learned.suffix}"
+        )  # processes may overlap
         try:
-            self.ensemble.save(own)
-            own.replace(learned)
+            self.ensemble.save(written)
+            written.replace(learned)
         except (FuelsError, OSError):
-            own.unlink(missing_ok=True)
-            notes.append(
-                f"{learned} cannot be written; the next forecast will learn these steps again"
-            )
+            written.unlink(missing_ok=True)
+            notes.append(f"cannot write {learned}; the next forecast will learn these steps again")
 
 
-def without_blank_end(panel: Panel, notes: list[str]) -> Panel:
-    """The panel up to the last step of which a value is known: blank rows are not the present."""
+def without_empty_end(panel: Panel, notes: list[str]) -> Panel:
+    """The panel up to the last step with a value: empty rows at the end are not data."""
     steps = np.flatnonzero(~np.isnan(panel.values).all(axis=1))
     blank = panel.length - (int(steps[-1]) + 1 if len(steps) else panel.length)
     if not blank:
         return panel
     cut = replace(panel, values=panel.values[: panel.length - blank])
     end = format_moment(cut.times[-1], cut.timezone)
-    notes.append(f"{panel.name}: its last {blank} steps hold no value; the data end at {end}")
+    notes.append(f"{panel.name}: the last {blank} steps have no value; the data end at {end}")
     return cut
 
 
-def passed_over(models: PersonalModels, history: History) -> list[str]:
-    """A note that names the clients whose newest values are not there."""
+def missing_newest(models: PersonalModels, history: History) -> list[str]:
+    """A note that names the clients whose newest value is missing."""
     missing = np.isnan(history.observed[:, -1])
     named = [client for client, gone in zip(models.ids, missing, strict=True) if gone]
     if not named:
@@ -180,30 +178,30 @@ def passed_over(models: PersonalModels, history: History) -> list[str]:
     who = f"{len(named)} client{'s' * (len(named) != 1)}"
     more = ", ..." if len(named) > 5 else ""
     return [
-        f"the newest value of {who} is missing ({', '.join(named[:5])}{more}); steps that lie"
-        " behind are not learned when their values come later, so give all clients' values together"
+        f"the newest value of {who} is missing ({', '.join(named[:5])}{more}); values that arrive"
+        " later are not learned, so give the values of all clients together"
     ]
 
 
-def _ensemble(folder: Path, models: PersonalModels, forget: bool) -> Ensemble:
-    """What a mixture has learned so far, or the mixture as the run left it."""
+def _load_ensemble(folder: Path, models: PersonalModels, forget: bool) -> Ensemble:
+    """The ensemble with what it has learned since the run, or as the run left it."""
     mixture, learned = folder / MIXTURE, folder / LEARNED
     if not mixture.is_file():
         raise FuelsError(
-            f"{mixture} is missing: this run's forecasts are a mixture of experts, and its models"
-            " alone would say something else"
+            f"{mixture} is missing: this run forecasts with a mixture of experts, and its models on"
+            " their own would give other values"
         )
-    as_left = Ensemble.load(mixture, models)  # so --forget is not advised where it would not help
+    as_left = Ensemble.load(mixture, models)  # fails first if --forget would not help
     if forget or not learned.is_file():
         return as_left
     try:
         return Ensemble.load(learned, models)
     except FuelsError as error:
-        raise FuelsError(f"{error}; fuels forecast --forget does without it") from None
+        raise FuelsError(f"{error}; fuels forecast --forget ignores this file") from None
 
 
 def _delete(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise FuelsError(f"{path}: cannot be deleted ({error.strerror})") from None
+        raise FuelsError(f"cannot delete {path} ({error.strerror})") from None

@@ -12,7 +12,7 @@ from fuels.storage.tables import in_zone
 def forecast_table(result: Forecast) -> pl.DataFrame:
     """One row per client and step: client, time, forecast; times in the zone of the data.
 
-    With intervals lower-80, upper-80 and so on stand beside the forecast.
+    Intervals add the columns lower-80, upper-80 and so on.
     """
     steps = len(result.times)
     columns = {"forecast": result.values.ravel()}

@@ -1,1 +1,1 @@
-"""Mechanisms that protect what travels."""
+"""Mechanisms that protect uploads."""

@@ -1,15 +1,15 @@
-"""Noise on what a client uploads.
+"""Noise on the uploads of a client.
 
 The FUELS paper (Appendix D.2) adds random numbers to every entry of the uploaded prototype: Laplace
 and Gaussian with mean 0, exponential with mean `scale`; `scale` is the standard deviation of all
-three, so Laplace has b = scale / sqrt(2). Entries are not clipped and nothing is accounted for over
-the rounds: this hides values to a degree and gives no guarantee of differential privacy.
+three, so Laplace has b = scale / sqrt(2). Entries are not clipped and no privacy budget is tracked
+over the rounds: the noise obscures values but does not guarantee differential privacy.
 
-On one machine the noise follows from the seed alone, so that a run can be repeated. A server knows
-the seed, the clients and the rounds, and could draw that noise again and subtract it. A site of a
-federation therefore mixes in a secret of its own, and what the noise is laid upon: the same upload
-always gets the same noise, so that asking again is no second draw, and another one gets noise that
-has nothing to do with it, so that the difference of two uploads is as noisy as they are.
+On one machine the noise depends only on the seed, so that a run is reproducible. A server that
+knows the seed, the clients and the rounds could generate the same noise and subtract it. A site of
+a federation therefore also derives the noise from its secret and from the upload. The same upload
+always gets the same noise, so asking twice reveals nothing new; a different upload gets independent
+noise, so the difference of two uploads is as noisy as each of them.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ KINDS: dict[str, Draw] = {
     "gaussian": lambda rng, scale, shape: rng.normal(0.0, scale, shape),
     "exponential": lambda rng, scale, shape: rng.exponential(scale, shape),
 }
-# In units of `scale`: what no draw exceeds in the lifetime of a federation (probability below
-# 1e-17 for one number), so that a receiver can still refuse what is not noise.
+# In units of `scale`: a bound that no draw exceeds in the lifetime of a federation (probability
+# below 1e-17 per number), so that a receiver can reject larger values.
 REACH = {NONE: 0.0, "laplace": 40 / sqrt(2), "gaussian": 10.0, "exponential": 40.0}
 
 
 def check_noise(kind: str, scale: float) -> None:
-    """Refuse a kind or scale that means nothing."""
+    """Reject an unknown kind or an invalid scale."""
     if kind not in REACH:
         raise FuelsError(f"options.noise {kind} is unknown{nearest(kind, REACH)}")
     if not (scale >= 0 and np.isfinite(scale)):
-        raise FuelsError(f"options.noise_scale must be a number from 0 on, it is {scale}")
+        raise FuelsError(
+            f"options.noise_scale must be a finite number of at least 0, it is {scale}"
+        )
 
 
 def reach(kind: str, scale: float) -> float:
@@ -61,9 +63,9 @@ def add_noise(
     round_number: int,
     secret: bytes = b"",
 ) -> NDArray[np.float32]:
-    """`values` [client, ...] with noise of each client's own.
+    """`values` [client, ...] with independent noise for each client.
 
-    Drawn from (seed, client, round), and with a secret from that, all else that is given, and it.
+    Drawn from (seed, client, round); with a secret, from all arguments and the secret.
     """
     if kind == NONE or scale == 0:
         return values
@@ -79,6 +81,6 @@ def add_noise(
 
 
 def _secret_generator(secret: bytes, known: bytes) -> np.random.Generator:
-    """Numbers that nobody without the secret can draw, whatever of them he has seen before."""
+    """A generator that cannot be reproduced without the secret, even from its earlier output."""
     digest = hashlib.blake2b(known, key=secret, digest_size=32).digest()
     return np.random.default_rng(int.from_bytes(digest, "big"))
