@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuels.data.eligibility import leave_out
+from fuels.data.eligibility import find_ineligible
 from fuels.data.gaps import fill_gaps
 from fuels.data.readers import read_panel
 from fuels.data.synthetic import synthesise
@@ -58,7 +58,7 @@ def test_long_gaps_and_absence_stay_missing():
     assert filled([NAN, 2, NAN, 4, 5, 6], 6, 6)[1] == 0  # no other period to take it from
 
 
-def test_the_input_is_left_alone():
+def test_the_input_is_not_modified():
     values = column(1, 2, 3, NAN, 5, 8)
     fill_gaps(values, 2, 6)
     assert np.isnan(values[3, 0])
@@ -71,7 +71,7 @@ SERIES = st.lists(
 
 @given(SERIES, st.integers(1, 6), st.integers(1, 12), st.integers(1, 8), st.data())
 @settings(max_examples=150, deadline=None)
-def test_fills_are_blind_to_later_values(series, period, train_end, max_gap, data):
+def test_fills_do_not_depend_on_later_values(series, period, train_end, max_gap, data):
     """Changing observed values from any step on changes no fill before it (outside training)."""
     values = column(*series)
     result, count = fill_gaps(values, period, train_end, max_gap=max_gap)
@@ -96,10 +96,10 @@ def days(*levels, hours=24, seed=0):
 
 def reason(series, needed=6, train_end=None):
     values = np.asarray(series)[:, None]
-    return leave_out(values, 0, train_end or len(values), 24, needed).get(0)
+    return find_ineligible(values, 0, train_end or len(values), 24, needed).get(0)
 
 
-def test_an_ordinary_client_stays():
+def test_an_ordinary_client_is_eligible():
     assert reason(days(*[100] * 40)) is None
 
 
@@ -112,19 +112,19 @@ def test_constant_and_short_clients_are_left_out():
 
 def test_a_client_that_dies_is_left_out_and_one_that_dies_later_is_not():
     dying = days(*[100] * 32, *[0] * 8)
-    assert reason(dying) == "dead: next to no activity in the last 8 of 40 periods of training"
+    assert reason(dying) == "dead: almost no activity in the last 8 of 40 periods of training"
     assert reason(dying, train_end=33 * 24) is None
     assert reason(days(*[100] * 32, *[0.3] * 8)) is not None  # a trickle is no life
     assert reason(days(*[100] * 34, *[0] * 6)) is None  # less than a fifth
 
 
-def test_a_stray_blip_does_not_revive_the_dead():
+def test_a_single_blip_does_not_revive_a_dead_client():
     dying = days(*[100] * 30, *[0] * 10)
     dying[35 * 24 + 5] = 15.0
     assert "last 10 of 40" in (reason(dying) or "")
 
 
-def test_a_meter_that_is_stuck_is_dead():
+def test_a_stuck_meter_is_dead():
     stuck = days(*[100] * 40)
     stuck[30 * 24 :] = stuck[30 * 24]
     assert "last 10 of 40" in (reason(stuck) or "")
@@ -143,28 +143,28 @@ def test_holidays_weekends_and_one_giant_event_are_not_death():
 def test_sparse_clients_are_not_dead(share):
     rng = np.random.default_rng(0)
     values = np.where(rng.random((960, 400)) < share, 0.0, rng.integers(1, 4, (960, 400)))
-    assert leave_out(values.astype(float), 0, 960, 24, 6) == {}
+    assert find_ineligible(values.astype(float), 0, 960, 24, 6) == {}
 
 
 def test_near_empty_synthetic_cells_are_not_dead():
     panel = synthesise("sms", clients=100, days=62, seed=0)
     assert ((panel.values == 0).mean(axis=0) > 0.9).any()  # there are some
-    assert leave_out(panel.values, 0, 960, 24, 6) == {}
+    assert find_ineligible(panel.values, 0, 960, 24, 6) == {}
 
 
-def test_only_the_training_part_is_looked_at():
+def test_only_the_training_part_is_used():
     values = np.stack([days(*[100] * 40), days(*[50] * 40, seed=1)], axis=1)
     values[720:, 0] = 0.0
-    assert leave_out(values, 0, 720, 24, 6) == {}
-    assert list(leave_out(values, 0, 960, 24, 6)) == [0]
-    assert list(leave_out(values, 480, 960, 24, 6)) == [0]
+    assert find_ineligible(values, 0, 720, 24, 6) == {}
+    assert list(find_ineligible(values, 0, 960, 24, 6)) == [0]
+    assert list(find_ineligible(values, 480, 960, 24, 6)) == [0]
 
 
-def test_of_the_milan_cells_exactly_one_is_dead(real_data):
+def test_exactly_one_milan_cell_is_dead(real_data):
     panel = read_panel(real_data / "milan_net_441cells_hourly.npz")
     for train_days in (36, 40, 51):
-        reasons = leave_out(panel.values, 0, 24 * train_days, 24, 6)
+        reasons = find_ineligible(panel.values, 0, 24 * train_days, 24, 6)
         assert [panel.ids[i] for i in reasons] == ["4570"]
-    assert leave_out(panel.values, 0, 960, 24, 6)[panel.ids.index("4570")] == (
-        "dead: next to no activity in the last 12 of 40 periods of training"
+    assert find_ineligible(panel.values, 0, 960, 24, 6)[panel.ids.index("4570")] == (
+        "dead: almost no activity in the last 12 of 40 periods of training"
     )

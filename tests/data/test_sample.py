@@ -44,7 +44,7 @@ def test_lags_are_written_in_steps_and_periods() -> None:
         ({"target": "change", "lags": "2,3"}, "add lag 1"),
     ],
 )
-def test_a_sample_that_cannot_be_made_is_refused(change: dict[str, object], match: str) -> None:
+def test_invalid_samples_are_rejected(change: dict[str, object], match: str) -> None:
     with pytest.raises(FuelsError, match=match):
         sample_of(replace(Windows(), **change))  # type: ignore[arg-type]
 
@@ -56,7 +56,7 @@ def test_the_clock_by_hand() -> None:
     panel = replace(panel, start=np.datetime64("2024-01-05", "s"), step=np.timedelta64(6, "h"))
     times = panel.start + np.arange(14) * np.timedelta64(6, "h")
     clock = sample.clock(make_calendar(["2024-01-08"]), times, 0)
-    assert sample.clock_width == 4 + 4 + 7 and sample.signs_width == 4 + 1 + 7
+    assert sample.clock_width == 4 + 4 + 7 and sample.encoder_clock_width == 4 + 1 + 7
     assert clock.shape == (13, 2, 27)
     clock, signs = clock[:, :, :15], clock[:, :, 15:]
     np.testing.assert_allclose(signs[3, 0, :5], [-1, 0, 0, -1, 0], atol=1e-6)  # a quarter to go
@@ -75,7 +75,7 @@ def test_a_shift_of_the_level_shifts_the_forecast_by_as_much() -> None:
     parts["decoder"] = torch.from_numpy(rng.standard_normal((1, network.sizes["decoder"]), "f4"))
     x = torch.from_numpy(rng.standard_normal((1, 5, len(sample.lags)), dtype=np.float32))
     clock = torch.from_numpy(
-        rng.random((5, 3, sample.clock_width + sample.signs_width), dtype=np.float32)
+        rng.random((5, 3, sample.clock_width + sample.encoder_clock_width), dtype=np.float32)
     )
     said = network.predict_all(parts, x, clock)
     assert said.shape == (1, 5, 3)
@@ -109,7 +109,7 @@ def test_the_paper_starts_from_the_same_numbers_as_before() -> None:
     assert told["decoder"][6:30].tolist() == [0.0] * 24  # the clock has no say before it learned
 
 
-def test_doubt_tells_some_days_wrongly_and_all_clients_alike() -> None:
+def test_doubt_inverts_some_days_for_all_clients_alike() -> None:
     panel = make_panel(clients=2, days=16)
     sample = Sample(((1,), (24,)), 24, ("time", "free"), doubt=0.5)
     data = prepare(panel, sample, split="12/2/2")
