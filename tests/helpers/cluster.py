@@ -48,7 +48,7 @@ PLAN = Path({plan!r})
 app = ClientApp()
 
 
-def the_clerk(folder):
+def the_worker(folder):
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = file.read_text().split("\\0")
@@ -56,7 +56,7 @@ def the_clerk(folder):
             continue
         if "fuels.federation.flower.worker" in words and folder in words:
             return int(file.parent.name)
-    raise RuntimeError("no clerk is there")
+    raise RuntimeError("no worker is running")
 
 
 def handle(message, context):
@@ -74,9 +74,9 @@ def handle(message, context):
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "kill":
         mark.touch()
-        clerk = the_clerk(context.node_config["folder"])
-        os.kill(clerk, signal.SIGSTOP)  # it has the request and no answer yet
-        threading.Timer(1.0, os.kill, (clerk, signal.SIGKILL)).start()
+        worker = the_worker(context.node_config["folder"])
+        os.kill(worker, signal.SIGSTOP)  # it has the request and no answer yet
+        threading.Timer(1.0, os.kill, (worker, signal.SIGKILL)).start()
         return plain.handle(message, context)
     reply = plain.handle(message, context)
     mark.touch()

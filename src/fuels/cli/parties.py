@@ -63,8 +63,8 @@ def server_start(folder: ServerDir, show: Show = False) -> None:
     extra = commands.server_environment(server)
     for what, command in (
         ("the SuperLink", commands.superlink(server)),
-        ("the door: what the network sees of it", commands.gateway(server)),
-        ("the steward: registers keys, takes up a run", commands.supervisor(server)),
+        ("the gateway: the public port", commands.gateway(server)),
+        ("the supervisor: registers keys, resumes a run", commands.supervisor(server)),
     ):
         typer.echo(f"# {what}\n{commands.shown(command, extra)}")
 
@@ -143,7 +143,7 @@ def site_start(
         return
     extra = commands.site_environment(site)
     for what, command in (
-        ("the clerk: has the models loaded and trains", commands.worker(site)),
+        ("the worker: keeps the models loaded and trains", commands.worker(site)),
         ("the SuperNode", commands.supernode(site, processes.site_data(site, data), 9094)),
     ):
         typer.echo(f"# {what}\n{commands.shown(command, extra)}")

@@ -31,7 +31,7 @@ def server(tmp_path: Path) -> ServerFolder:
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
-    """A steward whose every look is 100 seconds after the one before, at a server that listens."""
+    """A supervisor that looks every 100 seconds, at a server that listens."""
     now = iter(range(0, 10**6, 100))
     monkeypatch.setattr(supervisor.time, "sleep", sleep)
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: next(now))

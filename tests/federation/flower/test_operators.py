@@ -122,7 +122,7 @@ def test_strangers_are_not_let_in(running: Cluster, tmp_path: Path) -> None:
         "[Errno 104] Connection reset by peer",  # the same, seen a moment earlier
         insecure="yes",
     )
-    assert len(superlink("/v1/fleet/activate-node")) == knocks  # none came through the door
+    assert len(superlink("/v1/fleet/activate-node")) == knocks  # none came through the gateway
     port = running.server.config.port
     with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
         plain.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -163,5 +163,5 @@ def test_a_steward_that_cannot_go_on_says_why(
     with pytest.raises(SystemExit) as ended:
         supervisor.main()
     assert ended.value.code == 1
-    assert "the steward cannot go on" in (server.state / "supervisor.log").read_text()
+    assert "the supervisor cannot continue" in (server.state / "supervisor.log").read_text()
     assert "not valid TOML" in capsys.readouterr().err

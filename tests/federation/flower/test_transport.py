@@ -130,7 +130,7 @@ def test_the_preset_best_mixes_experts_at_each_site_and_the_server_sees_none(
     assert {name for name in sent if name.startswith("upload/")} == {"upload/prototype"}
 
 
-# -- what leaves a site: see also test_leaves.py ---------------------------------------------------
+# -- what leaves a site: see also test_what_is_sent.py ---------------------------------------------
 
 
 def test_metrics_stay_at_a_site_that_does_not_allow_them(world: World) -> None:

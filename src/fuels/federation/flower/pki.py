@@ -1,19 +1,11 @@
-"""Certificates and keys of a federation, all on the curve P-384.
+"""Keys and certificates of a federation, all on the curve P-384, and a site's secret.
 
 One certificate authority signs the server's certificate, and sites accept no other server. Each
-site proves who it is with its own key pair; the server knows the public half.
+site proves its identity with its own key pair; the server has the public half.
 
-After founding: further sites, folders that were lost, new keys and certificates.
-
-Folders are handed over and deleted where they were made, so all of this works with what the founder
-keeps: authority/, which holds the authority's key and a copy of server.toml. Where server/ is still
-there too, it is brought up to date with it.
-
-A site's secret: random bytes that its noise is drawn from, in a file that only its owner reads.
-
-The site makes it itself when it first needs it, and not whoever founded the federation: that may be
-the server's operator, from whom it is kept. It is never sent. Whoever loses it makes another one;
-then a round that is trained again gets other noise, and nothing else changes.
+A site's secret seeds its noise. The site creates it when it first needs it: whoever set up the
+federation may be the server's operator, who must not know it. It is never sent. If it is lost, the
+site creates another; a round that is trained again then gets different noise.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
-"""A process that must not outlive the one that started it.
+"""Starts and stops the processes of a server or a site, which do not outlive it.
 
-Flower's own task processes are told when their parent is gone, but then try to reach it once more
-and hang, holding the lock of their run. They leave instead: all that matters is on disk. Programs
-that are not ours are ended by the kernel, where it is Linux.
-
-Starting the two kinds of processes of a federation, and handing a run to it.
-
-A whole federation on this machine: TLS, keys, real processes, embedded data.
-
-It uses nothing but what operators use, listens on 127.0.0.1 alone, and ends every process that it
-started.
+Flower's own task processes notice when their parent is gone, but then try to reach it once more and
+hang, holding the lock of their run. They exit instead: everything that matters is on disk. Other
+programs are ended by the kernel, on Linux.
 """
 
 from __future__ import annotations
@@ -61,10 +54,10 @@ def bind_to_parent() -> None:
 
 
 def run_server(folder: ServerFolder) -> None:
-    """Run the SuperLink, its door and its steward until told to stop, or until one of them ends.
+    """Run the SuperLink, the gateway and the supervisor until a signal arrives or one of them ends.
 
-    Then the others are ended too, and FuelsError says which one it was: half a server would look
-    like a whole one. A service manager starts all of it again, and an interrupted run goes on.
+    If one ends, the others are stopped and a FuelsError names it: part of a server would look like
+    a whole one. A service manager restarts all of it, and an interrupted run continues.
     """
     parts = {
         "SuperLink": commands.superlink(folder),
@@ -91,13 +84,13 @@ def run_server(folder: ServerFolder) -> None:
                     )
     finally:
         (folder.state / "ready").unlink(missing_ok=True)
-        end(list(reversed(running.values())))  # the steward first: it takes up what ends
+        end(list(reversed(running.values())))  # the supervisor first: it resumes what ends
 
 
 def begin(
     command: list[str], environment: Mapping[str, str], pass_fds: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    """Start a process with a group of its own, which does not outlive this one."""
+    """Start a process in a new group; it does not outlive this one."""
     return subprocess.Popen(
         command,
         env=environment,
@@ -108,7 +101,7 @@ def begin(
 
 
 def need_ports(folder: ServerFolder) -> None:
-    """Refuse in words what would end the SuperLink or the door a moment later."""
+    """Refuse a port that is in use, before the SuperLink or the gateway fails on it."""
     config = folder.config
     for key, host, port in (
         ("port", config.host, config.port),
@@ -128,7 +121,7 @@ def need_ports(folder: ServerFolder) -> None:
 
 
 def end(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ask processes to end, all at once, and wait; those that do not in time are killed."""
+    """Terminate processes together and wait; those that do not end in time are killed."""
     for child in children:
         child.terminate()
     latest = time.monotonic() + ENDING
@@ -141,17 +134,17 @@ def end(children: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def kill_group(child: subprocess.Popen[bytes]) -> None:
-    """Kill a process with all that it started and left behind, in its own group."""
+    """Kill a process and everything that it left running in its group."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
 
 
 def run_site(folder: SiteFolder, data: str) -> None:
-    """Run the SuperNode and the clerk, and start them again when they end, until told to stop.
+    """Run the SuperNode and the worker, restarting them when they end, until a signal arrives.
 
-    A SuperNode gives up when the server does not know its key yet, and both may be killed. If this
-    process is, they end with it; the SuperNode inherits the lock besides, so that a site is never
-    started twice where the kernel cannot do that.
+    A SuperNode gives up if the server does not know its key yet, and both may be killed. They end
+    with this process; the SuperNode also inherits the lock, so that a site is never started twice
+    where the kernel cannot end them.
     """
     data = site_data(folder, data)
     folder.home.mkdir(parents=True, exist_ok=True)
@@ -182,7 +175,7 @@ def run_site(folder: SiteFolder, data: str) -> None:
 
 
 class RestartedProcess(threading.Thread):
-    """A process that is started again when it ends, after a pause, until it is stopped."""
+    """A process that is restarted after a pause when it ends, until it is stopped."""
 
     def __init__(self, name: str, begin: Callable[[], subprocess.Popen[bytes]]) -> None:
         super().__init__(name=name, daemon=True)
@@ -193,7 +186,7 @@ class RestartedProcess(threading.Thread):
     def run(self) -> None:
         pause = SHORTEST
         while True:
-            with self.lock:  # so that none is started behind the back of `stop`
+            with self.lock:  # so that `stop` misses none
                 if self.stopping.is_set():
                     return
                 child = self.child = self.begin()
@@ -207,7 +200,7 @@ class RestartedProcess(threading.Thread):
 
 
 def stop(kept: Sequence[RestartedProcess]) -> None:
-    """End what is kept, all at once, and start none of it again."""
+    """Stop these processes together; none is restarted."""
     for process in kept:
         with process.lock:
             process.stopping.set()
@@ -217,7 +210,7 @@ def stop(kept: Sequence[RestartedProcess]) -> None:
 
 
 def site_data(folder: SiteFolder, data: str) -> str:
-    """The data source as the SuperNode gets it, checked to be there."""
+    """The data source as passed to the SuperNode; it must exist."""
     if data and not data.startswith("synthetic:"):
         data = str(Path(data).resolve())
     source = folder.config_for(data).data.source

@@ -1,10 +1,8 @@
-"""Founding a federation: one folder for each party, ready to be handed over.
+"""Creates the folders of a federation, and later those of further sites, new keys and certificates.
 
-After founding: further sites, folders that were lost, new keys and certificates.
-
-Folders are handed over and deleted where they were made, so all of this works with what the founder
-keeps: authority/, which holds the authority's key and a copy of server.toml. Where server/ is still
-there too, it is brought up to date with it.
+Folders are handed over and deleted where they were created, so everything after the first step
+works with what the founder keeps: authority/, with the authority's key and a copy of server.toml.
+If server/ is still there, it is updated as well.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ ACTIVE = ("running", "submitted")  # states of a run that is not over
 
 
 class Current:
-    """Which run the server is at, for people and for the steward that takes it up again."""
+    """The server's current run, for its operator and for the supervisor, which resumes it."""
 
     def __init__(self, folder: ServerFolder) -> None:
         self.path = folder.current
@@ -46,7 +46,7 @@ class Current:
 
 
 def submit(folder: ServerFolder) -> str:
-    """Hand the current run to Flower; returns "" or the reason why it was not taken."""
+    """Submit the current run to Flower; returns "" or the reason why it was not accepted."""
     current = Current(folder)
     run = current.read()["run"]
     update_app(folder)
@@ -71,7 +71,7 @@ def is_busy(folder: ServerFolder) -> bool:
 
 
 def standing(folder: ServerFolder) -> dict[str, Any]:
-    """The current run as it stands; one whose folder is gone cannot go on, and that is noted."""
+    """The current run; if its folder is missing, the run is marked as failed."""
     current = Current(folder)
     found = current.read()
     if found.get("state") not in ACTIVE:
@@ -87,7 +87,7 @@ def gone(folder: ServerFolder, run: str) -> str:
 
 
 def is_listening(folder: ServerFolder) -> bool:
-    """Whether the SuperLink and its door take connections."""
+    """Whether the SuperLink and its gateway accept connections."""
     config = folder.config
     host = "127.0.0.1" if config.host == "0.0.0.0" else config.host
     try:
@@ -99,7 +99,7 @@ def is_listening(folder: ServerFolder) -> bool:
 
 
 def need_server(folder: ServerFolder) -> None:
-    """Refuse in words what nobody would take, before there is a run that waits for it."""
+    """Refuse a run that no server would receive, before its folder is created."""
     if not is_listening(folder):
         raise FuelsError(f"the server does not answer: fuels server start {folder.path}")
 
@@ -122,7 +122,7 @@ def new_run(folder: ServerFolder, settings: Settings) -> str:
 
 
 def start(folder: ServerFolder) -> None:
-    """Submit the current run, unless it is at work."""
+    """Submit the current run, unless it is in progress."""
     if is_busy(folder) and Current(folder).read().get("state") == "running":
         return
     end = time.monotonic() + ENDING
@@ -138,7 +138,7 @@ def start(folder: ServerFolder) -> None:
 
 
 def revoked(site: str) -> str:
-    """What to tell the operator of a key that was taken out of server.toml and put back."""
+    """The message about a key that was removed from server.toml and added again."""
     return (
         f"site {site} is not let in: its key was taken back before, and Flower never accepts such a"
         " key again; the site makes a new one with fuels site renew-key, and the server gets it"

@@ -1,8 +1,8 @@
-"""The server's side: open the run's folder, let the sites join, run the rounds.
+"""The server's side of a run: open its folder, let the sites join, run the rounds.
 
-A run that was interrupted goes on after its last finished round: the checkpoint holds what the
-method keeps at the server (for FUELS the prototypes and their divergences), who the members are and
-what was counted. Random numbers derive from (seed, round, client), so no generator needs saving.
+An interrupted run continues after its last finished round: the checkpoint holds the method's server
+state (for FUELS the prototypes and their divergences), the members and the counters. Random numbers
+derive from (seed, round, client), so no generator needs saving.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _serve(
     """Train to the end; returns the sites that did not confirm that they have their models."""
     config = folder.config
     path = folder.runs / run
-    if not path.exists():  # submitted by Flower's own command: the steward must know how
+    if not path.exists():  # submitted by Flower's own command: needed to resume it
         RunFolder.create(path, settings, Engine())
         write_run_config(path / "flower.toml", run, settings)
     store = RunFolder(path)

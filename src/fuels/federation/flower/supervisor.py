@@ -1,13 +1,11 @@
-"""The sites' keys at the SuperLink: what it has registered, and making that what server.toml says.
+"""Watches over a SuperLink: registers the sites' keys and resumes an interrupted run.
 
-Flower's own list is the only one: a note of ours would be wrong as soon as the database is lost or
-comes from a backup. Flower keeps a key that was taken back for ever and never accepts it again.
+`fuels server start` runs it next to the SuperLink; it can also be a separate service. Flower keeps
+registered keys and runs in its database, but does not continue a ServerApp that was killed. Whether
+one is running shows in a lock that the system releases with the process.
 
-Stands by a SuperLink: makes the sites' keys known and takes up a run that was cut off.
-
-`fuels server start` runs it beside the SuperLink; it can be a service of its own too.
-Flower keeps registered keys and runs in its database but does not go on with a ServerApp that was
-killed: whether one is at work shows in a lock that the system releases with the process.
+Flower's list of keys is the only one: a copy would be wrong as soon as the database is lost or
+restored from a backup. Flower keeps a revoked key for ever and never accepts it again.
 """
 
 from __future__ import annotations
@@ -178,7 +176,7 @@ def main() -> None:
         update_app(folder)  # or from an older version
         supervise(folder)
     except (FuelsError, OSError) as error:
-        log.error("the steward cannot go on: %s", error)
+        log.error("the supervisor cannot continue: %s", error)
         sys.exit(1)
 
 

@@ -56,7 +56,7 @@ def test_only_what_sites_need_is_open(path: str, open_: bool) -> None:
 
 
 def test_the_door_refuses_without_asking_the_superlink() -> None:
-    """The client behind the door is None: touching it would be an error."""
+    """The client behind the gateway is None: touching it would be an error."""
 
     def ask(method: str, path: str, chunks: int) -> int:
         sent: list[Any] = []
@@ -128,7 +128,7 @@ class Anybody:
 
 
 def pull(link: Link, path: str = PULL, leaves: float = 60.0) -> bytes:
-    """What a site gets at the door, which it leaves after some seconds."""
+    """What a site gets at the gateway, which it leaves after some seconds."""
     sent: list[Any] = []
     events = iter([{"body": b"", "more_body": False}])
 
