@@ -1,4 +1,4 @@
-"""`fuels data`: look at data, convert them, make synthetic ones."""
+"""`fuels data`: describe and convert data, and generate synthetic data."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from fuels.data.panel import Panel
 
 data_app = typer.Typer(
-    help="Look at data, convert them, make synthetic ones.",
+    help="Describe data, convert data, or generate synthetic data.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -50,47 +51,19 @@ Overwrite = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
-@data_app.command(
-    "describe",
-    help="Show what is in a file: clients, span, step, missing values, dead clients, the period."
-    "\n\nExample: fuels data describe traffic.csv --resample 1h --how sum",
-)
-def describe_command(
-    path: Source,
-    ids: opt.Ids = None,
-    resample: opt.Resample = None,
-    how: opt.How = None,
-    start: opt.From = None,
-    end: opt.To = None,
-    client_column: opt.ClientColumn = None,
-    time_column: opt.TimeColumn = None,
-    value_column: opt.ValueColumn = None,
-    timezone: opt.Timezone = None,
-    missing: opt.Missing = None,
-    activity: opt.Activity = None,
-    coordinates: opt.Coordinates = None,
-    json_: Json = False,
-) -> None:
+@data_app.command("describe")
+@opt.with_read_options()
+def describe_command(path: Source, read: opt.ReadOptions, json_: Json = False) -> None:
+    """Describe a file: clients, span, step, missing values, dead clients and the period.
+
+    Example: fuels data describe traffic.csv --resample 1h --how sum
+    """
     from rich.console import Console
 
     from fuels.data.describe import describe
     from fuels.report.terminal import plain
 
-    options = opt.ReadOptions(
-        client_column=client_column,
-        time_column=time_column,
-        value_column=value_column,
-        ids=ids,
-        resample=resample,
-        how=how,
-        start=start,
-        end=end,
-        timezone=timezone,
-        missing=missing,
-        activity=activity,
-        coordinates=coordinates,
-    )
-    found = describe(options.read(path))
+    found = describe(read.read(path))
     if json_:
         typer.echo(json.dumps(found.to_dict(), indent=2))
     else:
@@ -102,64 +75,43 @@ def describe_command(
             console.out(plain(shown), end="", highlight=False)
 
 
-@data_app.command(
-    "convert",
-    help="Turn any known format into a panel file that every command reads quickly."
-    "\n\nRaw records are summed to the hour (or --resample) while they are read, in bounded memory"
-    " however many files there are.\n\n"
-    "Example: fuels data convert raw --out net.parquet --coordinates cells.csv",
-)
+@data_app.command("convert")
+@opt.with_read_options("activity")
 def convert_command(
     path: Source,
     out: Out,
+    read: opt.ReadOptions,
     layout: LayoutOption = "long",
     overwrite: Overwrite = False,
-    ids: opt.Ids = None,
-    resample: opt.Resample = None,
-    how: opt.How = None,
-    start: opt.From = None,
-    end: opt.To = None,
-    client_column: opt.ClientColumn = None,
-    time_column: opt.TimeColumn = None,
-    value_column: opt.ValueColumn = None,
-    timezone: opt.Timezone = None,
-    missing: opt.Missing = None,
     activity: Annotated[
         str | None,
         typer.Option(
             metavar="net|sms|call|all",
             autocompletion=opt.complete((*opt.ACTIVITIES, "all")),
-            help="Activity to take from raw Telecom Italia records; all writes three files, with"
-            " _net, _sms and _call in their names. Without it: net.",
+            help="Activity to read from raw Telecom Italia records; all writes three files, with"
+            " _net, _sms and _call in their names. Default: net.",
             rich_help_panel=opt.DATA,
         ),
     ] = None,
-    coordinates: opt.Coordinates = None,
     json_: Json = False,
 ) -> None:
+    """Convert any supported format to a panel file, which every command reads quickly.
+
+    Raw records are summed to the hour (or --resample) as they are read, in bounded memory however
+    many files there are.
+
+    Example: fuels data convert raw --out net.parquet --coordinates cells.csv
+    """
     from fuels.data.readers import is_raw, read_activities
     from fuels.data.telecom_file import ACTIVITIES
     from fuels.data.writers import check_target
 
-    options = opt.ReadOptions(
-        client_column=client_column,
-        time_column=time_column,
-        value_column=value_column,
-        ids=ids,
-        resample=resample,
-        how=how,
-        start=start,
-        end=end,
-        timezone=timezone,
-        missing=missing,
-        activity=activity,
-        coordinates=coordinates,
-    )
     if not is_raw(path):
         if activity == "all":
             raise FuelsError(f"{path.name}: --activity all is for raw Telecom Italia records only")
         check_target(out, layout, overwrite)
-        _tell(_write(options.read(path), out, layout, overwrite, json_))
+        panel = replace(read, activity=activity).read(path)
+        _print_notes(_write(panel, out, layout, overwrite, json_))
         return
     targets = {activity or "net": out}
     if activity == "all":
@@ -168,12 +120,13 @@ def convert_command(
         check_target(target, layout, overwrite)
     notes: list[str] = []
     with _progress(path) as progress:
-        shape = options.shape()
-        # What is too large for memory lies beside the output, where there must be room anyway.
-        found = read_activities(path, tuple(targets), timezone, shape, progress, out.parent)
+        # Temporary files go next to the output, where there must be room anyway.
+        found = read_activities(
+            path, tuple(targets), read.timezone, read.shape(), progress, out.parent
+        )
         for name, panel in found:
             notes += _write(panel, targets[name], layout, overwrite, json_)
-    _tell(notes)
+    _print_notes(notes)
 
 
 @data_app.command("synth")
@@ -194,7 +147,7 @@ def synth_command(
     overwrite: Overwrite = False,
     json_: Json = False,
 ) -> None:
-    """Write a synthetic federation: mobile traffic that looks like the real thing and is not.
+    """Generate a synthetic federation: artificial mobile traffic that resembles real traffic.
 
     Example: fuels data synth --out toy.csv --clients 20 --days 30
     """
@@ -203,11 +156,11 @@ def synth_command(
 
     check_target(out, layout, overwrite)
     panel = synthesise(activity, clients=clients, days=days, seed=seed)
-    _tell(_write(panel, out, layout, overwrite, json_))
+    _print_notes(_write(panel, out, layout, overwrite, json_))
 
 
 def _write(panel: Panel, out: Path, layout: str, overwrite: bool, json_: bool) -> Sequence[str]:
-    """Write and say what was written; returns notes still to be told."""
+    """Write a panel and print a summary; returns the notes that were not printed."""
     from fuels.data.clock import format_step
     from fuels.data.writers import write_panel
 
@@ -232,14 +185,14 @@ def _write(panel: Panel, out: Path, layout: str, overwrite: bool, json_: bool) -
     return notes
 
 
-def _tell(notes: Sequence[str]) -> None:
+def _print_notes(notes: Sequence[str]) -> None:
     for note in dict.fromkeys(notes):
         typer.echo(f"note: {note}", err=True)
 
 
 @contextmanager
 def _progress(path: Path) -> Iterator[Callable[[int], None] | None]:
-    """A bar over the bytes of large raw files, where someone is there to see it."""
+    """A progress bar over the bytes of raw files, if standard error is a terminal."""
     if not sys.stderr.isatty() or not path.exists():
         yield None
         return
