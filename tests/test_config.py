@@ -162,7 +162,7 @@ def test_presets_have_one_way_in(tmp_path: Path) -> None:
 
 
 def test_windows_that_lags_overrule_are_refused() -> None:
-    with pytest.raises(FuelsError, match=r"windows\.periodicity would do nothing"):
+    with pytest.raises(FuelsError, match=r"windows\.periodicity has no effect"):
         sample_of(merge(BEST, {"windows": {"periodicity": 2}}, "test").windows)
     emptied = merge(BEST, {"windows": {"lags": "", "periodicity": 2}}, "test").windows
     assert sample_of(emptied).branches == ((3, 2, 1), (48, 24))

@@ -234,16 +234,22 @@ def test_a_run_says_what_it_does_after_the_rounds(fuels: Fuels, csv: str) -> Non
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("client;time;value\na;2024-01-01;1,5\n", "'1,5' in column 'value', which is no number:"),
+        (
+            "client;time;value\na;2024-01-01;1,5\n",
+            "'1,5' in column 'value', which is not a number:",
+        ),
         ("time,a\n2024-01-01,'1,5'\n", "if decimals are written with a comma"),
         ("client,time,value\na,2024-01-01,1,5\n", "write them with a point"),
         ('time,a\n2024-01-01,"-1.200,5"\n', "write decimals with a point"),
-        ("a,2024-01-01T00:00,1.5\na,2024-01-01T01:00,1.5\n", "no column names: put a line such as"),
-        ("2024-01-01,1,1\n2024-01-02,1,1\n", "no column names: put a line such as"),
-        ("7,1383260400000,1.5\n7,1383264000000,1.5\n", "no column names: put a line such as"),
-        ("01/02/2024;1\n02/02/2024;1\n", "no column names: put a line such as"),
+        (
+            "a,2024-01-01T00:00,1.5\na,2024-01-01T01:00,1.5\n",
+            "not column names: add a line such as",
+        ),
+        ("2024-01-01,1,1\n2024-01-02,1,1\n", "not column names: add a line such as"),
+        ("7,1383260400000,1.5\n7,1383264000000,1.5\n", "not column names: add a line such as"),
+        ("01/02/2024;1\n02/02/2024;1\n", "not column names: add a line such as"),
         ("client|time|value\na|2024-01-01|1\n", "separate columns by comma, semicolon or tab"),
-        ("client,time\na,2024-01-01\n", "no column of values beside 'time' and 'client'"),
+        ("client,time\na,2024-01-01\n", "no value column besides 'time' and 'client'"),
     ],
 )
 def test_hints_for_common_tables(
@@ -284,7 +290,7 @@ def test_a_short_span_says_which_split_would_do(fuels: Fuels, tmp_path: Path) ->
     write_panel(make_panel(clients=2, days=9), tmp_path / "nine.csv")
     paper = ("run", "--data", "nine.csv", "--preset", "paper", "--out", "r", *SMALL)
     code, _, err = fuels(*paper)
-    assert code == 1 and "with --split 6/1/2" in err
+    assert code == 1 and "try --split 6/1/2" in err
     code, _, err = fuels(*paper, "--split", "6/1/2")
     assert code == 0, err
 

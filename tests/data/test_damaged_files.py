@@ -17,7 +17,7 @@ def test_files_that_are_not_there_or_not_known(tmp_path):
         read_panel(tmp_path / "x.xlsx")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes.txt").write_text("hello\n", encoding="utf-8")
-    with pytest.raises(FuelsError, match="no files of raw records"):
+    with pytest.raises(FuelsError, match="has no raw records"):
         read_panel(tmp_path / "folder")
 
 
@@ -61,7 +61,7 @@ def npz(path, **changes):
         ({"values": np.ones(3)}, "must be numbers"),
         ({"values": np.full((3, 2), "x")}, "must be numbers"),
         ({"values": np.ones((3, 3))}, "do not fit"),
-        ({"values": np.ones((0, 2))}, "hold no data"),
+        ({"values": np.ones((0, 2))}, "contain no data"),
         ({"ids": np.array(["a", "a"])}, "not unique"),
         ({"values": np.array([[1, 2], [3, np.inf]])}, "client b has an infinite value"),
         ({"values": np.array([[1, 2], [3, {}]], dtype=object)}, "not a readable npz"),
@@ -70,9 +70,9 @@ def npz(path, **changes):
         ({"ids": np.array([b"\xff", b"b"])}, "client ids must be text in UTF-8"),
         ({"ids": np.array(["a", " "])}, "row 2 names no client"),
         ({"ids": np.array([1.0, np.nan])}, "row 2 names no client"),
-        ({"t0": "9999-12-31T22:00"}, "a time in the year 9999"),
-        ({"t0": "0001-01-01T00:00", "timezone": "Asia/Tokyo"}, "a time in the year 1:"),
-        ({"step_minutes": 1e15}, "a time in the year"),
+        ({"t0": "9999-12-31T22:00"}, "a time is in the year 9999"),
+        ({"t0": "0001-01-01T00:00", "timezone": "Asia/Tokyo"}, "a time is in the year 1:"),
+        ({"step_minutes": 1e15}, "a time is in the year"),
         ({"values": np.full((3, 2), 1e31)}, r"client a has the value 1e\+31"),
     ],
 )
@@ -172,7 +172,7 @@ LONG = pl.DataFrame({"client": ["a", "a"], "time": ["2020-01-01", "2020-01-02"],
 )
 def test_parquet_metadata_that_fuels_did_not_write(tmp_path, said):
     LONG.write_parquet(tmp_path / "p.parquet", metadata={"fuels": said})
-    with pytest.raises(FuelsError, match=r"p.parquet: the metadata 'fuels' of the file is not"):
+    with pytest.raises(FuelsError, match=r"p.parquet: the metadata 'fuels' of the file was not"):
         read_panel(tmp_path / "p.parquet")
 
 
@@ -181,9 +181,9 @@ def test_parquet_metadata_that_fuels_did_not_write(tmp_path, said):
     [
         (["a", ""], "row 2 names no client"),
         ([1.5, float("nan")], "row 2 names no client"),
-        ([b"\xff", b"a"], "holds Binary values and no client ids"),
-        ([[1], [2]], "and no client ids"),
-        ([{"a": 1}, {"a": 2}], "holds Struct.* values and no client ids"),
+        ([b"\xff", b"a"], "holds Binary values, not client ids"),
+        ([[1], [2]], "not client ids"),
+        ([{"a": 1}, {"a": 2}], "holds Struct.* values, not client ids"),
     ],
 )
 def test_parquet_ids(tmp_path, ids, sentence):
@@ -206,7 +206,7 @@ def test_hdf5_without_h5py_says_what_to_install(tmp_path, monkeypatch):
     [
         ([1, 2], "a pandas or polars frame is needed, not list"),
         (pl.DataFrame({"a": [1]}), "unique_id, ds and y are needed"),
-        (pl.DataFrame({"time": [1.5], "a": [1]}), "holds no times but Float64"),
+        (pl.DataFrame({"time": [1.5], "a": [1]}), "holds Float64 values, not times"),
         (pl.DataFrame({"time": ["2020-01-01"], "a": [True]}), "holds Boolean values"),
         (pl.DataFrame({"time": ["2020-01-01", "2020-01-02"], "a": [1.0, 1e31]}), "the value 1e"),
         (pl.DataFrame({"time": [2**64 - 1], "a": [1]}), "18446744073709551615 and no times"),

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fuels.cli.data import data_app
 from fuels.cli.options import parse_ids
-from fuels.data.chart import draw
+from fuels.data.chart import bar_chart
 from fuels.data.describe import describe
 from fuels.data.panel import Panel
 from fuels.data.periodicity import autocorrelation, find_cycle
@@ -118,18 +118,18 @@ def test_a_description_on_the_screen():
 
 
 def test_the_chart_by_hand():
-    lines = draw([0.0, 1.0, None, 0.5]).splitlines()
+    lines = bar_chart([0.0, 1.0, None, 0.5]).splitlines()
     assert len(lines) == 6
     bars = [row.split(" ", 1)[1] if row[0] != " " else row[2:] for row in lines[:5]]
     assert bars[0][12:24] == "█" * 12  # the highest fills the top row
     assert bars[-1][0:12] == "▁" * 12  # the lowest still shows
     assert bars[-1][24:36] == " " * 12  # what is missing does not
-    assert draw([1.0, 1.0])  # a flat course is drawn too
-    assert max(map(len, draw(list(range(288))).splitlines())) <= 60
+    assert bar_chart([1.0, 1.0])  # a flat course is drawn too
+    assert max(map(len, bar_chart(list(range(288))).splitlines())) <= 60
 
 
 def test_the_chart_in_ascii():
-    lines = draw([0.0, 1.0, None, 0.5], ascii_only=True).splitlines()
+    lines = bar_chart([0.0, 1.0, None, 0.5], ascii_only=True).splitlines()
     assert all(line.isascii() for line in lines) and len(lines) == 6
     assert lines[0].endswith(" " * 12 + "#" * 12 + " " * 24)
     assert lines[4].endswith("." * 12 + "#" * 12 + " " * 12 + "#" * 12)
@@ -147,7 +147,7 @@ def test_describe_on_a_terminal_without_block_characters(tmp_path, encoding):
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     shown = subprocess.run(words, capture_output=True, check=True, env=environment).stdout
     assert ("█" in shown.decode(encoding)) == (encoding == "utf-8")
-    assert "mean course of a period" in shown.decode(encoding)
+    assert "mean value by phase" in shown.decode(encoding)
 
 
 # -- commands ------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ import pytest
 
 from fuels.data import readers, spool, writers
 from fuels.data.panel import Panel
-from fuels.data.readers import Shape, read_activities, read_panel
-from fuels.data.spool import gather, gather_aside, open_spool, rows_of
+from fuels.data.readers import PanelOptions, read_activities, read_panel
+from fuels.data.spool import gather, gather_in_file, open_spool, rows_of
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
 from helpers.panels import make_panel
@@ -39,8 +39,8 @@ def write_days(folder: Path, days: int, cells: int = CELLS) -> Path:
 
 
 def convert(folder: Path, out: Path) -> Panel:
-    shape = Shape(resample="10min", how="sum")
-    found = read_activities(folder, ("net",), None, shape, aside=out.parent)
+    options = PanelOptions(resample="10min", how="sum")
+    found = read_activities(folder, ("net",), None, options, spool_folder=out.parent)
     panel = next(panel for _, panel in found)
     write_panel(panel, out, overwrite=True)
     return panel
@@ -74,7 +74,7 @@ def test_pieces_make_the_same_panel(tmp_path: Path, name: str) -> None:
     whole = read_panel(folder, resample="10min", how="sum")
     assert whole.values[[0, 1, 143, 144]][:, 6].tolist() == [7, 0, 7, 8]
     found = read_activities(
-        folder, ("net",), None, Shape(resample="10min", how="sum"), aside=tmp_path
+        folder, ("net",), None, PanelOptions(resample="10min", how="sum"), spool_folder=tmp_path
     )
     for _, panel in found:
         write_panel(panel, tmp_path / name, layout="wide" if name[0] == "w" else "long")
@@ -89,17 +89,21 @@ def test_all_that_is_done_to_a_panel_is_done_to_pieces(tmp_path: Path) -> None:
     options = {"missing": "7", "resample": "1h", "how": "mean", "start": "2013-11-02"}
     ids = ["300", "7", "5"]
     panel = read_panel(folder, ids=ids, **options)  # type: ignore[arg-type]
-    shape = Shape(ids=ids, **options)
-    found = read_activities(folder, ("net",), None, shape, aside=tmp_path)
-    aside = next(p for _, p in found)
-    assert panel.ids == aside.ids == ("5", "7", "300")
+    options = PanelOptions(ids=ids, **options)
+    found = read_activities(folder, ("net",), None, options, spool_folder=tmp_path)
+    spooled = next(p for _, p in found)
+    assert panel.ids == spooled.ids == ("5", "7", "300")
     # Cell 5 counts 7 on the third day only, cell 7 on the first: both are left out of the means.
     assert panel.values[0].tolist() == pytest.approx([1, 8 / 6, 301 / 6])
     assert panel.values[24].tolist() == pytest.approx([0, 1.5, 302 / 6])
-    assert panel.notes == aside.notes and "2 values equal to 7 were marked" in panel.notes[-1]
-    np.testing.assert_array_equal(aside.values, panel.values)
+    assert panel.notes == spooled.notes and "2 values equal to 7 were marked" in panel.notes[-1]
+    np.testing.assert_array_equal(spooled.values, panel.values)
     with pytest.raises(FuelsError, match="no client 999"):
-        next(read_activities(folder, ("net",), None, Shape(ids=["999"]), aside=tmp_path))
+        next(
+            read_activities(
+                folder, ("net",), None, PanelOptions(ids=["999"]), spool_folder=tmp_path
+            )
+        )
 
 
 def test_nothing_is_left_behind_by_an_error(tmp_path: Path) -> None:
@@ -124,7 +128,7 @@ def test_mapped_values_do_not_stay_in_memory(tmp_path: Path) -> None:
         for i in range(32)
     ]
     ids = [client for band in bands for client in band.ids]
-    panel = gather_aside(bands, ids, tmp_path)
+    panel = gather_in_file(bands, ids, tmp_path)
     before = mapped_kb()
     total = sum(rows_of(panel.values, slice(i, i + 512)).sum() for i in range(0, 4096, 512))
     assert total == sum(range(32)) * 4096 * 64
@@ -150,7 +154,7 @@ def test_a_parquet_table_too_wide_for_bounded_memory_is_refused(
 ) -> None:
     monkeypatch.setattr(writers, "_MOST_CHUNKS", 100)
     panel = make_panel(clients=60, days=20)  # 28,800 values: two batches of 60 columns
-    with pytest.raises(FuelsError, match=r"480 rows and 60 columns .* leave --layout wide out"):
+    with pytest.raises(FuelsError, match=r"480 rows and 60 columns .* omit --layout wide"):
         write_panel(panel, tmp_path / "p.parquet", layout="wide")
     assert not list(tmp_path.iterdir())
     write_panel(panel, tmp_path / "p.csv", layout="wide")

@@ -62,10 +62,10 @@ def test_between_includes_an_end_that_is_a_date_and_excludes_one_with_a_time():
 
 def test_between_nothing_names_the_span():
     with pytest.raises(
-        FuelsError, match=r"nothing from 2014.*run from 2013-11-01 00:00 to 2013-11"
+        FuelsError, match=r"no data from 2014.*run from 2013-11-01 00:00 to 2013-11"
     ):
         panel(np.arange(24)).between("2014-01-01")
-    with pytest.raises(FuelsError, match="--to 'soon' is no date"):
+    with pytest.raises(FuelsError, match="--to 'soon' is not a date"):
         panel(np.arange(24)).between(end="soon")
 
 
@@ -82,7 +82,7 @@ def test_a_date_is_a_day_in_standard_time_and_a_time_is_wall_clock():
 
 
 def test_an_offset_needs_a_known_zone():
-    with pytest.raises(FuelsError, match="time zone is not known"):
+    with pytest.raises(FuelsError, match="time zone of the data is not known"):
         parse_moment("2013-07-01T08:00:00+00:00", None, upper=False, option="--from")
 
 
@@ -109,7 +109,7 @@ def test_bins_follow_the_clock_and_incomplete_ones_are_dropped_and_counted():
     assert hourly.start == np.datetime64("2013-11-01T01:00:00")
     assert hourly.values[:, 0].tolist() == [2 + 3 + 4 + 5 + 6 + 7]
     assert hourly.notes == (
-        "resampled from 10min to 1h by sum; 4 steps in incomplete bins at the ends were left out",
+        "resampled from 10min to 1h by sum; 4 steps in incomplete bins at the ends were dropped",
     )
 
 

@@ -152,7 +152,7 @@ def test_a_change_of_the_clock_is_resolved_where_the_zone_is_given(tmp_path, day
     assert panel.values[:, 0].tolist() == list(range(hours))
     assert panel.values[:, 1].tolist() == list(range(100, 100 + hours))
     if days[0].startswith("2013-10"):
-        assert "first occurrence = daylight time" in panel.notes[0]
+        assert "first occurrence was taken as daylight time" in panel.notes[0]
 
 
 def test_a_repeated_hour_in_a_wide_table_is_resolved_too(tmp_path):
@@ -185,7 +185,7 @@ def test_a_skipped_hour_without_a_zone_is_a_missing_value(tmp_path):
     panel = read_panel(write(tmp_path / "d.csv", text))
     assert np.flatnonzero(np.isnan(panel.values[:, 0])).tolist() == [26]
     assert "absent" in panel.notes[0]
-    assert "2013-03-31 02:00: if clocks were set forward then, give --timezone" in panel.notes[1]
+    assert "2013-03-31 02:00: if the clocks went forward then, give --timezone" in panel.notes[1]
 
 
 # -- arrays --------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def test_the_clock_by_hand() -> None:
     panel = replace(panel, start=np.datetime64("2024-01-05", "s"), step=np.timedelta64(6, "h"))
     times = panel.start + np.arange(14) * np.timedelta64(6, "h")
     clock = sample.clock(make_calendar(["2024-01-08"]), times, 0)
-    assert sample.clock_width == 4 + 4 + 7 and sample.signs_width == 4 + 1 + 7
+    assert sample.clock_width == 4 + 4 + 7 and sample.encoder_clock_width == 4 + 1 + 7
     assert clock.shape == (13, 2, 27)
     clock, signs = clock[:, :, :15], clock[:, :, 15:]
     np.testing.assert_allclose(signs[3, 0, :5], [-1, 0, 0, -1, 0], atol=1e-6)  # a quarter to go
@@ -75,7 +75,7 @@ def test_a_shift_of_the_level_shifts_the_forecast_by_as_much() -> None:
     parts["decoder"] = torch.from_numpy(rng.standard_normal((1, network.sizes["decoder"]), "f4"))
     x = torch.from_numpy(rng.standard_normal((1, 5, len(sample.lags)), dtype=np.float32))
     clock = torch.from_numpy(
-        rng.random((5, 3, sample.clock_width + sample.signs_width), dtype=np.float32)
+        rng.random((5, 3, sample.clock_width + sample.encoder_clock_width), dtype=np.float32)
     )
     said = network.predict_all(parts, x, clock)
     assert said.shape == (1, 5, 3)

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fuels.data import telecom_file
-from fuels.data.readers import Shape, read_activities, read_panel
+from fuels.data.readers import PanelOptions, read_activities, read_panel
 from fuels.data.telecom import is_telecom
 from fuels.data.telecom_file import ACTIVITIES
 from fuels.errors import FuelsError
@@ -45,7 +45,7 @@ def two_hours(tmp_path, **options):
 def test_sums_by_hand(tmp_path):
     path = two_hours(tmp_path)
     expected = {"sms": [[0, 3.5], [1, 0]], "call": [[0, 12.25], [0, 0]], "net": [[0, 31], [0, 0.3]]}
-    panels = dict(read_activities(path, tuple(ACTIVITIES), None, Shape()))
+    panels = dict(read_activities(path, tuple(ACTIVITIES), None, PanelOptions()))
     assert list(panels) == ["sms", "call", "net"]
     for activity, values in expected.items():
         panel = panels[activity]
@@ -148,7 +148,7 @@ def test_copies_and_two_cities_are_refused(tmp_path):
         read_telecom(tmp_path)
     copy.unlink()
     day_file(tmp_path, 1, [1], city="tn")
-    with pytest.raises(FuelsError, match=r"Milano .* and Trentino"):
+    with pytest.raises(FuelsError, match=r"Milan .* and Trentino"):
         read_telecom(tmp_path)
 
 
@@ -214,7 +214,7 @@ def test_what_is_no_record_is_not_taken_for_one(tmp_path):
 @pytest.mark.parametrize("word", ["inf", "nan", "-1", "1e", ".", "1e400", "0,5"])
 def test_an_activity_that_is_no_number_is_called_that(tmp_path, word):
     path = write(tmp_path / FILE, [line(7, 0, 39, 1), line(7, 10, 39, 1, word)])
-    with pytest.raises(FuelsError, match="line 2 has an activity that is no plain number"):
+    with pytest.raises(FuelsError, match="line 2 has an activity that is not a plain number"):
         read_telecom(path)
 
 

@@ -76,7 +76,7 @@ def test_bad_splits_are_refused(text: str) -> None:
     ("days", "split", "message"),
     [
         (5, "", "the data span 120 steps, 5.0 days; training needs at least 6, 3 for the windows"),
-        (6, "", "--split 6/0/1, or train without a test with --split 6/0/0"),
+        (6, "", "--split 6/0/1, or train without a test: --split 6/0/0"),
         (9, "", "the split leaves 5 of 9 days for training; .* --split 6/1/2"),
         (14, "4/1/1", "the split leaves 4 of 14 days for training; .* --split 10/2/2"),
         (9, "5/2/2", "the split leaves 5 of 9 days for training; .* --split 6/1/2"),
@@ -183,7 +183,7 @@ def test_a_horizon_beyond_training_is_refused() -> None:
     sample = paper_sample(4, 3, 2)
     data = prepare(counting_panel(), replace(sample, horizon=16), split="6/2/2")
     assert data.target[0, 8] and data.observed[0, 8 + 15] and data.split.train == 8 + 16
-    with pytest.raises(FuelsError, match=r"windows\.horizon is 17, .* it can be 16 at most"):
+    with pytest.raises(FuelsError, match=r"windows\.horizon is 17, .* it can be at most 16"):
         prepare(counting_panel(), replace(sample, horizon=17), split="6/2/2")
 
 

@@ -275,7 +275,7 @@ def test_country_holidays_need_their_package(monkeypatch: pytest.MonkeyPatch) ->
 def columns(source: History, step: int) -> NDArray[np.float64]:
     """What the clock tells at one step."""
     times, phase = source.times(step, step + 1), np.array([step % source.period])
-    return Calendar().columns(("time", "free"), times, phase, source.period)[0]
+    return Calendar().indicator_columns(("time", "free"), times, phase, source.period)[0]
 
 
 def test_calendar_columns_tell_slot_and_free_day() -> None:

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from fuels.config import PRESETS, Engine, Settings, merge
-from fuels.data.joining import joined
+from fuels.data.joining import join_panels
 from fuels.data.panel import Panel
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
@@ -279,20 +279,20 @@ def test_times_in_another_zone_are_the_same_moments(made: Path, panel: Panel) ->
     assert utc.timezone == "Asia/Tokyo"
 
 
-def test_joined_by_hand() -> None:
+def test_join_panels_by_hand() -> None:
     def panel_at(day: int, values: list[list[float]], ids: tuple[str, ...]) -> Panel:
         start = np.datetime64("2024-01-01T00", "s") + np.timedelta64(day, "D")
         return Panel(np.array(values), ids, start, np.timedelta64(86400, "s"))
 
     old = panel_at(0, [[1, 10], [2, 20], [3, 30]], ("a", "b"))
     new = panel_at(2, [[np.nan, 0], [5, 0]], ("a", "c"))
-    both = joined(old, new)
+    both = join_panels(old, new)
     assert both.ids == ("a", "c") and both.start == old.start
     np.testing.assert_array_equal(both.values, [[1, np.nan], [2, np.nan], [3, 0], [5, 0]])
-    early = joined(old, panel_at(-4, [[7], [8]], ("a",)))  # ends before the old ones begin
+    early = join_panels(old, panel_at(-4, [[7], [8]], ("a",)))  # ends before the old ones begin
     np.testing.assert_array_equal(early.values, [[7], [8]])
-    with pytest.raises(FuelsError, match="clock"):
-        joined(old, replace(new, start=new.start + np.timedelta64(1800, "s")))
+    with pytest.raises(FuelsError, match="off the step"):
+        join_panels(old, replace(new, start=new.start + np.timedelta64(1800, "s")))
 
 
 def test_models_alone_take_the_mixture_beside_them(fuels: Fuels, folder: Path) -> None:
@@ -318,14 +318,14 @@ def test_what_is_not_known_in_between_is_told(fuels: Fuels, folder: Path, panel:
     late = panel.length - NEW + 30
     write_panel(part(panel, late, panel.length), folder / "late.csv")
     _, err = forecasts(fuels, "--data", "late.csv")
-    assert "late: nothing is known from" in err and "(30 steps)" in err
+    assert "late: no data from" in err and "(30 steps)" in err
     write_panel(part(panel, panel.length - NEW + 1, panel.length), folder / "next.csv")
     _, err = forecasts(fuels, "--data", "next.csv")
-    assert "nothing is known at 2" in err
+    assert "no data at 2" in err
     _, err = forecasts(fuels, "--data", "new.csv")
-    assert "nothing is known" not in err
+    assert "no data" not in err
     loaded = Forecaster.load(folder / "run")
-    with pytest.warns(UserWarning, match=r"nothing is known from .* \(30 steps\)"):
+    with pytest.warns(UserWarning, match=r"no data from .* \(30 steps\)"):
         loaded.predict(1, long_frame(part(panel, late, panel.length)))
 
 

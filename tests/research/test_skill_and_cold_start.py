@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fuels.config import PRESETS, Engine, Settings, merge
-from fuels.data.newcomers import newcomers, shortened
+from fuels.data.newcomers import newcomers, shorten_histories
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
 from fuels.experts.history import history_of
@@ -115,7 +115,7 @@ def test_who_is_new_is_drawn_by_the_seed_and_never_all() -> None:
 @pytest.mark.parametrize("text", ["0.5", "0.5@0", "1@3", "x@3", "0.5@2.5", "0@3"])
 def test_newcomers_that_cannot_be_are_refused(text: str) -> None:
     with pytest.raises(FuelsError, match=r"data\.newcomers is SHARE@PERIODS"):
-        shortened(load_dataset(settings_of(), make_panel(days=18)), text, 0)
+        shorten_histories(load_dataset(settings_of(), make_panel(days=18)), text, 0)
 
 
 def test_windows_that_leave_nothing_to_learn_are_refused() -> None:

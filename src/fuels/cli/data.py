@@ -122,7 +122,7 @@ def convert_command(
     with _progress(path) as progress:
         # Temporary files go next to the output, where there must be room anyway.
         found = read_activities(
-            path, tuple(targets), read.timezone, read.shape(), progress, out.parent
+            path, tuple(targets), read.timezone, read.panel_options(), progress, out.parent
         )
         for name, panel in found:
             notes += _write(panel, targets[name], layout, overwrite, json_)

@@ -19,7 +19,7 @@ from fuels.errors import FuelsError
 
 if TYPE_CHECKING:
     from fuels.data.panel import Panel
-    from fuels.data.readers import Shape
+    from fuels.data.readers import PanelOptions
     from fuels.data.telecom_file import Progress
 
 DATA, COMPUTE = "Data", "Computation"
@@ -233,11 +233,11 @@ class ReadOptions:
             progress=progress,
         )
 
-    def shape(self) -> Shape:
-        """The part of the options that applies to a panel once it is read."""
-        from fuels.data.readers import Shape
+    def panel_options(self) -> PanelOptions:
+        """The options that apply after reading."""
+        from fuels.data.readers import PanelOptions
 
-        shape = Shape(
+        options = PanelOptions(
             ids=parse_ids(self.ids),
             missing=self.missing,
             start=self.start,
@@ -246,8 +246,8 @@ class ReadOptions:
             how=self.how,
             coordinates=self.coordinates,
         )
-        shape.check()
-        return shape
+        options.check()
+        return options
 
 
 def with_read_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -1,7 +1,7 @@
-"""What a clock on the wall tells: the time of the period, and which days are free.
+"""Calendar features: the time within the period, the weekday, and days off.
 
-Days are those of the panel's local standard time. A free day is a Saturday, a Sunday or a holiday;
-holidays come from a list of dates or, by country, from the optional package `holidays`.
+Days are counted in the panel's local standard time. A day off (`free`) is a Saturday, a Sunday or a
+holiday; holidays come from a list of dates or, by country, from the optional package `holidays`.
 """
 
 from __future__ import annotations
@@ -19,57 +19,54 @@ from fuels.errors import FuelsError
 from fuels.version import not_installed
 
 Floats = NDArray[np.float64]
-MOST_SLOTS = 48  # a period is told apart in at most this many times
+MOST_SLOTS = 48  # a longer period is divided into this many slots
 
 
 @dataclass(frozen=True)
 class Calendar:
-    """Indicators of the time of the period, for all days and once more for free days."""
+    """Holidays, and the features of a sample that follow from its time."""
 
-    holidays: frozenset[np.datetime64] = frozenset()  # of day resolution
-    wrong: bool = False  # tells working days for free ones, and the other way round
+    holidays: frozenset[np.datetime64] = frozenset()  # day resolution
+    inverted: bool = False  # swaps working days and days off
 
     def free(self, times: NDArray[np.datetime64]) -> NDArray[np.bool_]:
-        """Whether each time [step] falls on a free day."""
+        """Whether each time [step] falls on a day off."""
         days = times.astype("datetime64[D]")
         listed = np.array(sorted(self.holidays), dtype="datetime64[D]")
-        result: NDArray[np.bool_] = ((weekday(times) >= 5) | np.isin(days, listed)) != self.wrong
+        result: NDArray[np.bool_] = ((weekday(times) >= 5) | np.isin(days, listed)) != self.inverted
         return result
 
-    def columns(
+    def indicator_columns(
         self,
         names: Sequence[str],
         times: NDArray[np.datetime64],
         phase: NDArray[np.int64],
         period: int,
     ) -> Floats:
-        """What the clock tells at some times, [step, column].
+        """Indicators of the time, [step, column], as linear models and forecasting heads read it.
 
-        `phase` [step] is the position in the period. time: one indicator for each slot of the
-        period; free: the same, on free days only; weekday: one indicator for each.
+        `phase` [step] is the position in the period. time: one indicator per slot of the period;
+        free: the same, on days off only; weekday: one indicator per weekday.
         """
         slots = min(period, MOST_SLOTS)
         slot = np.eye(slots)[phase * slots // period]
-        found = []
-        for name in names:
-            if name == "time":
-                found.append(slot)
-            elif name == "free":
-                found.append(slot * self.free(times)[:, None])
-            else:
-                found.append(np.eye(7)[weekday(times)])
-        return np.concatenate([np.zeros((len(times), 0)), *found], axis=1)
+        known = {
+            "time": slot,
+            "free": slot * self.free(times)[:, None],
+            "weekday": np.eye(7)[weekday(times)],
+        }
+        return np.concatenate([np.zeros((len(times), 0)), *(known[n] for n in names)], axis=1)
 
-    def signs(
+    def encoder_columns(
         self,
         names: Sequence[str],
         times: NDArray[np.datetime64],
         phase: NDArray[np.int64],
         period: int,
     ) -> Floats:
-        """The same in few numbers, as an encoder reads it, [step, column].
+        """The features of the encoder, which are fewer, [step, column].
 
-        time: two waves through the period; free: 1 on free days; weekday: one indicator for each.
+        time: two harmonics of the period; free: 1 on days off; weekday: one indicator per weekday.
         """
         angle = 2 * np.pi * phase / period
         known = {
@@ -80,18 +77,18 @@ class Calendar:
         return np.concatenate([np.zeros((0, len(times))), *(known[n] for n in names)]).T
 
 
-SIGNS = {"time": 4, "free": 1, "weekday": 7}  # columns of each in `Calendar.signs`
+_ENCODER_WIDTHS = {"time": 4, "free": 1, "weekday": 7}
 COLUMNS = ("time", "free", "weekday")
 
 
-def columns_width(names: Sequence[str], period: int) -> int:
-    """Number of columns that `Calendar.columns` gives."""
+def indicator_width(names: Sequence[str], period: int) -> int:
+    """Number of columns of `Calendar.indicator_columns`."""
     return sum(7 if name == "weekday" else min(period, MOST_SLOTS) for name in names)
 
 
-def signs_width(names: Sequence[str]) -> int:
-    """Number of columns that `Calendar.signs` gives."""
-    return sum(SIGNS[name] for name in names)
+def encoder_clock_width(names: Sequence[str]) -> int:
+    """Number of columns of `Calendar.encoder_columns`."""
+    return sum(_ENCODER_WIDTHS[name] for name in names)
 
 
 def weekday(times: NDArray[np.datetime64]) -> NDArray[np.int64]:
@@ -101,7 +98,7 @@ def weekday(times: NDArray[np.datetime64]) -> NDArray[np.int64]:
 
 
 def make_calendar(holidays: Sequence[str], years: Iterable[int] = ()) -> Calendar:
-    """A calendar from a list of dates and countries, as windows.holidays has them."""
+    """A calendar from the dates and countries in the setting windows.holidays."""
     days: frozenset[np.datetime64] = frozenset()
     for entry in holidays:
         known = listed_holidays([entry]) if entry[:1].isdigit() else country_holidays(entry, years)
@@ -110,20 +107,20 @@ def make_calendar(holidays: Sequence[str], years: Iterable[int] = ()) -> Calenda
 
 
 def listed_holidays(dates: Iterable[str | date]) -> Calendar:
-    """A calendar with the user's own holidays, such as ["2013-12-25", "2013-12-26"]."""
+    """A calendar with these holidays, such as ["2013-12-25", "2013-12-26"]."""
     days = set()
     for day in dates:
         try:
             days.add(np.datetime64(date.fromisoformat(str(day)), "D"))
         except ValueError:
             raise FuelsError(
-                f"holiday '{day}' is no date: write year, month and day, such as 2013-12-25"
+                f"holiday '{day}' is not a date: write year, month and day, such as 2013-12-25"
             ) from None
     return Calendar(frozenset(days))
 
 
 def country_holidays(country: str, years: Iterable[int]) -> Calendar:
-    """A calendar with the public holidays of a country (IT) or a part of it (DE-BY)."""
+    """A calendar with the public holidays of a country (IT) or region (DE-BY)."""
     try:
         package: Any = importlib.import_module("holidays")
     except ImportError:
@@ -135,9 +132,9 @@ def country_holidays(country: str, years: Iterable[int]) -> Calendar:
     try:
         found = package.country_holidays(code, subdiv=part or None, years=sorted(set(years)))
     except (NotImplementedError, KeyError, AttributeError, ValueError):
-        # Unknown country or part; the package's versions say it in different classes.
+        # Unknown country or region; which error depends on the package's version.
         raise FuelsError(
-            f"the holidays of '{country}' are not known: write a country such as IT, or a part of"
-            " one such as DE-BY"
+            f"the holidays of '{country}' are not known: give a country such as IT, or a region"
+            " such as DE-BY"
         ) from None
     return listed_holidays(found)

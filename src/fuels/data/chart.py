@@ -1,4 +1,4 @@
-"""A small bar chart in block characters (or ASCII), for the mean course of a period."""
+"""A small bar chart in block characters or ASCII: the mean value at each phase of a period."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _HEIGHT = 5
 _WIDTH = 48
 
 
-def draw(profile: Sequence[float | None], *, ascii_only: bool = False) -> str:
-    """Bars from the lowest to the highest value, with the phase below; gaps stay empty."""
+def bar_chart(profile: Sequence[float | None], *, ascii_only: bool = False) -> str:
+    """Bars scaled from the lowest to the highest value, with the phase below; NaN stays empty."""
     heights = _columns(np.array([np.nan if v is None else v for v in profile]))
     low, high = np.nanmin(heights), np.nanmax(heights)
     scaled = (heights - low) / (high - low) if high > low else np.full(len(heights), 0.5)
@@ -31,7 +31,7 @@ def draw(profile: Sequence[float | None], *, ascii_only: bool = False) -> str:
 
 
 def _columns(values: Floats) -> Floats:
-    """At most _WIDTH columns: means of neighbouring phases where there are more."""
+    """At most _WIDTH columns; more phases are averaged with their neighbours."""
     if len(values) <= _WIDTH:
         return values
     parts = np.array_split(values, _WIDTH)
@@ -39,7 +39,7 @@ def _columns(values: Floats) -> Floats:
 
 
 def _ticks(period: int, width: int) -> str:
-    """The number of the phase under every quarter of the chart."""
+    """The phase number under each quarter of the chart."""
     line = ""
     for quarter in range(4):
         line = line.ljust(width * quarter // 4) + str(period * quarter // 4)

@@ -1,8 +1,8 @@
-"""What the embedded synthetic federation believes about a city: kinds of cells, services, calendar.
+"""The city model behind the synthetic federation: kinds of cells, services, calendar.
 
-Plain tables and nothing random. Day shapes are relative rates by hour for a working day, a Saturday
-and a Sunday (holidays count as Sundays); their overall size does not matter, it is divided out.
-They were drawn by hand after the real Milan data (see docs/explanation/synthetic-data.md).
+Plain tables, nothing random. Day profiles are relative rates by hour for a working day, a Saturday
+and a Sunday (holidays count as Sundays); their overall level is divided out. They were drawn by
+hand after the real Milan data (see docs/explanation/synthetic-data.md).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_DAYS: Final = (LAST_DAY - FIRST_DAY).days + 1
 
 @dataclass(frozen=True)
 class Kind:
-    """One function of a place in the city, and how people are there through the week."""
+    """One use of a place in the city, and its activity through the week."""
 
     name: str
     places: int  # of the 36 places of a district
@@ -37,7 +37,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Service:
-    """One service through which the same cells are seen."""
+    """One service that observes the same cells."""
 
     name: str
     code: int  # part of the seed of what only this service sees

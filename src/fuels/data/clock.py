@@ -1,7 +1,7 @@
 """Steps, moments and time zones: what `--resample 15min`, `--from` and `--timezone` mean.
 
-A panel keeps whole seconds. Where its zone is known those seconds are UTC, and days are counted in
-the zone's standard time all year; without a zone they are local clock times as found.
+A panel stores whole seconds. If its zone is known, they are UTC, and days are counted in the zone's
+standard time all year; otherwise they are local clock times as found.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ def parse_step(step: Step) -> np.timedelta64:
 
 
 def format_step(step: Step) -> str:
-    """The shortest way to write a step: 1h rather than 60min."""
+    """A step in its largest whole unit: 1h rather than 60min."""
     seconds = int(parse_step(step) / SECOND)
     unit = next(unit for unit in ("d", "h", "min", "s") if seconds % _SECONDS[unit] == 0)
     return f"{seconds // _SECONDS[unit]}{unit}"
 
 
-def zone_info(name: str, place: str = "") -> ZoneInfo:
-    """The zone of that name, such as Europe/Rome; `place` is the file that names it."""
+def zone_info(name: str, source: str = "") -> ZoneInfo:
+    """The zone with this name, such as Europe/Rome; `source` is the file or option it came from."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        where = f"{place}: " if place else ""
+        where = f"{source}: " if source else ""
         raise FuelsError(
             f"{where}time zone '{name}' is not known: use a name such as Europe/Rome, or Etc/GMT-1"
             " for a fixed UTC+1"
@@ -68,22 +68,21 @@ def zone_info(name: str, place: str = "") -> ZoneInfo:
 
 
 def standard_offset(zone: str | None, year: int) -> np.timedelta64:
-    """Distance of the zone's standard time from UTC; zero where no zone is known."""
+    """The zone's standard time minus UTC; zero if no zone is known."""
     if zone is None:
         return np.timedelta64(0, "s")
     info = zone_info(zone)
     moments = [datetime(year, month, 1, tzinfo=UTC).astimezone(info) for month in range(1, 13)]
-    # Standard time is the offset without daylight saving: the smallest of the year.
+    # Standard time has the smallest offset of the year.
     offset = min(moment.utcoffset() or timedelta(0) for moment in moments)
     return np.timedelta64(int(offset.total_seconds()), "s")
 
 
 def parse_moment(moment: Moment, zone: str | None, *, upper: bool, option: str) -> np.datetime64:
-    """The instant a user means by `moment`, on the clock of a panel in `zone`.
+    """The instant that `moment` denotes in a panel in `zone`.
 
-    A date means its whole day, as the panel counts days: the lower bound is the day's start, the
-    upper bound its end. A moment with a time of day is wall-clock time of the zone, or carries its
-    own offset, and means just that instant.
+    A date denotes the whole day in standard time: its start as a lower bound, its end as an upper
+    bound. A moment with a time of day is wall-clock time in the zone unless it has an offset.
     """
     parsed = _parse_text(moment, option) if isinstance(moment, str) else moment
     if not isinstance(parsed, datetime):
@@ -93,8 +92,8 @@ def parse_moment(moment: Moment, zone: str | None, *, upper: bool, option: str) 
         return np.datetime64(parsed, "s")
     if zone is None:
         raise FuelsError(
-            f"{option} {moment} has an offset from UTC but the data's time zone is not known:"
-            " leave the offset out or give --timezone"
+            f"{option} {moment} has a UTC offset, but the time zone of the data is not known:"
+            " omit the offset or give --timezone"
         )
     aware = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=zone_info(zone))
     return np.datetime64(aware.astimezone(UTC).replace(tzinfo=None), "s")
@@ -106,11 +105,13 @@ def _parse_text(text: str, option: str) -> date | datetime:
             return kind.fromisoformat(text.strip())
         except ValueError:
             continue
-    raise FuelsError(f"{option} '{text}' is no date or time: write 2013-11-01 or 2013-11-01T06:00")
+    raise FuelsError(
+        f"{option} '{text}' is not a date or time: write 2013-11-01 or 2013-11-01T06:00"
+    )
 
 
 def format_moment(moment: np.datetime64, zone: str | None) -> str:
-    """A panel's instant as a person writes it: wall-clock time of the zone, to the minute."""
+    """An instant of a panel in wall-clock time, to the minute if its seconds are zero."""
     naive = moment.astype("datetime64[s]").astype(datetime)
     if zone is not None:
         naive = naive.replace(tzinfo=UTC).astimezone(zone_info(zone)).replace(tzinfo=None)

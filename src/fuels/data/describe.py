@@ -1,4 +1,4 @@
-"""What is in a panel, in figures and one small chart: `fuels data describe`."""
+"""A description of a panel in figures and a small chart: `fuels data describe`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fuels.data.chart import draw
+from fuels.data.chart import bar_chart
 from fuels.data.clock import format_moment, format_step
-from fuels.data.eligibility import leave_out
+from fuels.data.eligibility import find_ineligible
 from fuels.data.panel import Panel
 from fuels.data.periodicity import autocorrelation, clock_lags, find_cycle
 
@@ -31,7 +31,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Description:
-    """Everything `describe` found; field names are those of the JSON output."""
+    """The result of `describe`; its fields are the keys of the JSON output."""
 
     name: str
     unit: str
@@ -44,7 +44,7 @@ class Description:
     first: str
     last: str
     timezone: str | None
-    clock: str  # what the times mean, in words
+    clock: str  # how times are to be understood
     missing_share: float
     zero_share: float
     longest_gap: Gap | None
@@ -53,7 +53,7 @@ class Description:
     quantiles: dict[str, float]
     period: int | None
     period_text: str
-    autocorrelation: dict[str, float]  # at one step, an hour, a day, a week
+    autocorrelation: dict[str, float]  # at lags of one step, an hour, a day and a week
     profile: tuple[float | None, ...]  # mean over clients and periods at each phase
     notes: tuple[str, ...]
 
@@ -62,7 +62,7 @@ class Description:
         return asdict(self)
 
     def render(self, *, ascii_only: bool = False) -> RenderableType:
-        """A table and a chart for the terminal, which may know no block characters."""
+        """A table and a chart for the terminal; `ascii_only` avoids block characters."""
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold", no_wrap=True)
         table.add_column()
@@ -70,8 +70,8 @@ class Description:
             table.add_row(label, Text(text))
         if self.period is None:
             return table
-        chart = draw(self.profile, ascii_only=ascii_only)
-        return Group(table, Text(), Text("mean course of a period"), Text(chart))
+        chart = bar_chart(self.profile, ascii_only=ascii_only)
+        return Group(table, Text(), Text("mean value by phase of the period"), Text(chart))
 
     def _rows(self) -> list[tuple[str, str]]:
         title = f"{self.name} (synthetic)" if self.synthetic else self.name
@@ -93,11 +93,8 @@ class Description:
         found = ", ".join(f"{r:.2f} after {after[w]}" for w, r in self.autocorrelation.items())
         rows.append(("autocorrelation", found))
         shown = [f"{client} ({why})" for client, why in self.left_out.items()]
-        if shown:
-            more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
-            rows.append(("dead or constant", "; ".join(shown[:_SHOWN]) + more))
-        else:
-            rows.append(("dead or constant", "none"))
+        more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+        rows.append(("dead or constant", "; ".join(shown[:_SHOWN]) + more or "none"))
         return rows + [("note", note) for note in self.notes]
 
     def _missing_text(self) -> str:
@@ -113,7 +110,7 @@ class Description:
 
 
 def describe(panel: Panel) -> Description:
-    """Look at a panel as a whole; no part of it is treated as training."""
+    """Describe the whole panel; no part of it is treated as training."""
     cycle = find_cycle(panel)
     period = None if cycle is None else cycle.period
     clock = clock_lags(panel)
@@ -121,7 +118,7 @@ def describe(panel: Panel) -> Description:
     known = panel.values[present]
     curve = autocorrelation(panel.values, panel.length // 2 + 1)
     day = clock.get("day", period or 1)
-    reasons = leave_out(panel.values, 0, panel.length, day, 1, part="the span")
+    reasons = find_ineligible(panel.values, 0, panel.length, day, 1, part="the span")
     first, last = (format_moment(t, panel.timezone) for t in (panel.times[0], panel.times[-1]))
     ends_missing = ~present[0] | ~present[-1]
     return Description(
@@ -157,7 +154,7 @@ def describe(panel: Panel) -> Description:
 
 def _clock_text(panel: Panel) -> str:
     if panel.timezone is None:
-        return "time zone not known: clock times as found, taken to be regular"
+        return "time zone not known: clock times as found, assumed to be regular"
     if panel.timezone == "UTC":
         return "UTC"
     hours = panel.standard_offset / np.timedelta64(3600, "s")

@@ -1,12 +1,12 @@
 """Which clients cannot take part, and why: dead, constant or too short.
 
-The rules look at the training part only. The movement of a period is the mean size of its changes
-from step to step; it is zero for a silent client as for one whose meter is stuck. Still means less
-than 1 % of what the client moves in a lively period (its 90th percentile). A client is dead when
-its training part ends in a stretch that is still on average: at least 3 periods and at least a
-fifth of the training part. Sparse clients, such as near-empty cells with many days without an SMS,
-are spared: the stretch must be longer than twice the longest still run before, and a chance of less
-than one in a thousand, were periods still as often as they were before.
+The rules use only the training part. The movement of a period is the mean absolute change from step
+to step; it is zero for a silent client and for a stuck meter. A period is still if its movement is
+at most 1 % of the client's 90th percentile. A client is dead if its training part ends in a stretch
+that is still on average and lasts at least 3 periods and at least a fifth of the training part.
+Sparse clients, such as near-empty cells with many days without an SMS, are kept: the stretch must
+be more than twice as long as the longest still run before it, and have a probability of less than
+one in a thousand at the earlier rate of still periods.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from fuels.data.panel import Floats
 
-_STILL = 0.01  # of the lively movement
+_STILL = 0.01  # of the movement at the percentile below
 _LIVELY = 90  # percentile of the client's movement over periods
 _LEAST_PERIODS = 3
 _LEAST_SHARE = 0.2
-_LONGER = 2  # times the longest still run before
+_LONGER = 2  # times the longest earlier still run
 _CHANCE = 0.001
 
 
-def leave_out(
+def find_ineligible(
     values: Floats,
     train_start: int,
     train_end: int,
@@ -32,9 +32,9 @@ def leave_out(
     periods_needed: int,
     part: str = "training",
 ) -> dict[int, str]:
-    """Position of every client in values [time, client] that cannot take part, and the reason.
+    """The positions of clients in values [time, client] that cannot take part, with the reasons.
 
-    `part` is what the reasons call the steps looked at.
+    `part` is the name that the reasons give to these steps.
     """
     training = values[train_start:train_end]
     observed = ~np.isnan(training)
@@ -56,7 +56,7 @@ def leave_out(
             reasons[client] = f"constant: always {lowest[client]:g} in {part}"
         elif still := _still_at_end(movement[:, client]):
             reasons[client] = (
-                f"dead: next to no activity in the last {still} of {periods} periods of {part}"
+                f"dead: almost no activity in the last {still} of {periods} periods of {part}"
             )
     return reasons
 
@@ -68,9 +68,9 @@ def _by_period(values: Floats, period: int, periods: int) -> Floats:
 
 
 def _movement(values: Floats, period: int, periods: int) -> Floats:
-    """Mean absolute change per period [period number, client]; NaN where none is known."""
+    """Mean absolute change per period [period number, client]; NaN if no change is known."""
     change = np.abs(np.diff(values, axis=0, prepend=np.nan))
-    if period > 1:  # the fall into silence belongs to no period
+    if period > 1:  # the step into a period, such as the fall to silence, does not count
         change[::period] = np.nan
     known = ~np.isnan(change)
     count = _by_period(known.astype(np.float64), period, periods).sum(axis=1)
@@ -79,13 +79,13 @@ def _movement(values: Floats, period: int, periods: int) -> Floats:
 
 
 def _still_at_end(movement: NDArray[np.float64]) -> int:
-    """Number of still periods at the end, if they mean that the client is dead; else 0."""
+    """Number of still periods at the end if the client is dead, otherwise 0."""
     known = movement[~np.isnan(movement)]
     if len(known) == 0:
         return 0
     threshold = _STILL * np.percentile(known, _LIVELY)
     still = known <= threshold
-    # Mean movement of the last k periods, for every k: a stray blip does not revive a dead client.
+    # Mean movement of the last k periods, for every k: a single blip does not revive a dead client.
     length = np.arange(1, len(known) + 1)
     quiet = (np.cumsum(known[::-1]) / length <= threshold) & still[::-1]
     if not quiet.any():
@@ -96,7 +96,7 @@ def _still_at_end(movement: NDArray[np.float64]) -> int:
         return 0
     before = len(known) - at_end
     longest_run = int(np.max(np.diff(moving, prepend=-1))) - 1
-    # Never quite 0, so that few periods prove little.
+    # Never exactly 0, so that a few periods are weak evidence.
     share_still = (before - len(moving) + 1) / (before + 2)
     long_enough = at_end >= max(_LEAST_PERIODS, _LEAST_SHARE * len(known))
     unusual = at_end > _LONGER * longest_run and share_still**at_end < _CHANCE

@@ -1,8 +1,8 @@
 """Filling short gaps from the same phase of neighbouring periods.
 
-A gap is a run of missing values after a client's first observed value. A filled value feeds windows
-and is never a target. Nothing flows back: whether and how a step inside the training part is filled
-depends on the training part only, and outside it on earlier steps only, as in a live forecast.
+A gap is a run of missing values after a client's first observed value. Filled values feed windows
+but are never targets. No future data leak: how a step inside the training part is filled depends
+only on the training part; after it, only on earlier steps, as in a live forecast.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def fill_gaps(
     """Fill gaps of at most `max_gap` steps (one period by default) in values [time, client].
 
     Inside training (step < train_end): the mean of the nearest earlier and the nearest later value
-    at the same phase, or the one there is, in gaps whose part inside training is short enough.
-    Outside: the nearest earlier one, up to `max_gap` steps after the last observed value. Returns
+    at the same phase, or whichever exists, in gaps whose part inside training is short enough.
+    After it: the nearest earlier one, up to `max_gap` steps after the last observed value. Returns
     the filled values and how many were filled; what cannot be filled stays NaN.
     """
     length = values.shape[0]
@@ -42,11 +42,12 @@ def fill_gaps(
 
 
 def _fillable(observed: NDArray[np.bool_], train_end: int, max_gap: int) -> NDArray[np.bool_]:
-    """Where a missing value stands in a gap that is short, as far as it may be known there."""
+    """Whether each missing value is in a short gap, judged only by data that may be used there."""
     length = observed.shape[0]
     step = np.arange(length, dtype=np.int32)[:, None]
     before = np.maximum.accumulate(np.where(observed, step, np.int32(-1)), axis=0)
-    # Inside training the end of the gap is known, or the end of training; outside only its past.
+    # Inside training a gap ends at the next value or the end of training; after it, only its start
+    # is known.
     seen = observed[:train_end]
     ends = np.where(seen, step[:train_end], np.int32(min(train_end, length)))
     after = np.minimum.accumulate(ends[::-1], axis=0)[::-1]
@@ -62,7 +63,7 @@ def _stack_periods(values: Floats, period: int) -> Floats:
 
 
 def _carry_forward(stacked: Floats) -> Floats:
-    """The last observed value up to each period, along the first axis."""
+    """The last observed value at or before each period, along the first axis."""
     carried = stacked.copy()
     for row in range(1, len(carried)):
         empty = np.isnan(carried[row])

@@ -1,8 +1,8 @@
-"""From rows in any order to a regular panel, refusing what does not fit.
+"""From rows in any order to a regular panel.
 
-The step is the most common distance between successive times of a client. Rows that are absent
-from the grid become missing values; a time off the grid or a pair (client, time) that occurs
-twice is an error, because either would put a wrong number somewhere.
+The step is the most common distance between successive times of a client. Rows absent from the grid
+become missing values. A time off the grid and a duplicate (client, time) are errors, because either
+would put a wrong number somewhere.
 """
 
 from __future__ import annotations
@@ -18,65 +18,77 @@ from fuels.data.times import Times
 from fuels.errors import FuelsError
 
 Codes = NDArray[np.int64]
-# A large grid with less than one value in fifty is taken for a wrong date, not for missing data.
+# A large grid with fewer than one value in fifty points to a wrong date, not to missing data.
 _LARGE, _SPARSE = 10**7, 50
-# Models work in float32, which ends at 3e38; sums and squares need room below that.
+# Models use float32, which ends at 3e38; sums and squares need headroom.
 _LARGEST = 1e30
 _YEARS = range(1900, 2200)
 _YEAR_SECONDS = 31_556_952
 
 
 def panel_from_rows(
-    codes: Codes, times: Times, values: Floats, ids: Sequence[str], place: str
+    codes: Codes, times: Times, values: Floats, ids: Sequence[str], source: str
 ) -> Panel:
-    """A panel from rows (client code, time, value), all [row]; a NaN value is a missing one."""
-    start, step = _regular_grid(times, codes, ids, place)
-    index = (times.seconds - start) // step
+    """A panel from rows (client code, time, value), all [row]; NaN marks a missing value."""
+    start, step, index = _place_rows(times, codes, ids, len(values), len(ids), source)
     length = int(index.max()) + 1
-    if length * len(ids) > max(_LARGE, _SPARSE * len(values)):
-        raise FuelsError(
-            f"{place}: {len(values)} rows at a step of {format_step(step)} would span {length}"
-            f" steps, {_label(start, times)} to {_label(start + (length - 1) * step, times)}:"
-            " is a date wrong?"
-        )
     flat = index * len(ids) + codes
     found = np.zeros(length * len(ids), dtype=bool)
     found[flat] = True
     if np.count_nonzero(found) != len(flat):
-        _refuse_duplicate(flat, codes, times, ids, place)
+        _reject_duplicate(flat, codes, times, ids, source)
     grid = np.full(length * len(ids), np.nan)
     grid[flat] = values
     absent = len(found) - len(flat)
-    return _build(grid.reshape(length, -1), ids, start, step, times, place, absent)
+    return _build(grid.reshape(length, -1), ids, start, step, times, source, absent)
 
 
-def panel_from_matrix(times: Times, values: Floats, ids: Sequence[str], place: str) -> Panel:
+def panel_from_matrix(times: Times, values: Floats, ids: Sequence[str], source: str) -> Panel:
     """A panel from a matrix [row, client] and its times [row]."""
     one = np.zeros(len(times.seconds), dtype=np.int64)
-    start, step = _regular_grid(times, one, (), place)
-    index = (times.seconds - start) // step
+    start, step, index = _place_rows(times, one, (), values.size, len(ids), source)
     if len(np.unique(index)) != len(index):
-        _refuse_duplicate(index, one, times, (), place)
+        _reject_duplicate(index, one, times, (), source)
     length = int(index.max()) + 1
-    if length * len(ids) > max(_LARGE, _SPARSE * values.size):
-        raise FuelsError(f"{place}: {len(index)} rows would span {length} steps: is a date wrong?")
     grid = np.full((length, len(ids)), np.nan)
     grid[index] = values
     absent = (length - len(index)) * len(ids)
-    return _build(grid, ids, start, step, times, place, absent)
+    return _build(grid, ids, start, step, times, source, absent)
+
+
+def _place_rows(
+    times: Times, codes: Codes, ids: Sequence[str], count: int, clients: int, source: str
+) -> tuple[int, int, Codes]:
+    """Start and step of the grid for `count` values, and the position of every row on it."""
+    start, step = _regular_grid(times, codes, ids, source)
+    index = (times.seconds - start) // step
+    length = int(index.max()) + 1
+    if length * clients > max(_LARGE, _SPARSE * count):
+        raise FuelsError(
+            f"{source}: {len(index)} rows at a step of {format_step(step)} would span {length}"
+            f" steps, {_label(start, times)} to {_label(start + (length - 1) * step, times)}:"
+            " is a date wrong?"
+        )
+    return start, step, index
 
 
 def _build(
-    values: Floats, ids: Sequence[str], start: int, step: int, times: Times, place: str, absent: int
+    values: Floats,
+    ids: Sequence[str],
+    start: int,
+    step: int,
+    times: Times,
+    source: str,
+    absent: int,
 ) -> Panel:
     notes = times.notes
     if absent:
         noun = "value was" if absent == 1 else "values were"
         notes = (*notes, f"{absent} {noun} absent from the file and marked as missing")
-        nobody = np.flatnonzero(np.isnan(values).all(axis=1))
-        if times.zone is None and len(nobody):
-            when = _label(start + int(nobody[0]) * step, times)
-            hint = f"no client has a value at {when}: if clocks were set forward then, give"
+        empty = np.flatnonzero(np.isnan(values).all(axis=1))
+        if times.zone is None and len(empty):
+            when = _label(start + int(empty[0]) * step, times)
+            hint = f"no client has a value at {when}: if the clocks went forward then, give"
             notes = (*notes, f"{hint} --timezone")
     return Panel(
         values=values,
@@ -84,13 +96,13 @@ def _build(
         start=np.datetime64(start, "s"),
         step=step * SECOND,
         timezone=times.zone,
-        name=place,
+        name=source,
         notes=notes,
     )
 
 
-def refuse_extreme(panel: Panel) -> None:
-    """Every reader ends here: a value too large to work with names its client and time."""
+def check_magnitudes(panel: Panel) -> None:
+    """Reject values too large to compute with; every reader calls this."""
     extreme = np.abs(panel.values) > _LARGEST
     if extreme.any():
         row, column = np.unravel_index(int(np.argmax(extreme)), panel.values.shape)
@@ -99,34 +111,34 @@ def refuse_extreme(panel: Panel) -> None:
         when = format_moment(panel.times[row], panel.timezone)
         raise FuelsError(
             f"{panel.name}: client {panel.ids[column]} has {what} at {when}; values must be smaller"
-            f" than {_LARGEST:g}: correct it, or leave it empty (--missing tells which number means"
-            " a missing value)"
+            f" than {_LARGEST:g}: correct it, or leave it empty (--missing gives the number that"
+            " marks missing values)"
         )
 
 
-def check_years(first: int, last: int, place: str) -> None:
-    """Refuse seconds since 1970 that only a damaged date gives, before anything counts in them."""
+def check_years(first: int, last: int, source: str) -> None:
+    """Reject seconds since 1970 that can only come from a damaged date."""
     for year in (1970 + first // _YEAR_SECONDS, 1970 + last // _YEAR_SECONDS):
         if year not in _YEARS:
-            raise FuelsError(f"{place}: there is a time in the year {year}: is a date wrong?")
+            raise FuelsError(f"{source}: a time is in the year {year}: is a date wrong?")
 
 
-def _regular_grid(times: Times, codes: Codes, ids: Sequence[str], place: str) -> tuple[int, int]:
-    """First time and step of the regular grid that every row must lie on."""
+def _regular_grid(times: Times, codes: Codes, ids: Sequence[str], source: str) -> tuple[int, int]:
+    """First time and step of the regular grid; every row must be on it."""
     seconds = times.seconds
     if len(seconds) == 0:
-        raise FuelsError(f"{place}: there are no rows")
-    check_years(int(seconds.min()), int(seconds.max()), place)
+        raise FuelsError(f"{source}: there are no rows")
+    check_years(int(seconds.min()), int(seconds.max()), source)
     gaps, ascending = _gaps(seconds, codes)
     if not ascending:
         order = np.lexsort((seconds, codes))
         gaps, _ = _gaps(seconds[order], codes[order])
-    if len(gaps) == 0:  # one row per client: the distance between clients is all there is
+    if len(gaps) == 0:  # one row per client: use the distances between clients
         gaps = np.diff(np.unique(seconds)).astype(np.int64)
     if len(gaps) == 0:
         raise FuelsError(
-            f"{place}: all rows have the one time {_label(int(seconds[0]), times)}, so there is"
-            " no step between times"
+            f"{source}: all rows have the same time, {_label(int(seconds[0]), times)}, so"
+            " the step is unknown"
         )
     sizes, counts = np.unique(gaps, return_counts=True)
     step = int(sizes[np.argmax(counts)])
@@ -135,35 +147,35 @@ def _regular_grid(times: Times, codes: Codes, ids: Sequence[str], place: str) ->
     if off.any():
         row = int(np.flatnonzero(off)[np.argmin(seconds[off])])
         of = f" of client {ids[codes[row]]}" if ids else ""
-        hint = "correct it, or bring the data to one step first"
+        hint = "correct it, or resample the data to one step first"
         if times.wall and step > 3600:  # midnights are 23 or 25 hours apart when clocks change
-            hint = "if the step follows the wall clock, leave --timezone out"
+            hint = "if the step follows the wall clock, omit --timezone"
         raise FuelsError(
-            f"{place}: the time {_label(int(seconds[row]), times)}{of} does not lie on the regular"
+            f"{source}: the time {_label(int(seconds[row]), times)}{of} is off the regular"
             f" step of {format_step(step)}: {hint}"
         )
     return int(seconds.min()), step
 
 
 def _gaps(seconds: Codes, codes: Codes) -> tuple[Codes, bool]:
-    """Positive distances between successive rows of a client; whether rows come client by client.
+    """Positive distances between successive rows of a client, and whether rows are sorted.
 
-    Files mostly do, and sorting millions of rows is what takes long here.
+    Most files are, and sorting millions of rows would be slow.
     """
     later, other = np.diff(seconds), np.diff(codes)
     ascending = bool(np.all((other > 0) | ((other == 0) & (later >= 0))))
     return later[(other == 0) & (later > 0)], ascending
 
 
-def _refuse_duplicate(
-    flat: Codes, codes: Codes, times: Times, ids: Sequence[str], place: str
+def _reject_duplicate(
+    flat: Codes, codes: Codes, times: Times, ids: Sequence[str], source: str
 ) -> None:
     order = np.argsort(flat, kind="stable")
     row = int(order[1:][np.diff(flat[order]) == 0][0])
     of = f"client {ids[codes[row]]} has" if ids else "there is"
-    hint = "" if times.zone else " (if clocks were set back then, times need a zone: --timezone)"
+    hint = "" if times.zone else " (if the clocks went back then, give --timezone)"
     raise FuelsError(
-        f"{place}: {of} more than one row at {_label(int(times.seconds[row]), times)}{hint}"
+        f"{source}: {of} more than one row at {_label(int(times.seconds[row]), times)}{hint}"
     )
 
 

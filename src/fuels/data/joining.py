@@ -1,4 +1,4 @@
-"""Old and new data of the same clients as one panel."""
+"""Joining earlier and new data of the same clients into one panel."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 
 
-def joined(old: Panel, new: Panel) -> Panel:
-    """One panel of two that follow or overlap, up to the end of the new one, with its clients.
+def join_panels(old: Panel, new: Panel) -> Panel:
+    """The clients of `new` with the values of both panels, up to the end of `new`.
 
-    Where both know a value the newer panel counts.
+    Where both have a value, `new` takes precedence.
     """
     if old.step != new.step or old.timezone != new.timezone:
         raise FuelsError(
-            f"{new.name}: the new data have another step or time zone than {old.name} before them"
+            f"{new.name}: the new data have a different step or time zone from {old.name}"
         )
     if (new.start - old.start) % old.step != np.timedelta64(0, "s"):
-        raise FuelsError(
-            f"{new.name}: the times of the new data do not lie on the clock of {old.name}"
-        )
+        raise FuelsError(f"{new.name}: the times of the new data are off the step of {old.name}")
     start = min(old.start, new.start)
     length = int((new.times[-1] - start) // old.step) + 1
     values = np.full((length, len(new.ids)), np.nan)
     at = int((old.start - start) // old.step)
-    known = min(old.length, max(length - at, 0))  # old data may lie after the end of the new
+    known = min(old.length, max(length - at, 0))  # old data may extend past the end of the new
     column = {client: i for i, client in enumerate(old.ids)}
     for i, client in enumerate(new.ids):
         if client in column:
@@ -40,10 +38,10 @@ def joined(old: Panel, new: Panel) -> Panel:
     return replace(new, values=values, start=start)
 
 
-def with_absent(panel: Panel, ids: Sequence[str]) -> Panel:
-    """The panel with those of the clients it does not have, of whom it knows nothing."""
-    there = set(panel.ids)
-    absent = tuple(client for client in ids if client not in there)
+def add_unknown_clients(panel: Panel, ids: Sequence[str]) -> Panel:
+    """The panel plus those of `ids` that it lacks, with all their values missing."""
+    known = set(panel.ids)
+    absent = tuple(client for client in ids if client not in known)
     if not absent:
         return panel
     unknown = np.full((panel.length, len(absent)), np.nan)
@@ -55,8 +53,8 @@ def with_absent(panel: Panel, ids: Sequence[str]) -> Panel:
     )
 
 
-def unknown_between(old: Panel, new: Panel) -> list[str]:
-    """A sentence about the steps between two panels, where there are any."""
+def describe_gap(old: Panel, new: Panel) -> list[str]:
+    """A note about the steps between two panels, if there are any."""
     steps = int((new.start - old.times[-1]) // old.step) - 1
     if steps < 1:
         return []
@@ -66,6 +64,6 @@ def unknown_between(old: Panel, new: Panel) -> list[str]:
     )
     span = f"at {first}" if steps == 1 else f"from {first} to {last} ({steps} steps)"
     return [
-        f"{new.name}: nothing is known {span}, between the data before and these; give the values"
-        " of that time too and forecasts will be better"
+        f"{new.name}: no data {span}, between {old.name} and these data; add the values for that"
+        " time to improve the forecasts"
     ]

@@ -1,9 +1,9 @@
-"""Clients that joined lately: a share of a federation with only the end of its training part.
+"""Newcomers: a share of the clients that has only the end of its training part.
 
     data.newcomers = "0.5@7"   half of the clients have only the last 7 periods of training
 
-Who takes part is decided on the whole history, and who is new by the seed alone; so the same
-clients are judged on the same test days whatever the length of the newcomers' history.
+The full history decides which clients take part, and only the seed which of them are newcomers. So
+the same clients are evaluated on the same test days whatever the length of their history.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 
-LEAST = 1  # periods a newcomer needs to learn from, besides those that feed the windows
-_NEW = 7  # of the draw
+LEAST = 1  # periods a newcomer needs to learn from, in addition to those that feed the windows
+_STREAM = 7  # of random numbers
 
 
 def newcomers(ids: Sequence[str], share: float, seed: int) -> tuple[str, ...]:
-    """The new ones among sorted ids: at least one is, and at least one is not."""
+    """The newcomers among sorted ids: at least one client, and not all."""
     count = min(max(1, round(share * len(ids))), len(ids) - 1)
-    drawn = np.random.default_rng([seed, _NEW]).permutation(len(ids))[:count]
+    drawn = np.random.default_rng([seed, _STREAM]).permutation(len(ids))[:count]
     return tuple(ids[i] for i in sorted(drawn))
 
 
-def shortened(dataset: Dataset, text: str, seed: int) -> Panel:
-    """The panel of a dataset whose newcomers know nothing of earlier training periods."""
+def shorten_histories(dataset: Dataset, text: str, seed: int) -> Panel:
+    """The panel of a dataset, without the newcomers' earlier training periods."""
     share, periods = newcomer_share(text)
     reach, period = dataset.sample.reach_periods, dataset.period
     if len(dataset.ids) < 2:

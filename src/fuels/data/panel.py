@@ -1,10 +1,10 @@
-"""The panel: one table of times x clients on a regular clock, with missing values marked.
+"""The panel: a table of times x clients at a regular step, with missing values marked.
 
-Every reader produces a Panel and everything else starts from one. Times are kept as a start and a
-step. Where the time zone is known, `start` is in UTC and the panel is regular in real time, so a
-change of daylight saving neither loses nor repeats a step; the phase of a step (which hour of the
-day it is) then follows the zone's standard time all year. Without a zone, times are local clock
-times as found and are taken to be regular.
+Every reader produces a Panel, and everything else starts from one. Times are stored as a start and
+a step. If the time zone is known, `start` is in UTC and the panel is regular in real time, so
+daylight saving neither skips nor repeats a step; the phase of a step (its hour of the day) follows
+the zone's standard time all year. Without a zone, times are local clock times as found, assumed to
+be regular.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Panel:
 
     values: Floats
     ids: tuple[str, ...]
-    start: np.datetime64  # second resolution; UTC where timezone is set, else as found
+    start: np.datetime64  # second resolution; UTC if timezone is set, else as found
     step: np.timedelta64  # second resolution
     timezone: str | None = None
     coordinates: Floats | None = None  # [client, 2]: longitude, latitude
     name: str = "panel"
     unit: str = "value"
     synthetic: bool = False
-    notes: tuple[str, ...] = field(default=())  # what a reader did that a user should know
+    notes: tuple[str, ...] = field(default=())  # what the reader did, for the user
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or self.values.shape[1] != len(self.ids):
@@ -73,19 +73,19 @@ class Panel:
 
     @property
     def times(self) -> NDArray[np.datetime64]:
-        """The time of every step, [time]; UTC where the zone is known."""
+        """The time of every step, [time]; UTC if the zone is known."""
         return self.start + np.arange(self.length) * self.step
 
     @property
     def standard_offset(self) -> np.timedelta64:
-        """Distance of the zone's standard time from UTC; zero where no zone is known."""
+        """The zone's standard time minus UTC; zero if no zone is known."""
         return standard_offset(self.timezone, int(str(self.start)[:4]))
 
     def phases(self, period: int) -> NDArray[np.int64]:
         """Position of every step inside its period, [time]: the hour for 24 hourly steps.
 
-        Counted from midnight 1970-01-01 in local standard time, so that two parties with different
-        start times agree on what phase 0 means.
+        Counted from midnight 1970-01-01 in local standard time, so that panels with different
+        start times agree on phase 0.
         """
         local = self.start + self.standard_offset
         since_epoch = (local - np.datetime64(0, "s")) // self.step
@@ -93,7 +93,7 @@ class Panel:
 
     @property
     def clock_seconds(self) -> int:
-        """How far its steps lie after whole steps since midnight, local standard time: 1800 s for
+        """Offset of the steps from whole steps since midnight, local standard time: 1800 s for
         hourly values taken at half past."""
         local = self.start + self.standard_offset
         return int((local - np.datetime64(0, "s")) / np.timedelta64(1, "s")) % self.step_seconds
@@ -115,15 +115,15 @@ class Panel:
         return self.take(find_ids(self.ids, ids, self.name))
 
     def sorted(self) -> Panel:
-        """The same panel with clients in the order of their ids, whatever the file's order."""
+        """The same panel with clients sorted by id."""
         ordered = tuple(sort_ids(self.ids))
         return self if ordered == self.ids else self.select(ordered)
 
     def between(self, start: Moment | None = None, end: Moment | None = None) -> Panel:
         """The panel from `start` (included) to `end`.
 
-        A date stands for its whole day in local standard time, so an end that is a date is
-        included; an end with a time of day is excluded. Times of day are the zone's wall clock.
+        A date denotes the whole day in local standard time, so an end that is a date is included;
+        an end with a time of day is excluded. Times of day are wall-clock time in the zone.
         """
         first, last = 0, self.length
         if start is not None:
@@ -136,30 +136,30 @@ class Panel:
             asked = " ".join(
                 f"{word} {bound}" for word, bound in (("from", start), ("to", end)) if bound
             )
-            raise FuelsError(f"{self.name}: nothing {asked}: the data run {self.span}")
+            raise FuelsError(f"{self.name}: no data {asked}: the data run {self.span}")
         return replace(self, values=self.values[first:last], start=self.times[first])
 
     @property
     def span(self) -> str:
-        """First and last time in words, on the local clock."""
+        """First and last time in words, in local time."""
         if self.length == 0:
-            return "over no time at all"
+            return "over no time steps"
         first, last = (format_moment(t, self.timezone) for t in (self.times[0], self.times[-1]))
         return f"from {first} to {last}"
 
     def resample(self, step: Step, how: str) -> Panel:
         """The panel on a coarser step: sums or means over bins aligned to local standard time.
 
-        A sum over a bin with a missing part is missing; a mean is that of the values there are.
+        The sum of a bin with a missing part is missing; the mean ignores missing parts.
         Incomplete bins at the two ends are dropped.
         """
         wide = parse_step(step)
         if how not in ("sum", "mean"):
-            raise FuelsError(f"how '{how}' is not known: values are resampled by sum or mean")
+            raise FuelsError(f"how '{how}' is not known: choose sum or mean")
         if wide % self.step != np.timedelta64(0, "s"):
             raise FuelsError(
                 f"{self.name}: a step of {format_step(self.step)} cannot be resampled to"
-                f" {format_step(wide)}, which is no multiple of it"
+                f" {format_step(wide)}, which is not a multiple of it"
             )
         parts = int(wide / self.step)
         if parts == 1:
@@ -170,13 +170,13 @@ class Panel:
         bins = (self.length - skip) // parts
         if bins <= 0:
             raise FuelsError(
-                f"{self.name}: {self.length} steps of {format_step(self.step)} hold no complete"
+                f"{self.name}: {self.length} steps of {format_step(self.step)} contain no complete"
                 f" {format_step(wide)}"
             )
         binned = self.values[skip : skip + bins * parts].reshape(bins, parts, -1)
         left_out = self.length - bins * parts
         note = f"resampled from {format_step(self.step)} to {format_step(wide)} by {how}" + (
-            f"; {left_out} steps in incomplete bins at the ends were left out" if left_out else ""
+            f"; {left_out} steps in incomplete bins at the ends were dropped" if left_out else ""
         )
         first = self.start + skip * self.step
         return replace(
@@ -189,7 +189,7 @@ class Panel:
 
 
 def _mean_of_present(binned: Floats) -> Floats:
-    """Mean over axis 1 of [bin, part, client], leaving missing parts out."""
+    """Mean over axis 1 of [bin, part, client], ignoring missing parts."""
     present = ~np.isnan(binned)
     count = present.sum(axis=1)
     total = np.where(present, binned, 0.0).sum(axis=1)
@@ -210,7 +210,7 @@ def find_ids(ids: Sequence[str], wanted: Iterable[str], name: str) -> list[int]:
 
 
 def sort_ids(ids: Iterable[str]) -> list[str]:
-    """Ids in one fixed order: by number where all are numbers, by text otherwise."""
+    """Ids in a fixed order: numeric if all are numbers, else alphabetical."""
     listed = list(ids)
     if all(i.isascii() and i.isdigit() for i in listed):
         return sorted(listed, key=lambda i: (int(i), i))

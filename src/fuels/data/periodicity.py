@@ -1,9 +1,9 @@
 """The period of a panel, found by autocorrelation.
 
-Every client is detrended and scaled, its autocorrelation taken over the values that are present,
-and the curves are averaged over clients. The period is the smallest lag at a clear peak that is
-not merely a fraction of a better one: traffic with two rush hours also repeats a little after half
-a day, and most weeks repeat a little better than days.
+Every client is detrended and scaled, its autocorrelation computed over the values present, and the
+curves are averaged over clients. The period is the smallest lag with a clear peak that is not
+merely a fraction of a better one: traffic with two rush hours also repeats a little after half a
+day, and weeks mostly repeat a little better than days.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from fuels.data.panel import Floats, Panel
 
-_MOST_CLIENTS = 256  # evenly chosen: more do not change the mean curve
+_MOST_CLIENTS = 256  # evenly spaced: more would hardly change the mean curve
 _CLEAR = 0.1  # a peak must be this high, and this much above the lowest point before it
 _NEARLY_BEST = 0.6  # of the best peak
-_BETTER_TWICE = 1.3  # a peak whose double is this much better is a fraction of the period
+_BETTER_TWICE = 1.3  # a peak is a fraction of the period if its double is this much better
 _CLOCK = {"hour": 3600, "day": 86400, "week": 7 * 86400}  # seconds
 
 
@@ -31,7 +31,7 @@ class Cycle:
 
 
 def clock_lags(panel: Panel) -> dict[str, int]:
-    """An hour, a day and a week in steps, as far as they are whole and fit into the panel twice."""
+    """An hour, a day and a week in steps: those that are whole and fit into the panel twice."""
     step = panel.step_seconds
     return {
         word: seconds // step
@@ -41,7 +41,7 @@ def clock_lags(panel: Panel) -> dict[str, int]:
 
 
 def find_cycle(panel: Panel) -> Cycle | None:
-    """The period of the panel, or None where nothing repeats clearly."""
+    """The period of the panel, or None if nothing clearly repeats."""
     curve = autocorrelation(panel.values, panel.length // 2)
     clock = sorted(clock_lags(panel).values())
     candidates = {_snap(lag, clock) for lag in _peaks(curve)}
@@ -76,7 +76,7 @@ def _autocorrelation_of_one(series: NDArray[np.float64], lags: int) -> Floats | 
     step = np.arange(len(series), dtype=np.float64)
     slope, level = np.polyfit(step[present], series[present], 1)
     x = np.where(present, series - slope * step - level, 0.0)
-    # A few giant events would decide the whole curve: limit them.
+    # Clip: a few huge events would dominate the curve.
     spread = x[present].std()
     if spread <= 1e-12 * max(1.0, float(np.abs(series[present]).max())):
         return None
@@ -89,7 +89,7 @@ def _autocorrelation_of_one(series: NDArray[np.float64], lags: int) -> Floats | 
 
 
 def _peaks(curve: Floats) -> list[int]:
-    """Lags higher than everything within a fifth of them, so that ripples do not count."""
+    """Lags that are the maximum within a fifth of themselves, so that ripples do not count."""
     found = []
     for lag in range(2, len(curve) - 1):
         reach = max(1, lag // 5)
@@ -100,5 +100,5 @@ def _peaks(curve: Floats) -> list[int]:
 
 
 def _snap(lag: int, clock: list[int]) -> int:
-    """A peak within 3 % of an hour, a day or a week means just that."""
+    """A lag within 3 % of an hour, a day or a week becomes exactly that."""
     return next((c for c in clock if abs(lag - c) <= 0.03 * c), lag)

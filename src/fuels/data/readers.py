@@ -1,4 +1,4 @@
-"""One door for every format: `read_panel` looks at the path and returns a sorted Panel."""
+"""Reading any format: `read_panel` chooses the reader by the path and returns a sorted Panel."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import polars as pl
 
 from fuels.data.arrays import read_hdf5, read_npz
 from fuels.data.clock import Moment, Step, parse_step, zone_info
-from fuels.data.coordinates import places_of, read_places
-from fuels.data.grid import refuse_extreme
+from fuels.data.coordinates import coordinates_of, read_coordinates
+from fuels.data.grid import check_magnitudes
 from fuels.data.panel import Panel, find_ids
-from fuels.data.spool import gather, gather_aside
+from fuels.data.spool import gather, gather_in_file
 from fuels.data.table_files import read_csv, read_parquet
 from fuels.data.tables import Columns, find_coordinate_columns, id_texts
 from fuels.data.telecom import Sums, is_telecom, telecom_sums
@@ -23,12 +23,12 @@ from fuels.data.telecom_file import Progress
 from fuels.errors import FuelsError
 
 _HDF5 = (".h5", ".hdf5", ".hdf")
-_BAND_VALUES = 1 << 21  # of raw records brought into form at once
+_BAND_VALUES = 1 << 21  # values of raw records processed at once
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What is done to a panel after reading: clients, missing values, span, step, coordinates."""
+class PanelOptions:
+    """What to do with a panel after reading: select clients and times, mark missing values, ..."""
 
     ids: Sequence[str] | None = None
     missing: str | float | None = None
@@ -39,26 +39,26 @@ class Shape:
     coordinates: str | Path | None = None
 
     def check(self) -> None:
-        """Refuse before reading, which may take long, what could only fail afterwards."""
+        """Reject invalid options before reading, which may take long."""
         if self.how is not None and self.how not in ("sum", "mean"):
             raise FuelsError(f"--how '{self.how}' is not known: choose sum or mean")
         if self.how is not None and self.resample is None:
-            raise FuelsError("--how says how to resample: give --resample too, e.g. --resample 1h")
+            raise FuelsError("--how needs --resample as well, such as --resample 1h")
         if self.resample is not None:
             parse_step(self.resample)
         _number(self.missing)
 
     def apply(self, panel: Panel) -> Panel:
-        """The panel as wanted."""
+        """The panel with all options applied."""
         panel = panel.sorted() if self.ids is None else panel.select(self.ids).sorted()
-        return self.finish(*self.form(panel))
+        return self.finish(*self.transform(panel))
 
-    def form(self, panel: Panel) -> tuple[Panel, int]:
-        """What is done to each client alone, and how many values were marked as missing."""
+    def transform(self, panel: Panel) -> tuple[Panel, int]:
+        """Apply what concerns each client separately; also counts the values marked as missing."""
         if self.start is not None or self.end is not None:
             panel = panel.between(self.start, self.end)
         panel, marked = mark_missing(panel, self.missing)
-        refuse_extreme(panel)
+        check_magnitudes(panel)
         if self.resample is not None:
             if self.how is None:
                 raise FuelsError("--resample needs --how sum (counts) or --how mean (levels)")
@@ -66,7 +66,7 @@ class Shape:
         return panel, marked
 
     def finish(self, panel: Panel, marked: int) -> Panel:
-        """What is said about a panel as a whole, once its clients are in form."""
+        """Apply what concerns the whole panel: coordinates, and a note on missing values."""
         if _number(self.missing) is not None:
             note = f"{marked} values equal to {_number(self.missing):g} were marked as missing"
             panel = replace(panel, notes=(*panel.notes, note))
@@ -90,36 +90,34 @@ def read_panel(
     coordinates: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Panel:
-    """Read a panel and bring it into the wanted form; clients come back sorted by id.
+    """Read a panel, select and resample it; clients are sorted by id.
 
-    `client`, `time`, `value` name the columns of a table; `missing` is the number that stands for
-    a missing value ("none" for no such number); `activity` (net, sms or call) chooses from raw
-    Telecom Italia records, whose reading calls `progress` with the bytes read.
+    `client`, `time` and `value` name the columns of a table; `missing` is the number that marks
+    missing values ("none": no number does); `activity` (net, sms or call) chooses from raw Telecom
+    Italia records, and `progress` is called with the number of bytes read from them.
     """
     file = Path(path)
-    shape = Shape(ids, missing, start, end, resample, how, coordinates)
-    shape.check()
+    options = PanelOptions(ids, missing, start, end, resample, how, coordinates)
+    options.check()
     if timezone is not None:
         zone_info(timezone, "--timezone")
     if is_raw(file):
         activities = (activity or "net",)
-        return next(p for _, p in read_activities(file, activities, timezone, shape, progress))
+        return next(p for _, p in read_activities(file, activities, timezone, options, progress))
     if activity is not None:
-        raise FuelsError(
-            f"{file.name}: --activity chooses from raw Telecom Italia records, not from others"
-        )
-    with _named(file):
+        raise FuelsError(f"{file.name}: --activity is for raw Telecom Italia records only")
+    with _os_errors_name(file):
         panel = _read(file, Columns(client, time, value), timezone)
     if missing is None and file.suffix.lower() in _HDF5:
-        shape = replace(shape, missing="0")  # METR-LA's convention; the notes say so
-    return replace(shape.apply(panel), name=Path(file.name.removesuffix(".gz")).stem)
+        options = replace(options, missing="0")  # METR-LA's convention; the notes say so
+    return replace(options.apply(panel), name=Path(file.name.removesuffix(".gz")).stem)
 
 
 def is_raw(file: Path) -> bool:
-    """Whether the path holds raw records; a path that is not there is an error."""
+    """Whether the path holds raw records; a path that does not exist is an error."""
     if not file.exists():
         raise FuelsError(f"{file}: no such file or folder")
-    with _named(file):
+    with _os_errors_name(file):
         return file.is_dir() or is_telecom(file)
 
 
@@ -127,31 +125,31 @@ def read_activities(
     path: Path,
     activities: Sequence[str],
     timezone: str | None,
-    shape: Shape,
+    options: PanelOptions,
     progress: Progress | None = None,
-    aside: Path | None = None,
+    spool_folder: Path | None = None,
 ) -> Iterator[tuple[str, Panel]]:
-    """Panels of several activities from one pass over raw records, in the wanted form.
+    """Panels of several activities from one pass over raw records, with the options applied.
 
-    With `aside` their values lie in a temporary file in that folder, and memory holds a band of
-    clients at a time: it does not grow with the number of records, files, cells or days.
+    With `spool_folder`, values are stored in a temporary file there and processed a few clients at
+    a time: memory does not grow with the number of records, files, cells or days.
     """
-    if shape.how == "mean":  # sums first, at the step of the records
+    if options.how == "mean":  # sums first, at the step of the records
         step: Step = "10min"
-    else:  # summed to the wanted step while reading, which needs less room
-        step, shape = shape.resample or "1h", replace(shape, resample=None, how=None)
+    else:  # summed to the final step while reading, which needs less space
+        step, options = options.resample or "1h", replace(options, resample=None, how=None)
     with (
-        _named(path),
-        telecom_sums(path, activities, step, timezone, progress, aside) as sums,
+        _os_errors_name(path),
+        telecom_sums(path, activities, step, timezone, progress, spool_folder) as sums,
     ):
         for activity in activities:
-            yield activity, _in_bands(sums, activity, shape, aside)
+            yield activity, _in_bands(sums, activity, options, spool_folder)
 
 
-def _in_bands(sums: Sums, activity: str, shape: Shape, aside: Path | None) -> Panel:
+def _in_bands(sums: Sums, activity: str, options: PanelOptions, spool_folder: Path | None) -> Panel:
     cells = sums.cells
-    if shape.ids is not None:
-        chosen = find_ids([str(cell) for cell in cells], shape.ids, sums.root.stem)
+    if options.ids is not None:
+        chosen = find_ids([str(cell) for cell in cells], options.ids, sums.root.stem)
         cells = cells[sorted(chosen)]
     marked = 0
 
@@ -159,18 +157,20 @@ def _in_bands(sums: Sums, activity: str, shape: Shape, aside: Path | None) -> Pa
         nonlocal marked
         width = max(1, _BAND_VALUES // sums.bins)
         for first in range(0, len(cells), width):
-            band, more = shape.form(sums.panel(activity, cells[first : first + width]))
+            band, more = options.transform(sums.panel(activity, cells[first : first + width]))
             marked += more
             yield band
 
     ids = [str(cell) for cell in cells]
-    panel = gather(bands(), ids) if aside is None else gather_aside(bands(), ids, aside)
-    return shape.finish(panel, marked)
+    panel = (
+        gather(bands(), ids) if spool_folder is None else gather_in_file(bands(), ids, spool_folder)
+    )
+    return options.finish(panel, marked)
 
 
 @contextmanager
-def _named(file: Path) -> Iterator[None]:
-    """An error of the operating system becomes a sentence that names the file."""
+def _os_errors_name(file: Path) -> Iterator[None]:
+    """Turn an operating-system error into a FuelsError that names the file."""
     try:
         yield
     except OSError as error:
@@ -210,14 +210,14 @@ def _number(missing: str | float | None) -> float | None:
     try:
         return float(missing)
     except ValueError:
-        raise FuelsError(f"--missing '{missing}' is no number (or none)") from None
+        raise FuelsError(f"--missing '{missing}' is not a number (or none)") from None
 
 
 def with_coordinates(panel: Panel, source: str | Path) -> Panel:
     """The panel with longitude and latitude from a CSV of client (or cell_id), lng, lat."""
     path = Path(source)
     if path.is_dir():
-        raise FuelsError(f"{path}: is a folder, and --coordinates needs a CSV file")
+        raise FuelsError(f"{path}: is a folder, but --coordinates needs a CSV file")
     try:
         table = pl.read_csv(path, infer_schema=False, glob=False)
     except (OSError, pl.exceptions.PolarsError) as error:
@@ -225,8 +225,8 @@ def with_coordinates(panel: Panel, source: str | Path) -> Panel:
         raise FuelsError(f"{path}: not readable as a CSV of coordinates ({reason})") from None
     client, *pair = find_coordinate_columns(table.columns, path.name)
     clients = id_texts(table[client], path.name)
-    known = read_places(table, (pair[0], pair[1]), clients, path.name)
-    found = places_of(known, panel.ids)
+    known = read_coordinates(table, (pair[0], pair[1]), clients, path.name)
+    found = coordinates_of(known, panel.ids)
     if found is None:
         lost = next(client for client in panel.ids if client not in known)
         raise FuelsError(f"{path.name}: no coordinates for client {lost}")

@@ -1,15 +1,15 @@
-"""What one sample sees and what it is to say: lags, the clock, and the values to forecast.
+"""The inputs and targets of one sample: lags, calendar features, and the values to forecast.
 
-The paper's sample is one instance: two windows, c values just before the step and the same phase of
-q earlier periods, and the value of the step itself. Others are written as settings:
+The paper's sample has two windows, c values just before the step and the same phase of q earlier
+periods, and one target, the value of the step itself. Settings describe others:
 
     windows.lags      "1-4/1p,1p+1,2p,7p"   one list of lags for each GRU; p is a period
-    windows.calendar  time, free, weekday   what the clock tells, see calendar.py
-    windows.doubt     0.35                  share of training periods whose free days are told
-                                            wrongly: the model learns to see for itself what kind
-                                            of day it is, which holidays need
+    windows.calendar  time, free, weekday   calendar features, see calendar.py
+    windows.doubt     0.35                  share of training periods in which working days and
+                                            days off are swapped: the model learns to recognise
+                                            the kind of day from the data, as holidays require
     windows.target    value or change       forecast the value, or its change against the last one
-    windows.horizon   H                     forecast the next H values, each with a head of its own
+    windows.horizon   H                     forecast the next H values, one head each
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.config import Windows, nearest
-from fuels.data.calendar import COLUMNS, Calendar, columns_width, signs_width
+from fuels.data.calendar import COLUMNS, Calendar, encoder_clock_width, indicator_width
 from fuels.errors import FuelsError
 
 Branches = tuple[tuple[int, ...], ...]
@@ -30,14 +30,14 @@ TARGETS = ("value", "change")
 
 @dataclass(frozen=True)
 class Sample:
-    """The sample of a step k, for clients of any number."""
+    """The sample of a step k, for any number of clients."""
 
     branches: Branches  # lags of each GRU in steps, oldest first
     period: int
     calendar: tuple[str, ...] = ()
     change: bool = False
     horizon: int = 1
-    doubt: float = 0.0  # share of training periods in which free days are told wrongly
+    doubt: float = 0.0  # share of training periods with working days and days off swapped
 
     @property
     def lags(self) -> tuple[int, ...]:
@@ -45,30 +45,32 @@ class Sample:
 
     @property
     def reach(self) -> int:
-        """Steps the windows look back."""
+        """Number of steps the windows look back."""
         return max(self.lags)
 
     @property
     def reach_periods(self) -> int:
-        """Whole periods that only feed the windows."""
+        """Number of whole periods that only feed windows."""
         return -(-self.reach // self.period)
 
     @property
     def newest(self) -> int:
-        """Where in the window the last value stands."""
+        """Position of the latest value in the window."""
         return self.lags.index(min(self.lags))
 
     def clock(
         self, calendar: Calendar, times: NDArray[np.datetime64], first: int
     ) -> NDArray[np.float32]:
-        """What the clock tells of steps first, first + 1, ... and of the H - 1 after each.
+        """Calendar features of steps first, first + 1, ... and the H - 1 after each.
 
-        `times` are those of the steps, the last H - 1 included: [step, H, column], the columns for
-        the heads first, then the signs for the encoder.
+        `times` includes the H - 1 steps after the last. Returns [step, H, column]: the columns for
+        the heads, then those for the encoder.
         """
         phase = np.arange(first, first + len(times)) % self.period
         asked = (self.calendar, times, phase, self.period)
-        columns = np.concatenate([calendar.columns(*asked), calendar.signs(*asked)], axis=1)
+        columns = np.concatenate(
+            [calendar.indicator_columns(*asked), calendar.encoder_columns(*asked)], axis=1
+        )
         columns = columns.astype(np.float32)
         ahead = np.arange(len(times) - self.horizon + 1)[:, None] + np.arange(self.horizon)
         result: NDArray[np.float32] = columns[ahead]
@@ -76,13 +78,13 @@ class Sample:
 
     @property
     def clock_width(self) -> int:
-        """Columns of the clock for a head."""
-        return columns_width(self.calendar, self.period)
+        """Number of calendar features of a head."""
+        return indicator_width(self.calendar, self.period)
 
     @property
-    def signs_width(self) -> int:
-        """Columns of the clock for the encoder."""
-        return signs_width(self.calendar)
+    def encoder_clock_width(self) -> int:
+        """Number of calendar features of the encoder."""
+        return encoder_clock_width(self.calendar)
 
 
 def paper_branches(period: int, closeness: int, periodicity: int) -> Branches:
@@ -106,8 +108,8 @@ def sample_of(windows: Windows) -> Sample:
     for name in ("closeness", "periodicity"):
         if windows.lags and getattr(windows, name) != getattr(usual, name):
             raise FuelsError(
-                f"windows.{name} would do nothing beside windows.lags {windows.lags}, such as"
-                f" preset best sets: change the lags, empty them (--set windows.lags=), or use"
+                f"windows.{name} has no effect if windows.lags is set ({windows.lags}), as in"
+                f" preset best: change the lags, clear them (--set windows.lags=), or use"
                 f" --preset paper"
             )
     branches = (
@@ -132,7 +134,7 @@ def sample_of(windows: Windows) -> Sample:
 
 
 def parse_lags(text: str, period: int) -> Branches:
-    """`1-4/1p,1p+1,7p` as lags in steps, oldest first, one list for each GRU."""
+    """`1-4/1p,1p+1,7p` as lags in steps, oldest first, one tuple per GRU."""
     return tuple(_branch(part, text, period) for part in text.split("/"))
 
 
@@ -148,8 +150,8 @@ def _branch(part: str, text: str, period: int) -> tuple[int, ...]:
             found.add(periods * period + int(lag[3] or 0))
         else:
             raise FuelsError(
-                f"windows.lags {text!r}: {word.strip()!r} is no lag; write steps (1, 2 or 1-4) or"
-                " periods (1p, 1p+1, 7p), a comma between lags and / between the GRUs"
+                f"windows.lags {text!r}: {word.strip()!r} is not a lag; write steps (1, 2 or 1-4)"
+                " or periods (1p, 1p+1, 7p), a comma between lags and / between the GRUs"
             )
     if not found or min(found) < 1:
         raise FuelsError(f"windows.lags {text!r}: a lag is at least 1 step")

@@ -1,6 +1,6 @@
-"""Arrays laid aside in a temporary file, so that memory does not grow with the data.
+"""Arrays stored in a temporary file, so that memory does not grow with the data.
 
-The file has no name in its folder, so it is gone when the process ends, however it ends.
+The file has no directory entry, so it disappears when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CLIENTS_AT_ONCE = 512
 
 @contextmanager
 def open_spool(folder: Path | None = None) -> Iterator[Spool]:
-    """A spool in `folder`, or where the system keeps temporary files; gone after the block."""
+    """A spool in `folder`, or in the system's temporary folder; removed after the block."""
     with ExitStack() as stack:
         try:
             place = str(folder or tempfile.gettempdir())
@@ -38,7 +38,7 @@ def open_spool(folder: Path | None = None) -> Iterator[Spool]:
 
 
 class Spool:
-    """A temporary file that several threads may put arrays into."""
+    """A temporary file to which several threads may write arrays."""
 
     def __init__(self, folder: str, stream: IO[bytes]) -> None:
         self.folder = folder
@@ -59,12 +59,12 @@ class Spool:
         return Stored(self, offset, array.shape, array.dtype)
 
     def room(self, shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
-        """An array of zeros that lies in the file: `let_go` gives its memory back at any time."""
+        """An array of zeros mapped from the file; `release_memory` may free its pages any time."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
         with self.lock:
             offset = -(-self.end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
             self.end = offset + size
-        try:  # space that is only found missing when it is written to would end the process
+        try:  # reserve space now: a full disk on a later write would kill the process
             _reserve(self.stream.fileno(), offset, size)
         except OSError as error:
             raise _failed(self.folder, error) from None
@@ -75,7 +75,7 @@ def _reserve(file: int, offset: int, size: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, offset, size)
         return
-    zeros = bytes(1 << 20)  # macOS: there is no such call, but writing does the same
+    zeros = bytes(1 << 20)  # macOS has no such call, but writing zeros does the same
     for start in range(offset, offset + size, len(zeros)):
         os.pwrite(file, zeros[: offset + size - start], start)
 
@@ -88,7 +88,7 @@ def _failed(place: str, error: OSError) -> FuelsError:
 
 @dataclass(frozen=True)
 class Stored:
-    """Where an array lies in a spool."""
+    """The position of an array in a spool."""
 
     spool: Spool
     offset: int
@@ -96,7 +96,7 @@ class Stored:
     dtype: np.dtype[Any]
 
     def get(self, first: int, last: int) -> NDArray[Any]:
-        """The part [first:last] of the array's leading axis."""
+        """The rows [first:last] of the array's leading axis."""
         size = math.prod(self.shape[1:]) * self.dtype.itemsize
         content = os.pread(
             self.spool.stream.fileno(), (last - first) * size, self.offset + first * size
@@ -105,7 +105,7 @@ class Stored:
 
 
 def gather(bands: Iterable[Panel], ids: Sequence[str]) -> Panel:
-    """One panel of bands, each with the next few of the clients, in memory."""
+    """One panel from bands of successive clients, in memory."""
     values: Floats | None = None
     at = 0
     for band in bands:
@@ -118,8 +118,8 @@ def gather(bands: Iterable[Panel], ids: Sequence[str]) -> Panel:
     return replace(band, values=values, ids=tuple(ids))
 
 
-def gather_aside(bands: Iterable[Panel], ids: Sequence[str], folder: Path) -> Panel:
-    """`gather` into a temporary file in `folder`: the values are mapped and cannot be changed."""
+def gather_in_file(bands: Iterable[Panel], ids: Sequence[str], folder: Path) -> Panel:
+    """`gather` into a temporary file in `folder`: the values are mapped read-only."""
     with open_spool(folder) as spool:
         for band in bands:
             spool.put(band.values.T)
@@ -130,19 +130,19 @@ def gather_aside(bands: Iterable[Panel], ids: Sequence[str], folder: Path) -> Pa
 def rows_of(values: Floats, rows: slice) -> Floats:
     """A copy of some rows [time, client] of values that may be mapped.
 
-    Mapped values lie client by client, and touching one of them maps those around it too, so they
-    are taken, and given back, a few clients at a time.
+    Mapped values are stored client by client, and reading one also maps its neighbours, so they are
+    read and released a few clients at a time.
     """
     copy = np.empty(values[rows].shape)
     for first in range(0, values.shape[1], _CLIENTS_AT_ONCE):
         columns = slice(first, first + _CLIENTS_AT_ONCE)
         copy[:, columns] = values[rows, columns]
-        let_go(values)
+        release_memory(values)
     return copy
 
 
-def let_go(values: NDArray[Any]) -> None:
-    """Give the memory of mapped values back, which stay in their file; others are left alone."""
+def release_memory(values: NDArray[Any]) -> None:
+    """Release the memory of mapped values, which stay in their file; does nothing for others."""
     base: Any = values
     while isinstance(base, np.ndarray):
         base = base.base

@@ -1,14 +1,14 @@
-"""The embedded federation: a generator of synthetic mobile traffic, so that `fuels` runs anywhere.
+"""The built-in federation: a generator of synthetic mobile traffic, so that `fuels` runs anywhere.
 
-Nothing here is real data. A city is laid out in districts of 6 x 6 places. Each district has every
-kind of cell (profiles.KINDS) in neighbouring places, its own events and its own small movements;
-each cell has its own blend of kinds, clock, level, capacity and noise. The three services SMS, Call
-and Net look at the same cells.
+Nothing here is real data. A city consists of districts of 6 x 6 places. Each district has every
+kind of cell (city_profiles.KINDS) in neighbouring places, and its own events and small
+fluctuations; each cell has its own mix of kinds, time lag, level, capacity and noise. The three
+services SMS, Call and Net observe the same cells.
 
-A district is generated whole from (seed, district), and time runs forward in every random stream.
-So asking for fewer clients or days gives exactly the first columns or rows of the larger panel, and
-the same seed always gives the same bytes. Values are whole counts, which hides nearly all
-differences in the last bit between processors.
+A whole district is generated from (seed, district), and every random stream runs forward in time.
+So fewer clients or days give exactly the first columns or rows of the larger panel, and the same
+seed always gives the same bytes. Values are whole counts, which hides nearly all differences in the
+last bit between processors.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ CITY, CELLS, LOCAL, DRIFT, OWN, EVENTS, SCATTER, COUNTS, SILENCE = range(9)
 def synthesise(activity: str = "net", clients: int = 100, days: int = 62, seed: int = 0) -> Panel:
     """A synthetic federation: hourly activity of `clients` cells over `days` days.
 
-    The three activities (sms, call, net) show the same cells. Same arguments, same bytes; fewer
-    clients or days give the beginning of the larger panel.
+    The three activities (sms, call, net) observe the same cells. The same arguments give the same
+    bytes; fewer clients or days give the beginning of the larger panel.
     """
     service = _check(activity, clients, days, seed)
     city = _city_movement(seed, 24 * days)
@@ -74,7 +74,7 @@ def synthesise(activity: str = "net", clients: int = 100, days: int = 62, seed: 
 
 
 def kinds_of(clients: int = 100, seed: int = 0) -> tuple[str, ...]:
-    """The main kind of each cell that `synthesise` makes from the same seed."""
+    """The main kind of each cell that `synthesise` generates from the same seed."""
     _check("net", clients, 1, seed)
     drawn = [_draw_cells(seed, district).kind for district in range(-(-clients // PLACES))]
     return tuple(KINDS[kind].name for kind in np.concatenate(drawn)[:clients])
@@ -97,7 +97,7 @@ def _check(activity: str, clients: int, days: int, seed: int) -> Service:
 
 
 def _stream(seed: int, name: int, district: int = 0, service: int = 0) -> np.random.Generator:
-    """One random stream; always four numbers, because numpy takes [1] and [1, 0] for the same."""
+    """One random stream; always four numbers, because NumPy treats [1] and [1, 0] alike."""
     return np.random.default_rng([seed, name, district, service])
 
 
@@ -106,32 +106,34 @@ def _stream(seed: int, name: int, district: int = 0, service: int = 0) -> np.ran
 
 @dataclass(frozen=True)
 class _Cells:
-    """What stays the same in the cells of one district; arrays over cell."""
+    """The constants of the cells of one district; arrays over cells."""
 
     place: Ints  # position along the district's path
     kind: Ints  # the main kind, an index of KINDS
     blend: Floats  # [cell, kind], rows sum to 1
-    contrast: Floats  # power of the usual week: above 1 peaks and lulls are stronger
+    contrast: Floats  # exponent of the usual week: above 1, peaks and lulls are stronger
     lag: Floats  # hours by which the cell's day runs late
     level: Floats  # Net activity of a mean hour
     season: Floats  # share of the citywide seasonal change
     capacity: Floats  # in levels
     noise: Floats  # size of the cell's own movement
     shift_hour: Ints  # when the network around the cell is rearranged
-    shift: Floats  # natural logarithm of the effect, 0 for most cells
+    shift: Floats  # natural logarithm of its effect, 0 for most cells
 
 
 def _draw_cells(seed: int, district: int) -> _Cells:
     rng = _stream(seed, CELLS, district)
     order = rng.permutation(len(KINDS))
     along_path = np.repeat(order, [KINDS[kind].places for kind in order])
-    place = rng.permutation(PLACES)  # ids are spread over the district, so few cells show all kinds
+    place = rng.permutation(
+        PLACES
+    )  # ids are spread over the district, so a few cells cover all kinds
     kind = along_path[place]
     blend = rng.standard_gamma(0.15, (PLACES, len(KINDS)))
     blend[np.arange(PLACES), kind] += 1.6
     pure = np.array([k.pure for k in KINDS])
     blend[:, pure] = 0.0
-    blend[pure[kind]] = pure  # the row of a pure kind holds nothing else
+    blend[pure[kind]] = pure  # a cell of a pure kind has no other kind
     shifted = rng.random(PLACES) < 0.25
     return _Cells(
         place=place,
@@ -155,7 +157,7 @@ def _path() -> Ints:
 
 
 def _spiral(count: int) -> list[tuple[int, int]]:
-    """The first `count` squares of a spiral around (0, 0): where the districts lie."""
+    """The first `count` squares of a spiral around (0, 0): where the districts are."""
     squares: list[tuple[int, int]] = []
     (x, y), (dx, dy), leg = (0, 0), (1, 0), 1
     while len(squares) < count:
@@ -201,11 +203,11 @@ def _district(seed: int, district: int, cells: _Cells, service: Service, city: F
 
 
 def _usual_week(cells: _Cells, service: Service, hours: int) -> Floats:
-    """What is usual in each cell at each hour, holidays included, one on average, [time, cell]."""
+    """The usual activity of each cell and hour, holidays included, 1 on average, [time, cell]."""
     tables = np.array([[k.workday, k.saturday, k.sunday] for k in KINDS]) * np.array(service.hours)
     means = (tables.mean(axis=2) * np.array([5, 1, 1])).sum(axis=1) / 7
     blended = np.einsum("ck,kdh->dhc", cells.blend, tables / means[:, None, None])
-    days = hours // 24 + 2  # a cell that runs early or late looks beyond either end
+    days = hours // 24 + 2  # early and late cells reach beyond either end
     usual = np.einsum("td,dhc->thc", day_types(days, before=1), blended).reshape(-1, PLACES)
     whole = np.floor(cells.lag).astype(np.int64)
     part = cells.lag - whole
@@ -217,7 +219,7 @@ def _usual_week(cells: _Cells, service: Service, hours: int) -> Floats:
 
 
 def _city_movement(seed: int, hours: int) -> Floats:
-    """Small movements and rare shocks (a storm, a strike) that the whole city shares, [time]."""
+    """Small fluctuations and rare shocks (a storm, a strike) shared by the whole city, [time]."""
     rng = _stream(seed, CITY)
     normal, chance, size = rng.standard_normal((3, 24 * MAX_DAYS))[:, :hours]
     shock = np.where(chance > 2.6, -0.08 * np.abs(size), 0.0)  # about one in nine days
@@ -225,7 +227,7 @@ def _city_movement(seed: int, hours: int) -> Floats:
 
 
 def _fading(push: Floats, keep: float) -> Floats:
-    """Columns pushed at every hour that fade by `keep` from hour to hour, [time, column]."""
+    """An autoregression per column: `push` at every hour, decaying by `keep`, [time, column]."""
     out = push.copy()
     for t in range(1, len(out)):
         out[t] += keep * out[t - 1]
@@ -233,7 +235,7 @@ def _fading(push: Floats, keep: float) -> Floats:
 
 
 def _own_movement(rng: np.random.Generator, cells: _Cells, shape: Floats) -> Floats:
-    """A cell's own heavy-tailed movement, [time, cell], remembered longer the busier the hour.
+    """A cell's own heavy-tailed fluctuation, [time, cell], which lasts longer in busy hours.
 
     Surges are larger than lulls but decay faster the larger they are: crowds disperse.
     """

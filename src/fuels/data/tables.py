@@ -1,8 +1,8 @@
 """Tables with columns: CSV, Parquet, and pandas or polars frames, long or wide.
 
 Long: one row per client and time, with a client, a time and a value column. Wide: one row per
-time, with a time column and one column per client. Which one it is follows from the column names;
-names that are not the usual ones can be given.
+time, with a time column and one column per client. The column names decide which; unusual names
+can be given as options.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from fuels.data.coordinates import (
     LATITUDE,
     LONGITUDE,
     MISSING_WORDS,
-    degree_columns,
-    places_of,
-    read_places,
+    coordinate_columns,
+    coordinates_of,
+    read_coordinates,
 )
-from fuels.data.grid import panel_from_matrix, panel_from_rows, refuse_extreme
+from fuels.data.grid import check_magnitudes, panel_from_matrix, panel_from_rows
 from fuels.data.panel import Floats, Panel, sort_ids
 from fuels.data.times import read_times
 from fuels.errors import FuelsError
@@ -33,30 +33,30 @@ _CLIENT = {
     *("sensor", "station_id", "station", "series_id", "series", "node_id", "node"),
 }
 _TIME = {"time", "ds", "timestamp", "datetime", "date_time", "date"}
-_INDEX = {"", "index", "unnamed: 0"}  # what a frame's index is called after a trip through CSV
+_INDEX = {"", "index", "unnamed: 0"}  # names of a frame's index saved to CSV
 _VALUE = {"value", "y"}
-# Columns that `fuels data convert` adds to a CSV, which has no other place for them; the prefix
-# keeps them apart from a client that is called, say, unit.
+# Metadata columns that `fuels data convert` adds to a CSV; the prefix distinguishes them from a
+# client called, say, unit.
 ABOUT = {"timezone": "fuels_timezone", "unit": "fuels_unit", "synthetic": "fuels_synthetic"}
-_LOOKS_LIKE_TIME = re.compile(r"\d{4}[-/]\d{2}[-/]\d{2}|\d{2}[-/.]\d{2}[-/.]\d{4}")
+_TIME_PATTERN = re.compile(r"\d{4}[-/]\d{2}[-/]\d{2}|\d{2}[-/.]\d{2}[-/.]\d{4}")
 _DECIMAL_COMMA = re.compile(r"[+-]?[\d.]*,\d+([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names a user gave to the columns; None where the usual names are to be looked for."""
+    """Column names given by the user; None: look for the usual names."""
 
     client: str | None = None
     time: str | None = None
     value: str | None = None
 
 
-AS_USUAL = Columns()
+DEFAULT_COLUMNS = Columns()
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which column means what; `value` is None in a wide table, where `clients` are the columns."""
+    """The role of each column; a wide table has no `value` but one column for each of `clients`."""
 
     time: str
     client: str | None
@@ -69,52 +69,51 @@ class Layout:
         return self.clients if self.value is None else (self.value,)
 
 
-def find_layout(names: Sequence[str], place: str, given: Columns = AS_USUAL) -> Layout:
-    """Tell long from wide by the column names; names given by the user come first."""
-    time_column = _find(names, given.time, _TIME, "time", place)
+def find_layout(names: Sequence[str], source: str, given: Columns = DEFAULT_COLUMNS) -> Layout:
+    """Distinguish long from wide by the column names; names given by the user take precedence."""
+    time_column = _find(names, given.time, _TIME, "time", source)
     if time_column is None and names and names[0].strip().lower() in _INDEX:
         time_column = names[0]
     if time_column is None:
         raise FuelsError(
-            f"{place}: no time column among {_listed(names)}: name it with --time-column"
+            f"{source}: no time column among {_listed(names)}: name it with --time-column"
         )
     others = [n for n in names if n != time_column and n not in ABOUT.values()]
-    client_column = _find(others, given.client, _CLIENT, "client", place)
+    client_column = _find(others, given.client, _CLIENT, "client", source)
     if client_column is None:
-        if given.value is not None:  # a table of one series among other columns
-            _find(others, given.value, (), "value", place)
+        if given.value is not None:  # one series among other columns
+            _find(others, given.value, (), "value", source)
             others = [given.value]
         if not others:
-            raise FuelsError(f"{place}: there is no column of values beside '{time_column}'")
+            raise FuelsError(f"{source}: there is no value column besides '{time_column}'")
         if not all(name.strip() for name in others):
-            raise FuelsError(f"{place}: a column has no name: name its client, or remove it")
+            raise FuelsError(f"{source}: a column has no name: give it a client id, or remove it")
         return Layout(time_column, None, None, tuple(others))
     others = [n for n in others if n != client_column]
-    value_column = _find(others, given.value, _VALUE, "value", place)
+    value_column = _find(others, given.value, _VALUE, "value", source)
     if value_column is None:
         plain = [n for n in others if n.lower() not in (*LONGITUDE, *LATITUDE)]
         if not plain:
             raise FuelsError(
-                f"{place}: there is no column of values beside '{time_column}' and"
-                f" '{client_column}'"
+                f"{source}: there is no value column besides '{time_column}' and '{client_column}'"
             )
         if len(plain) > 1:
             raise FuelsError(
-                f"{place}: which of the columns {_listed(plain)} holds the values?"
+                f"{source}: which of the columns {_listed(plain)} holds the values?"
                 " Name it with --value-column"
             )
         value_column = plain[0]
     return Layout(time_column, client_column, value_column)
 
 
-def refuse_headless(names: Sequence[str], place: str, given: Columns) -> None:
-    """A first line of values in the place of column names, which could only confuse later."""
+def check_header(names: Sequence[str], source: str, given: Columns) -> None:
+    """Reject a first line that holds values instead of column names."""
     if given.time in names or any(name.lower() in _TIME for name in names):
         return
-    if any(_LOOKS_LIKE_TIME.match(name) for name in names) or all(map(_is_number, names)):
+    if any(_TIME_PATTERN.match(name) for name in names) or all(map(_is_number, names)):
         raise FuelsError(
-            f"{place}: the first line, {_listed(names)}, holds values and no column names: put a"
-            " line such as client,time,value above it"
+            f"{source}: the first line, {_listed(names)}, holds values, not column names:"
+            " add a line such as client,time,value above it"
         )
 
 
@@ -127,16 +126,16 @@ def _is_number(text: str) -> bool:
 
 
 def _find(
-    names: Sequence[str], given: str | None, usual: Collection[str], role: str, place: str
+    names: Sequence[str], given: str | None, usual: Collection[str], role: str, source: str
 ) -> str | None:
     if given is not None:
         if given not in names:
-            raise FuelsError(f"{place}: no column '{given}' among {_listed(names)}")
+            raise FuelsError(f"{source}: no column '{given}' among {_listed(names)}")
         return given
     matches = [n for n in names if n.strip().lower() in usual]
     if len(matches) > 1:
         raise FuelsError(
-            f"{place}: the columns {_listed(matches)} could each be the {role}:"
+            f"{source}: the columns {_listed(matches)} could each be the {role}:"
             f" choose one with --{role}-column"
         )
     return matches[0] if matches else None
@@ -148,26 +147,26 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def panel_from_table(
-    table: pl.DataFrame, layout: Layout, *, timezone: str | None, place: str
+    table: pl.DataFrame, layout: Layout, *, timezone: str | None, source: str
 ) -> Panel:
     """The panel of a polars table whose columns are known."""
     if table.height == 0:
-        raise FuelsError(f"{place}: there are no rows")
-    about = _read_about(table, place)
+        raise FuelsError(f"{source}: there are no rows")
+    about = _read_about(table, source)
     timezone = timezone or about.get("timezone")
     if layout.client is None or layout.value is None:
-        times = read_times(table[layout.time], timezone=timezone, place=place)
-        columns = [numbers(table[name], place) for name in layout.clients]
-        panel = panel_from_matrix(times, np.stack(columns, axis=1), layout.clients, place)
+        times = read_times(table[layout.time], timezone=timezone, source=source)
+        columns = [numbers(table[name], source) for name in layout.clients]
+        panel = panel_from_matrix(times, np.stack(columns, axis=1), layout.clients, source)
     else:
-        client = id_texts(table[layout.client], place)
-        times = read_times(table[layout.time], timezone=timezone, place=place, client=client)
+        client = id_texts(table[layout.client], source)
+        times = read_times(table[layout.time], timezone=timezone, source=source, client=client)
         ids = sort_ids(client.unique())
         codes = client.cast(pl.Enum(ids)).to_physical().cast(pl.Int64).to_numpy()
-        panel = panel_from_rows(codes, times, numbers(table[layout.value], place), ids, place)
-        if pair := degree_columns(table.columns):
-            known = read_places(table, pair, client, place)
-            panel = replace(panel, coordinates=places_of(known, ids))
+        panel = panel_from_rows(codes, times, numbers(table[layout.value], source), ids, source)
+        if pair := coordinate_columns(table.columns):
+            known = read_coordinates(table, pair, client, source)
+            panel = replace(panel, coordinates=coordinates_of(known, ids))
     return replace(
         panel,
         unit=about.get("unit", panel.unit),
@@ -175,8 +174,8 @@ def panel_from_table(
     )
 
 
-def numbers(column: pl.Series, place: str) -> Floats:
-    """A column as float64 [row], NaN where nothing is written; anything else is an error."""
+def numbers(column: pl.Series, source: str) -> Floats:
+    """A column as float64 [row], NaN if empty; anything but a number is an error."""
     kind = column.dtype
     if kind == pl.String:
         text = column.str.strip_chars()
@@ -187,24 +186,24 @@ def numbers(column: pl.Series, place: str) -> Floats:
             row = int(wrong.arg_max() or 0)
             comma = _DECIMAL_COMMA.fullmatch(str(text[row])) is not None
             raise FuelsError(
-                f"{place}: row {row + 1} has '{column[row]}' in column '{column.name}',"
-                f" which is no number{': write decimals with a point' if comma else ''}"
+                f"{source}: row {row + 1} has '{column[row]}' in column '{column.name}',"
+                f" which is not a number{': write decimals with a point' if comma else ''}"
             )
     elif kind.is_numeric() or kind == pl.Null:
         parsed = column.cast(pl.Float64)
     else:
-        raise FuelsError(f"{place}: column '{column.name}' holds {kind} values and no numbers")
+        raise FuelsError(f"{source}: column '{column.name}' holds {kind} values, not numbers")
     return np.asarray(parsed.fill_null(float("nan")).to_numpy(), dtype=np.float64)
 
 
-def id_texts(column: pl.Series, place: str) -> pl.Series:
+def id_texts(column: pl.Series, source: str) -> pl.Series:
     """Client ids as text: 4050, 4050.0 and "4050" are the same client."""
     if column.dtype.is_float():
         column = column.fill_nan(None)
         whole = column.cast(pl.Int64, strict=False)
         column = whole if (whole == column).all() else column
     wrong = FuelsError(
-        f"{place}: column '{column.name}' holds {column.dtype} values and no client ids"
+        f"{source}: column '{column.name}' holds {column.dtype} values, not client ids"
     )
     if column.dtype.is_nested():  # polars would write a struct as text
         raise wrong
@@ -215,28 +214,28 @@ def id_texts(column: pl.Series, place: str) -> pl.Series:
     empty = text.is_null() | (text == "")
     if empty.any():
         row = int(empty.arg_max() or 0)
-        raise FuelsError(f"{place}: row {row + 1} names no client in column '{column.name}'")
+        raise FuelsError(f"{source}: row {row + 1} names no client in column '{column.name}'")
     return text
 
 
-def _read_about(table: pl.DataFrame, place: str) -> dict[str, str]:
+def _read_about(table: pl.DataFrame, source: str) -> dict[str, str]:
     found = {}
     for what, name in ABOUT.items():
         if name in table.columns:
             said = table[name].drop_nulls().unique()
             if len(said) > 1:
-                raise FuelsError(f"{place}: column '{name}' must say the same in every row")
+                raise FuelsError(f"{source}: column '{name}' must have the same value in every row")
             if len(said) == 1:
                 found[what] = str(said[0])
     return found
 
 
-def find_coordinate_columns(names: Sequence[str], place: str) -> tuple[str, str, str]:
+def find_coordinate_columns(names: Sequence[str], source: str) -> tuple[str, str, str]:
     """Client, longitude and latitude columns of a table of coordinates."""
-    client, pair = _find(names, None, _CLIENT, "client", place), degree_columns(names)
+    client, pair = _find(names, None, _CLIENT, "client", source), coordinate_columns(names)
     if client is None or pair is None:
         raise FuelsError(
-            f"{place}: coordinates need the columns client (or cell_id), lng and lat,"
+            f"{source}: coordinates need the columns client (or cell_id), lng and lat,"
             f" not {_listed(names)}"
         )
     return client, *pair
@@ -256,14 +255,14 @@ def panel_from_frame(
     try:
         layout = find_layout(table.columns, name, given)
     except FuelsError:
-        if given != AS_USUAL:
+        if given != DEFAULT_COLUMNS:
             raise
         raise FuelsError(
-            f"{name}: the columns unique_id, ds and y are needed, or ds and a column for each"
-            f" client; there are {_listed(table.columns)}"
+            f"{name}: the columns unique_id, ds and y are needed, or ds and one column per"
+            f" client; found {_listed(table.columns)}"
         ) from None
-    panel = panel_from_table(table, layout, timezone=timezone, place=name).sorted()
-    refuse_extreme(panel)
+    panel = panel_from_table(table, layout, timezone=timezone, source=name).sorted()
+    check_magnitudes(panel)
     return panel
 
 
@@ -272,12 +271,12 @@ def _as_polars(frame: Any, name: str) -> pl.DataFrame:
         return frame.collect()
     if isinstance(frame, pl.DataFrame):
         return frame
-    # A pandas frame is known by its module, so that pandas is never imported for others.
+    # Recognise a pandas frame by its module, without importing pandas.
     if type(frame).__module__.split(".")[0] != "pandas" or not hasattr(frame, "columns"):
         raise FuelsError(f"{name}: a pandas or polars frame is needed, not {type(frame).__name__}")
     names = [str(column) for column in frame.columns]
     if twice := sorted({column for column in names if names.count(column) > 1}):
-        raise FuelsError(f"{name}: there are two columns {twice[0]}")
+        raise FuelsError(f"{name}: there are two columns named {twice[0]}")
     return pl.DataFrame([_pandas_column(n, frame.iloc[:, i]) for i, n in enumerate(names)])
 
 

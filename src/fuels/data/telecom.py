@@ -1,10 +1,10 @@
-"""Raw records of the Telecom Italia Big Data Challenge, Milano or Trentino, as panels.
+"""Raw records of the Telecom Italia Big Data Challenge (Milan or Trentino) as panels.
 
-Files are named sms-call-internet-{mi,tn}-DATE.txt, one a day, with several records (country
+Files are named sms-call-internet-{mi,tn}-DATE.txt, one per day, with several records (country
 codes) per cell and ten minutes. Activities are summed over country codes and over the step:
 sms = in + out, call = in + out, net. Memory holds the sums of a few files, never the records; the
-sums of all files lie in a temporary file, from which a panel of as many cells as wanted is made.
-(The format: Barlacchi et al. 2015, Scientific Data 2.)
+sums of all files go to a temporary file, from which panels of any cells are built.
+(Format: Barlacchi et al. 2015, Scientific Data 2.)
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def is_telecom(path: Path) -> bool:
 
 
 def _files(path: Path) -> list[Path]:
-    """The files to read, in the order of their names; names of the challenge come first."""
+    """The files to read, sorted by name; if any have names of the challenge, only those."""
     if path.is_file():
         return [path]
     files = sorted(file for file in path.iterdir() if file.is_file())
@@ -52,15 +52,15 @@ def _files(path: Path) -> list[Path]:
     cities = sorted({match[1] for f in named if (match := _NAME.fullmatch(f.name))})
     if len(cities) > 1:
         raise FuelsError(
-            f"{path.name}: holds records of Milano (mi) and Trentino (tn), whose cells have the"
-            " same ids: keep them in two folders"
+            f"{path.name}: holds records of Milan (mi) and Trentino (tn), whose cells have the"
+            " same ids: keep them in separate folders"
         )
     return named or [file for file in files if is_telecom(file)]
 
 
 @dataclass(frozen=True)
 class Sums:
-    """The sums of all files, laid aside, from which panels of some cells are made."""
+    """The sums of all files, in a temporary file, from which panels of some cells are built."""
 
     root: Path
     parts: Sequence[Part]
@@ -74,10 +74,9 @@ class Sums:
     notes: tuple[str, ...]
 
     def panel(self, activity: str, cells: NDArray[np.int64]) -> Panel:
-        """One activity of some cells, ascending; missing where a file has no record of a cell."""
+        """One activity of some cells, ascending; missing if a file has no record of a cell."""
         slot = self.activities.index(activity)
-        # [cell, bin], as the parts are.
-        values = np.full((len(cells), self.bins), np.nan)
+        values = np.full((len(cells), self.bins), np.nan)  # [cell, bin], like the parts
         seen = np.zeros(values.shape, dtype=bool)
         for part in self.parts:
             self._add(part, slot, cells, values, seen)
@@ -121,7 +120,7 @@ class Sums:
                 " also in another file of the folder: remove the copy"
             )
         seen[area] |= recorded
-        # Two files may share hours but not cells, or the other way round.
+        # Two files may share hours but not cells, or vice versa.
         so_far = np.nan_to_num(values[area], nan=0.0)
         values[area] = so_far + part.sums[slot].get(begin, end)[there, inside]
 
@@ -140,7 +139,7 @@ def telecom_sums(
 ) -> Iterator[Sums]:
     """Sums of several activities from one pass over the records of a file or a folder of files.
 
-    They are laid aside in a temporary file in `folder`, or where the system keeps such files.
+    They are stored in a temporary file in `folder`, or in the system's temporary folder.
     """
     root, seconds = Path(path), parse_step(step)
     for activity in activities:
@@ -149,15 +148,13 @@ def telecom_sums(
     if seconds % np.timedelta64(600, "s"):
         raise FuelsError(
             f"{root.name}: records are ten minutes apart, so a step of {format_step(seconds)}"
-            " is not possible: give a multiple of 10min"
+            " is not possible: use a multiple of 10min"
         )
     files = _files(root)
     if not files:
-        raise FuelsError(
-            f"{root}: no files of raw records (sms-call-internet-*.txt) in this folder"
-        )
+        raise FuelsError(f"{root}: this folder has no raw records (sms-call-internet-*.txt)")
     zone = timezone or ZONE
-    # Bins follow local standard time, so that a step of a day means the day of the place.
+    # Bins follow local standard time, so that a daily step is a local day.
     shift = int(standard_offset(zone, 2013) / SECOND) * 1000
     with open_spool(folder) as spool:
         parts = _add_up(files, int(seconds / SECOND) * 1000, shift, activities, spool, progress)
@@ -179,12 +176,12 @@ def _add_up(
         sums.read(progress)
         return list(sums.parts())
 
-    # The compiled loop runs without the interpreter's lock, so threads use the cores.
+    # The compiled loop releases the interpreter lock, so threads run in parallel.
     workers = max(1, min(4, os.cpu_count() or 1, len(files)))
     with ThreadPoolExecutor(workers) as pool:
         try:
             return [part for parts in pool.map(one, files) for part in parts]
-        finally:  # after an error, files not yet begun are not read at all
+        finally:  # after an error, skip the files that are still waiting
             pool.shutdown(cancel_futures=True)
 
 
@@ -200,7 +197,7 @@ def _sums(
     spans = [part.span for part in parts]
     start_ms, end_ms = min(s for s, _ in spans), max(e for _, e in spans) + INTERVAL_MS
     check_span(start_ms, end_ms, root.name)
-    # A bin that the records enter or leave in the middle would be a sum of a part: left out.
+    # Drop bins at the ends that the records cover only partly.
     first = -(-(start_ms + shift_ms) // step_ms)
     last = (end_ms + shift_ms) // step_ms
     if first >= last:
@@ -221,16 +218,10 @@ def _sums(
         step=step,
         shift_ms=shift_ms,
         zone=zone,
-        notes=_notes(step, dropped),
+        notes=(
+            f"raw records summed over country codes to {format_step(step)}",
+            "an interval without a record of a cell counts as 0; a cell without any record in a"
+            " file is missing for the span of that file",
+            *["incomplete steps at the ends of the records were dropped"] * dropped,
+        ),
     )
-
-
-def _notes(step: np.timedelta64, dropped: bool) -> tuple[str, ...]:
-    notes = [
-        f"raw records summed over country codes to {format_step(step)}",
-        "no record of a cell in an interval counts as 0; a cell without any record in a file is"
-        " missing for the span of that file",
-    ]
-    if dropped:
-        notes.append("incomplete steps at the ends of the records were left out")
-    return tuple(notes)

@@ -1,9 +1,9 @@
-"""Adding up one file of raw Telecom Italia records in bounded memory.
+"""Summing one file of raw Telecom Italia records in bounded memory.
 
-A file is read in pieces. Sums are kept in blocks of a day, one column per square id, so room is
-needed for the span of the file and not for its size, and records may come in any order. The first
-blocks are in memory, those of a file of many days in a temporary file. When a file is done all its
-sums go there, so memory does not grow with the number of files either.
+A file is read in pieces. Sums are kept in blocks of a day with one column per square id, so memory
+depends on the span of the file, not on its size, and records may come in any order. The first
+blocks are in memory; if a file spans many days, the others are in a temporary file. All sums of a
+finished file go there too, so memory does not grow with the number of files.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.panel import Floats
-from fuels.data.spool import Spool, Stored, let_go
+from fuels.data.spool import Spool, Stored, release_memory
 from fuels.errors import FuelsError
 from fuels.kernels.telecom import ELSEWHERE, MALFORMED, NO_NUMBER, sum_lines
 
 # Activity -> the fields of a record, counted after the country code, that it sums.
 ACTIVITIES = {"sms": (0, 1), "call": (2, 3), "net": (4,)}
 _PIECE = 1 << 20  # bytes read at once
-_IN_MEMORY = 150 << 20  # bytes of sums of one file; several files are read at once
+_IN_MEMORY = 150 << 20  # bytes of sums per file; several files are read at once
 _MAX_CELL = 1 << 20
 _PLAUSIBLE_MS = (946_684_800_000, 4_102_444_800_000)  # the years 2000 to 2099
-_LONGEST_MS = 3660 * 86_400_000  # ten years: beyond that, a time is wrong
+_LONGEST_MS = 3660 * 86_400_000  # ten years: a longer span means a wrong time
 
 Progress = Callable[[int], object]  # called with the number of bytes read since the last call
 
@@ -39,21 +39,21 @@ class _Block:
     seen: NDArray[np.uint8]
 
 
-def check_span(first_ms: int, last_ms: int, place: str) -> None:
-    """Refuse records so far apart that a time must be damaged, before making room for them."""
+def check_span(first_ms: int, last_ms: int, source: str) -> None:
+    """Reject records so far apart that a time must be wrong, before allocating memory for them."""
     if last_ms - first_ms > _LONGEST_MS:
         first, last = (str(np.datetime64(ms, "ms"))[:10] for ms in (first_ms, last_ms))
-        raise FuelsError(f"{place}: the records run from {first} to {last}: is a time wrong?")
+        raise FuelsError(f"{source}: the records run from {first} to {last}: is a time wrong?")
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one file says about consecutive bins: per activity sums [cell, bin], and seen."""
+    """The sums of one file over consecutive bins: for each activity [cell, bin]."""
 
     file: Path
     first_bin: int
     bins: int
-    mask: NDArray[np.uint8]  # which square ids the file has, a bit each: parts may be many
+    mask: NDArray[np.uint8]  # one bit per square id in the file: there may be many parts
     sums: list[Stored]
     seen: Stored  # [cell, bin], bool
     span: tuple[int, int]  # first and last time of the file, ms
@@ -66,14 +66,14 @@ class Part:
 
 @dataclass
 class FileSums:
-    """Adds up one file, in memory or, if it spans many days, in a temporary file."""
+    """Sums one file in memory or, if it spans many days, in a temporary file."""
 
     file: Path
     step_ms: int
     shift_ms: int
     activities: Sequence[str]
     spool: Spool
-    capacity: int = 1 << 14  # cells are columns by id; zero pages that are never touched are free
+    capacity: int = 1 << 14  # one column per id; untouched zero pages cost nothing
     blocks: dict[int, _Block] = field(default_factory=dict)
     span: NDArray[np.int64] = field(default_factory=lambda: np.array([1 << 62, -1]))
 
@@ -86,7 +86,7 @@ class FileSums:
             self.slots[list(ACTIVITIES[activity])] = slot
 
     def read(self, progress: Progress | None) -> None:
-        piece = bytearray(_PIECE + 1)  # one place for a last line feed
+        piece = bytearray(_PIECE + 1)  # room for a final line feed
         text = np.frombuffer(piece, dtype=np.uint8)
         kept, lines = 0, 0
         with self.file.open("rb", buffering=0) as stream:
@@ -100,7 +100,7 @@ class FileSums:
                 if end == 0 and size == _PIECE:
                     raise self._malformed(lines, "is longer than any record")
                 lines = self._add(text, end, lines)
-                self._rest()
+                self._release_blocks()
                 if progress is not None:
                     progress(got)
                 if got == 0:
@@ -125,9 +125,11 @@ class FileSums:
             )
             lines += read
             if status == MALFORMED:
-                raise self._malformed(lines, "is no record of eight fields between tabs")
+                raise self._malformed(lines, "is not a record of eight tab-separated fields")
             if status == NO_NUMBER:
-                raise self._malformed(lines, "has an activity that is no plain number such as 0.25")
+                raise self._malformed(
+                    lines, "has an activity that is not a plain number such as 0.25"
+                )
             if status == ELSEWHERE:
                 time = time_bin * self.step_ms - self.shift_ms
                 if not _PLAUSIBLE_MS[0] <= time < _PLAUSIBLE_MS[1]:
@@ -137,16 +139,13 @@ class FileSums:
                 while cell >= self.capacity:
                     self._widen()
                 self.key = time_bin // self.bins
-                self.block = self._block_of(self.key)
+                if self.key not in self.blocks:
+                    self.blocks[self.key] = self._empty()
+                self.block = self.blocks[self.key]
         return lines
 
     def _malformed(self, lines: int, what: str) -> FuelsError:
         return FuelsError(f"{self.file.name}: line {lines + 1} {what}")
-
-    def _block_of(self, key: int) -> _Block:
-        if key not in self.blocks:
-            self.blocks[key] = self._empty()
-        return self.blocks[key]
 
     def _empty(self) -> _Block:
         shape = self._shape
@@ -163,27 +162,27 @@ class FileSums:
     def _widen(self) -> None:
         old = self.capacity
         self.capacity *= 2
-        self.held = 0  # the blocks so far are given up one by one
+        self.held = 0  # the old blocks are replaced one by one
         for key, block in self.blocks.items():
             wide = self._empty()
             wide.sums[:, :, :old], wide.seen[:, :old] = block.sums, block.seen
             self.blocks[key] = wide
-            self._rest()
+            self._release_blocks()
 
-    def _rest(self) -> None:
-        """Give back the memory of blocks that lie in the temporary file."""
+    def _release_blocks(self) -> None:
+        """Release the memory of blocks in the temporary file."""
         for block in self.blocks.values():
-            let_go(block.sums)
-            let_go(block.seen)
+            release_memory(block.sums)
+            release_memory(block.seen)
 
     def parts(self) -> Iterator[Part]:
-        """The sums without empty columns, limited to the file's span; blocks are given up."""
+        """The sums without empty columns, limited to the file's span; frees the blocks."""
         check_span(int(self.span[0]), int(self.span[1]), self.file.name)
         first, last = (int(t + self.shift_ms) // self.step_ms for t in self.span)
         found = np.any([block.seen.any(axis=0) for block in self.blocks.values()], axis=0)
         cells, mask = np.flatnonzero(found), np.packbits(found)
-        self._rest()
-        silent = np.zeros(self._shape)  # of a day without a record
+        self._release_blocks()
+        silent = np.zeros(self._shape)  # a day without records
         for key in range(first // self.bins, last // self.bins + 1):
             block = self.blocks.pop(key, None) or _Block(silent, silent[0].astype(np.uint8))
             rows = slice(

@@ -1,9 +1,9 @@
 """From a column of times, as found in a table, to whole seconds on one clock.
 
-Times that say where they stand (an offset, a zone, seconds since 1970) become UTC. Times without
-any of that are local clock times: with `timezone` given they become UTC too, where the hour that
-occurs twice in autumn is told apart by the order of rows (first occurrence = daylight time; a time
-that occurs once is daylight time, with a note); otherwise they are kept as found.
+Times with an offset or a zone, and seconds since 1970, become UTC. Other times are local clock
+times. If `timezone` is given they become UTC too, and the hour that occurs twice in autumn is
+resolved by the order of rows (the first occurrence is daylight time; a time that occurs only once
+is daylight time, with a note). Otherwise they stay as found.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FORMATS = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
 # Seconds since 1970 in other units: a plausible time has about 1e9 seconds, 1e12 ms, ...
 _EPOCH_UNITS = ((1e17, 10**9, "nanoseconds"), (1e14, 10**6, "microseconds"), (1e11, 10**3, "ms"))
 _PLAUSIBLE_EPOCH = 946_684_800, 4_102_444_800  # the years 2000 to 2099
-# Digits that read as a date, to the day, hour, minute or second; some count an hour 24.
+# Digits that look like a date, to the day, hour, minute or second; some files have an hour 24.
 _COMPACT_DATE = (
     r"^(19|20|21)\d{2}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(([01]\d|2[0-4])([0-5]\d){0,2})?$"
 )
@@ -34,65 +34,65 @@ _COMPACT_DATE = (
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds since 1970 of every row, [row]: UTC where `zone` is set, else local as found."""
+    """Seconds since 1970 of every row, [row]: UTC if `zone` is set, else local as found."""
 
     seconds: Seconds
     zone: str | None
     notes: tuple[str, ...] = ()
-    wall: bool = False  # whether they were found as wall-clock times and brought to UTC by `zone`
+    wall: bool = False  # whether they were wall-clock times, converted to UTC by `zone`
 
 
 def read_times(
-    column: pl.Series, *, timezone: str | None, place: str, client: pl.Series | None = None
+    column: pl.Series, *, timezone: str | None, source: str, client: pl.Series | None = None
 ) -> Times:
-    """The times of a column; `client` [row] tells series apart where an hour occurs twice."""
+    """The times of a column; `client` [row] separates the series if an hour occurs twice."""
     if timezone is not None:
-        zone_info(timezone, place)
+        zone_info(timezone, source)
     if column.null_count():
         row = int(column.is_null().arg_max() or 0)
-        raise FuelsError(f"{place}: row {row + 1} has no time in column '{column.name}'")
+        raise FuelsError(f"{source}: row {row + 1} has no time in column '{column.name}'")
     kind = column.dtype
     if isinstance(kind, pl.Datetime) and kind.time_zone is not None:
         zone = timezone or kind.time_zone
         utc = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-        return Times(_whole_seconds(utc, column, place), zone)
+        return Times(_whole_seconds(utc, column, source), zone)
     if isinstance(kind, pl.Datetime):
-        return _local(_whole_seconds(column, column, place), client, timezone, place)
+        return _local(_whole_seconds(column, column, source), client, timezone, source)
     if kind == pl.Date:
         return _local(
-            _whole_seconds(column.cast(pl.Datetime), column, place), client, timezone, place
+            _whole_seconds(column.cast(pl.Datetime), column, source), client, timezone, source
         )
     if kind.is_integer():
-        return _epoch(column, timezone, place)
+        return _epoch(column, timezone, source)
     if kind == pl.String and column.str.contains(r"^\s*\d+\s*$").all():
-        return _epoch(column.str.strip_chars(), timezone, place)
+        return _epoch(column.str.strip_chars(), timezone, source)
     if kind == pl.String:
-        return _text(column, client, timezone, place)
-    raise FuelsError(f"{place}: column '{column.name}' holds no times but {kind} values")
+        return _text(column, client, timezone, source)
+    raise FuelsError(f"{source}: column '{column.name}' holds {kind} values, not times")
 
 
-def _whole_seconds(naive: pl.Series, column: pl.Series, place: str) -> Seconds:
+def _whole_seconds(naive: pl.Series, column: pl.Series, source: str) -> Seconds:
     assert isinstance(naive.dtype, pl.Datetime)
     ticks, second = naive.to_physical().to_numpy(), _TICKS[naive.dtype.time_unit]
-    _refuse_fractions(ticks % second != 0, column, place)
+    _check_fractions(ticks % second != 0, column, source)
     return np.asarray(ticks // second, dtype=np.int64)
 
 
-def _refuse_fractions(broken: NDArray[np.bool_], column: pl.Series, place: str) -> None:
+def _check_fractions(broken: NDArray[np.bool_], column: pl.Series, source: str) -> None:
     if broken.any():
         wrong = column.filter(broken).head(1).cast(pl.String)[0]
-        raise FuelsError(f"{place}: the time {wrong} has a fraction; times must be whole seconds")
+        raise FuelsError(f"{source}: the time {wrong} has a fraction; times must be whole seconds")
 
 
-def _epoch(column: pl.Series, timezone: str | None, place: str) -> Times:
+def _epoch(column: pl.Series, timezone: str | None, source: str) -> Times:
     distinct = column.unique(maintain_order=True)
     dates = distinct.cast(pl.String).str.contains(_COMPACT_DATE)
-    if 2 * int(dates.sum()) > len(distinct):  # a few of the true seconds of the 2030s do, by chance
+    if 2 * int(dates.sum()) > len(distinct):  # a few true seconds of the 2030s match by chance
         raise FuelsError(
-            f"{place}: column '{column.name}' holds numbers such as {distinct.filter(dates)[0]},"
+            f"{source}: column '{column.name}' holds numbers such as {distinct.filter(dates)[0]},"
             " which look like dates: write them as 2013-11-01T06:00"
         )
-    # What does not fit has more digits than any time.
+    # A number that does not fit has more digits than any time.
     numbers = column.cast(pl.Int64, strict=False).fill_null(0).to_numpy()
     largest = numbers.max()
     ticks, unit = next(((t, u) for least, t, u in _EPOCH_UNITS if largest >= least), (1, "seconds"))
@@ -100,24 +100,24 @@ def _epoch(column: pl.Series, timezone: str | None, place: str) -> Times:
     wrong = (numbers // ticks < earliest) | (numbers // ticks >= latest)
     if wrong.any():
         raise FuelsError(
-            f"{place}: column '{column.name}' holds numbers such as {column[int(np.argmax(wrong))]}"
-            " and no times since 2000: name the time column, or write times such as"
-            " 2013-11-01T06:00"
+            f"{source}: column '{column.name}' holds numbers such as"
+            f" {column[int(np.argmax(wrong))]} and no times since 2000: name the time column, or"
+            " write times such as 2013-11-01T06:00"
         )
     if (numbers % ticks != 0).any():
-        raise FuelsError(f"{place}: column '{column.name}' has times that are not whole seconds")
+        raise FuelsError(f"{source}: column '{column.name}' has times that are not whole seconds")
     note = f"times are {unit} since 1970 in UTC"
     return Times(numbers // ticks, timezone or "UTC", (note,))
 
 
-def _text(column: pl.Series, client: pl.Series | None, timezone: str | None, place: str) -> Times:
-    # The same times come back for every client: each is parsed once.
+def _text(column: pl.Series, client: pl.Series | None, timezone: str | None, source: str) -> Times:
+    # Times repeat for every client: parse each only once.
     distinct = column.unique(maintain_order=True)
-    seconds, shift = _parse(distinct, column, place)
+    seconds, shift = _parse(distinct, column, source)
     number = pl.int_range(len(distinct), eager=True)
     rows = column.replace_strict(distinct, number, return_dtype=pl.Int64).to_numpy()
     if shift is None:
-        return _local(seconds[rows], client, timezone, place)
+        return _local(seconds[rows], client, timezone, source)
     utc = (seconds - shift)[rows]
     if timezone is not None:
         return Times(utc, timezone)
@@ -125,8 +125,8 @@ def _text(column: pl.Series, client: pl.Series | None, timezone: str | None, pla
     return Times(utc, zone, (note,))
 
 
-def _parse(distinct: pl.Series, column: pl.Series, place: str) -> tuple[Seconds, Seconds | None]:
-    """Seconds on the clock as written, and the offsets from UTC where all times carry one."""
+def _parse(distinct: pl.Series, column: pl.Series, source: str) -> tuple[Seconds, Seconds | None]:
+    """Clock seconds as written, and the UTC offsets if all times have one."""
     text = distinct.str.strip_chars()
     offset = text.str.extract(r"\d{2}:?\d{2}.*?" + _OFFSET)
     all_offset = offset.null_count() == 0
@@ -141,12 +141,12 @@ def _parse(distinct: pl.Series, column: pl.Series, place: str) -> tuple[Seconds,
         some = offset.null_count() < len(offset)
         why = ": some times have an offset from UTC and some do not" if some else ""
         raise FuelsError(
-            f"{place}: row {row + 1} has '{wrong}' as its time{why};"
+            f"{source}: row {row + 1} has '{wrong}' as its time{why};"
             " write times such as 2013-11-01T06:00"
         )
-    # What is finer than a microsecond was lost in parsing.
-    _refuse_fractions(bare.str.contains(_FRACTION).to_numpy(), distinct, place)
-    seconds = _whole_seconds(parsed, distinct, place)
+    # Parsing loses anything finer than a microsecond.
+    _check_fractions(bare.str.contains(_FRACTION).to_numpy(), distinct, source)
+    seconds = _whole_seconds(parsed, distinct, source)
     return seconds, _offset_seconds(offset) if all_offset else None
 
 
@@ -159,18 +159,21 @@ def _offset_seconds(offset: pl.Series) -> Seconds:
 
 
 def _zone_of_offset(smallest: int) -> tuple[str, str]:
-    """A zone for times that carry offsets only: their smallest offset is taken as standard time."""
+    """A zone for times that have only offsets: the smallest is taken as standard time."""
     if smallest == 0 or smallest % 3600 or not -12 * 3600 <= smallest <= 14 * 3600:
-        return "UTC", "times carry offsets from UTC; days are counted in UTC (else give --timezone)"
+        return (
+            "UTC",
+            "times have UTC offsets; days are counted in UTC (to change that, give --timezone)",
+        )
     hours = smallest // 3600
     # The names of the Etc zones have the sign of the POSIX convention: Etc/GMT-1 is UTC+1.
     return (
         f"Etc/GMT{-hours:+d}",
-        f"times carry offsets from UTC; days are counted at UTC{hours:+d} (else give --timezone)",
+        f"times have UTC offsets; days are counted in UTC{hours:+d} (to change that, give --timezone)",
     )
 
 
-def _local(seconds: Seconds, client: pl.Series | None, timezone: str | None, place: str) -> Times:
+def _local(seconds: Seconds, client: pl.Series | None, timezone: str | None, source: str) -> Times:
     if timezone is None:
         return Times(seconds, None)
     table = pl.DataFrame({"naive": pl.Series(seconds * 1000, dtype=pl.Datetime("ms"))})
@@ -183,24 +186,26 @@ def _local(seconds: Seconds, client: pl.Series | None, timezone: str | None, pla
     if table["early"].null_count():
         row = int(table["early"].is_null().arg_max() or 0)
         raise FuelsError(
-            f"{place}: row {row + 1} has the time {table['naive'][row]}, which does not exist in"
+            f"{source}: row {row + 1} has the time {table['naive'][row]}, which does not exist in"
             f" {timezone} (the clock skips it in spring), so these times do not follow daylight"
-            " saving: leave --timezone out or give a fixed zone such as Etc/GMT-1"
+            " saving: omit --timezone or give a fixed zone such as Etc/GMT-1"
         )
     # Milliseconds since 1970 in UTC.
     table = table.with_columns(pl.col("early", "late").to_physical())
     notes: tuple[str, ...] = ()
     utc = table["early"]
     if (utc != table["late"]).any():
-        utc, notes = _tell_apart(table, timezone, place)
+        utc, notes = _resolve_repeated_hour(table, timezone, source)
     seconds = np.asarray(utc.to_numpy() // 1000, dtype=np.int64)
     return Times(seconds, timezone, notes, wall=True)
 
 
-def _tell_apart(table: pl.DataFrame, zone: str, place: str) -> tuple[pl.Series, tuple[str, ...]]:
-    """The instants of clock times of which some occur twice, by the order of a client's rows.
+def _resolve_repeated_hour(
+    table: pl.DataFrame, zone: str, source: str
+) -> tuple[pl.Series, tuple[str, ...]]:
+    """The instants of clock times, some of which occur twice, by the order of a client's rows.
 
-    Order can tell only where all rows of the client are in the order of time.
+    This requires all rows of the client to be in chronological order.
     """
     twice = pl.col("early") != pl.col("late")
     second = twice & (pl.int_range(pl.len()).over("client", "naive") >= 1)
@@ -219,14 +224,14 @@ def _tell_apart(table: pl.DataFrame, zone: str, place: str) -> tuple[pl.Series, 
         row = int(backwards.arg_max() or 0)
         client = table["client"][row]
         raise FuelsError(
-            f"{place}: row {row + 1}{f' of client {client}' if client else ''} is not in the order"
-            f" of time, so the hour that {zone} repeats on {days} cannot be told apart: put the"
-            " rows in order, or write times with their offset, such as 2013-10-27T02:00+01:00"
+            f"{source}: row {row + 1}{f' of client {client}' if client else ''} is not in"
+            f" chronological order, so the hour that {zone} repeats on {days} is ambiguous: sort"
+            " the rows, or write times with their offset, such as 2013-10-27T02:00+01:00"
         )
     notes: list[str] = []
     if table["second"].any():
         notes.append(
-            f"the repeated hour of {days} was told apart: first occurrence = daylight time"
+            f"the repeated hour of {days}: the first occurrence was taken as daylight time"
         )
     if alone := int(table["alone"].sum()):
         noun = "time occurs" if alone == 1 else "times of a client occur"

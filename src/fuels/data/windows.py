@@ -1,9 +1,8 @@
-"""From a panel to samples: the split, the scale, and who may be a target.
+"""From a panel to samples: the split, the scale, and which values may be targets.
 
 A sample at step k (Section 2) sees the values at k - lag for every lag of every branch, oldest
-first, and what the clock tells (sample.py). Nothing of validation or test reaches training: the
-split comes first, and the scale, the gap filling and the rules that leave a client out look at the
-training part only.
+first, and calendar features (sample.py). Nothing from validation or test reaches training: the
+split comes first, and the scale, gap filling and eligibility rules use only the training part.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.calendar import Calendar, make_calendar
-from fuels.data.eligibility import leave_out
+from fuels.data.eligibility import find_ineligible
 from fuels.data.gaps import fill_gaps
 from fuels.data.panel import Panel
 from fuels.data.sample import Branches, Sample
@@ -25,7 +24,8 @@ from fuels.errors import FuelsError
 DEFAULT_SPLIT = (40, 11, 11)
 LEAST = 3  # periods to learn from
 HARDLY = 0.01  # of a client's standard deviation in training
-TINY, HUGE = 1e-30, 1e30  # beyond these single precision fails
+_CLIENT_ARRAYS = ("series", "known", "window", "observed", "target", "mean", "std")
+TINY, HUGE = 1e-30, 1e30  # single precision fails beyond these
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Split:
 
 
 def split_periods(text: str, periods: int) -> tuple[int, int, int]:
-    """Whole periods for train, validation and test; without a text 40:11:11 in proportion."""
+    """Whole periods for training, validation and test; by default 40:11:11 in proportion."""
     if not text:
         total = sum(DEFAULT_SPLIT)
         val, test = (max(1, round(periods * part / total)) for part in DEFAULT_SPLIT[1:])
@@ -57,10 +57,13 @@ def split_periods(text: str, periods: int) -> tuple[int, int, int]:
             f"windows.split is train/val/test in whole periods, e.g. 40/11/11, not {text!r}"
         ) from None
     if train < 1 or val < 0 or test < 0:
-        raise FuelsError(f"windows.split {text}: training needs a period, no part may be negative")
+        raise FuelsError(
+            f"windows.split {text}: training needs at least one period, and no part may be negative"
+        )
     if train + val + test > periods:
         raise FuelsError(
-            f"windows.split {text} asks for {train + val + test} periods, the data span {periods}"
+            f"windows.split {text} asks for {train + val + test} periods, but the data span"
+            f" {periods}"
         )
     return train, val, test
 
@@ -69,8 +72,8 @@ def split_periods(text: str, periods: int) -> tuple[int, int, int]:
 class Dataset:
     """What sites train on: normalised series of the clients that take part, aligned by period.
 
-    Step 0 is the start of a period: where the panel begins in mid-period, `offset` steps without
-    values stand before it. All arrays are [client, time].
+    Step 0 is the start of a period: a panel that begins in mid-period is preceded by `offset` steps
+    without values. All arrays are [client, time].
     """
 
     panel: Panel  # the clients that take part, in the order of the arrays
@@ -78,7 +81,7 @@ class Dataset:
     calendar: Calendar
     split: Split
     offset: int
-    series: NDArray[np.float32]  # z-scored, gaps filled, 0 where nothing is known
+    series: NDArray[np.float32]  # z-scored, gaps filled, 0 if unknown
     known: NDArray[np.bool_]  # observed or filled
     window: NDArray[np.bool_]  # every lag of the sample at this step is known
     observed: NDArray[np.bool_]
@@ -97,19 +100,13 @@ class Dataset:
         return self.sample.period
 
     def take(self, columns: Sequence[int]) -> Dataset:
-        """The dataset of some of the clients, by position: a site's share."""
+        """The dataset of some clients, by position: a site's share."""
         index = np.asarray(columns, dtype=np.int64)
         return replace(
             self,
             panel=self.panel.take(index),
-            series=self.series[index],
-            known=self.known[index],
-            window=self.window[index],
-            observed=self.observed[index],
-            target=self.target[index],
-            mean=self.mean[index],
-            std=self.std[index],
             left_out={},
+            **{name: getattr(self, name)[index] for name in _CLIENT_ARRAYS},
         )
 
     def inputs(self, clients: NDArray[np.int64], first: int, last: int) -> NDArray[np.float32]:
@@ -119,28 +116,28 @@ class Dataset:
         gathered = self.series[clients][:, np.where(known, steps, 0)]
         return np.where(known, gathered, np.float32(0))
 
-    def clock(self, first: int, last: int, wrong: bool = False) -> NDArray[np.float32]:
-        """What the clock tells the samples of steps first..last-1, [step, H, column].
+    def clock(self, first: int, last: int, inverted: bool = False) -> NDArray[np.float32]:
+        """Calendar features of the samples of steps first..last-1, [step, H, column].
 
-        With `wrong` it takes working days for free ones, and the other way round.
+        `inverted` swaps working days and days off.
         """
         steps = np.arange(first, last + self.sample.horizon - 1) - self.offset
         local = self.panel.start + self.panel.standard_offset
-        calendar = replace(self.calendar, wrong=wrong)
+        calendar = replace(self.calendar, inverted=inverted)
         return self.sample.clock(calendar, local + steps * self.panel.step, first)
 
     def values(self, part: str) -> NDArray[np.float64]:
-        """The observed values of a part in the data's unit, [client, step]; NaN where missing."""
+        """The observed values of a part in the data's unit, [client, step]; NaN if missing."""
         first, last = self.split.part(part)
         return self.panel.values[max(0, first - self.offset) : last - self.offset].T
 
     def still(self, part: str) -> list[str]:
-        """Clients whose values hardly change in a whole part, compared with their training."""
+        """Clients whose values hardly change in a whole part, relative to training."""
         values = self.values(part)
         if values.shape[1] == 0:
             return []
         lowest, highest = np.fmin.reduce(values, axis=1), np.fmax.reduce(values, axis=1)
-        hardly = highest - lowest <= HARDLY * self.std  # false where nothing is known
+        hardly = highest - lowest <= HARDLY * self.std  # false if nothing is known
         return [self.ids[i] for i in np.flatnonzero(hardly)]
 
     def times(self, part: str) -> NDArray[np.datetime64]:
@@ -149,11 +146,11 @@ class Dataset:
 
 
 def draw_clients(ids: Sequence[str], count: int, seed: int) -> list[str]:
-    """`count` of the sorted ids, drawn by numpy's default generator of this seed."""
+    """`count` of the sorted ids, drawn with NumPy's default generator from this seed."""
     if count > len(ids):
         raise FuelsError(
-            f"data.clients asks for {count} clients, only {len(ids)} can take"
-            f" part; --clients {len(ids)} or --clients all takes what there is"
+            f"data.clients asks for {count} clients, but only {len(ids)} can take"
+            f" part; use --clients {len(ids)} or --clients all"
         )
     chosen = np.random.default_rng(seed).choice(len(ids), size=count, replace=False)
     return [ids[i] for i in sorted(chosen)]
@@ -170,9 +167,9 @@ def prepare(
     max_gap: int = 0,
     least: int = LEAST,
 ) -> Dataset:
-    """Split, leave out, draw, fill and scale: the dataset a federation trains on.
+    """Split, check eligibility, draw, fill gaps and scale: the dataset a federation trains on.
 
-    `least`: periods of training a client needs to learn from, besides those for its windows.
+    `least`: training periods a client needs to learn from, in addition to those for its windows.
     """
     period = sample.period
     panel = panel.sorted()
@@ -188,27 +185,27 @@ def prepare(
     farthest = (train - sample.reach_periods) * period  # from the first sample to training's end
     if sample.horizon > farthest:
         raise FuelsError(
-            f"windows.horizon is {sample.horizon}, but training has samples in {farthest} steps, so"
-            f" no value lies so far ahead of one: it can be {farthest} at most"
+            f"windows.horizon is {sample.horizon}, but training has samples in only"
+            f" {farthest} steps: it can be at most {farthest}"
         )
     bounds = Split(
         train=train * period,
         val=min((train + val) * period, max(length, train * period)),
         test=min((train + val + test) * period, max(length, train * period)),
     )
-    reasons = leave_out(values, 0, bounds.train, period, needed)
+    reasons = find_ineligible(values, 0, bounds.train, period, needed)
     filled_values, _ = fill_gaps(values, period, bounds.train, max_gap=max_gap or period)
     known = ~np.isnan(filled_values)
     window = known_windows(known.T, sample.branches)
-    window[:, length:] = False  # after the end of the data there is nothing to forecast yet
+    window[:, length:] = False  # after the end of the data there are no targets
     training = window[:, : bounds.train].reshape(len(panel.ids), -1, period)
     with np.errstate(over="ignore", invalid="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a client without a value is left out above
+        warnings.simplefilter("ignore")  # clients without values are left out above
         mean, std = (np.asarray(f(values[: bounds.train], axis=0)) for f in (np.nanmean, np.nanstd))
     for i in np.flatnonzero(
         ~((std > TINY) & (np.nanmax(np.abs(values), axis=0, initial=0) < HUGE))
     ):
-        reasons.setdefault(int(i), "values too large or too alike to be normalised")
+        reasons.setdefault(int(i), "values too large or too similar to be normalised")
     for i in np.flatnonzero(~np.all(training, axis=2).any(axis=1)):
         reasons.setdefault(int(i), "no complete period of training: its gaps are too long to fill")
     left_out = {panel.ids[i]: reasons[i] for i in sorted(reasons)}
@@ -242,7 +239,7 @@ def prepare(
 
 
 def too_short(panel: Panel, sample: Sample, needed: int, periods: int, train: int) -> FuelsError:
-    """Why no client can learn from `train` of the panel's periods, and what would do."""
+    """Why `train` periods are too few to learn from, and a split that would work."""
     reach, period, rest = sample.reach_periods, sample.period, periods - needed
     day = period * panel.step == np.timedelta64(1, "D")
     unit = "days" if day else f"periods of {period} steps"
@@ -257,20 +254,20 @@ def too_short(panel: Panel, sample: Sample, needed: int, periods: int, train: in
         )
     if rest == 0:
         return FuelsError(
-            f"{panel.name}: the data span {periods} {unit}; {why}, and a test needs one more: bring"
-            f" it with --split {needed}/0/1, or train without a test with --split {needed}/0/0"
+            f"{panel.name}: the data span {periods} {unit}; {why}, and a test needs one more: add"
+            f" it and use --split {needed}/0/1, or train without a test: --split {needed}/0/0"
         )
     usual = split_periods("", periods)
     if usual[0] < needed:
         usual = needed, rest // 2, rest - rest // 2
     return FuelsError(
-        f"{panel.name}: the split leaves {train} of {periods} {unit} for training; {why}: divide"
-        f" them for instance with --split {'/'.join(map(str, usual))}"
+        f"{panel.name}: the split leaves {train} of {periods} {unit} for training; {why}:"
+        f" try --split {'/'.join(map(str, usual))}"
     )
 
 
 def panel_calendar(panel: Panel, holidays: Sequence[str]) -> Calendar:
-    """The calendar of a panel's years and of ten more: its models will forecast in them."""
+    """The calendar of a panel's years and of the ten after them, for later forecasts."""
     first, last = (int(t.astype("datetime64[Y]").astype(int)) + 1970 for t in panel.times[[0, -1]])
     return make_calendar(holidays, range(first, last + 11))
 

@@ -1,10 +1,9 @@
-"""Writing a panel to CSV, Parquet or npz so that `read_panel` gives the same panel back.
+"""Writing a panel to CSV, Parquet or npz so that `read_panel` restores the same panel.
 
-Parquet keeps unit and coordinates in the file's metadata under the key `fuels` and the zone in the
-type of the time column. A CSV has no such place: what is known about the panel stands in extra
-columns (fuels_timezone, fuels_unit, fuels_synthetic, lng, lat), which the reader knows. A file
-appears under its name only when it is complete, and it is written in batches, so that memory stays
-small where the values lie in a file.
+Parquet keeps unit and coordinates in the file's metadata under the key `fuels`, and the zone in the
+type of the time column. A CSV stores them in extra columns (fuels_timezone, fuels_unit,
+fuels_synthetic, lng, lat), which the reader knows. A file appears under its name only when it is
+complete. It is written in batches, so that memory stays small if the values are in a mapped file.
 """
 
 from __future__ import annotations
@@ -22,33 +21,32 @@ from polars.io.plugins import register_io_source
 
 from fuels.data.arrays import npz_arrays
 from fuels.data.panel import Panel
-from fuels.data.spool import let_go, rows_of
+from fuels.data.spool import release_memory, rows_of
 from fuels.data.tables import ABOUT, find_layout
 from fuels.errors import FuelsError
 
 METADATA_KEY = "fuels"
 FORMATS = (".parquet", ".csv", ".npz")
-_BATCH_ROWS = 1 << 19  # of a long table
-_BATCH_VALUES = 1 << 23  # of a wide table or a matrix
-# Parquet keeps some 4 KB about every column of every batch until the file is complete.
+_BATCH_ROWS = 1 << 19  # rows per batch of a long table
+_BATCH_VALUES = 1 << 23  # values per batch of a wide table or a matrix
+# Parquet keeps about 4 KB per column and batch in memory until the file is complete.
 _MOST_CHUNKS = 1 << 16
 
 
 def write_panel(
     panel: Panel, path: str | Path, *, layout: str = "long", overwrite: bool = False
 ) -> tuple[str, ...]:
-    """Write a panel by the ending of `path`; returns notes on what the format could not keep."""
+    """Write a panel in the format of the suffix; returns notes on what it could not store."""
     target = Path(path)
     check_target(target, layout, overwrite)
     if target.suffix != ".npz" and panel.length < 2:
         raise FuelsError(
-            f"{target}: a table of {panel.length} time steps would not tell how long a step is:"
-            " write .npz"
+            f"{target}: a table of {panel.length} time steps does not define the step: write .npz"
         )
     if target.suffix != ".npz" and layout == "wide":
-        _refuse_confusion(panel)
+        _check_column_names(panel)
     if target.suffix == ".parquet" and layout == "wide":
-        _refuse_width(panel, target)
+        _check_width(panel, target)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         _write(panel, partial, target.suffix, layout)
@@ -59,12 +57,12 @@ def write_panel(
     finally:
         partial.unlink(missing_ok=True)
     if panel.coordinates is not None and layout == "wide" and target.suffix == ".csv":
-        return ("a wide CSV has no place for coordinates: they were left out",)
+        return ("a wide CSV cannot store coordinates: they were dropped",)
     return ()
 
 
 def check_target(target: Path, layout: str, overwrite: bool) -> None:
-    """Refuse, before any work is done, a file that cannot or should not be written."""
+    """Reject, before any work is done, a file that cannot or should not be written."""
     if layout not in ("long", "wide"):
         raise FuelsError(f"--layout '{layout}' is not known: choose long or wide")
     if target.suffix not in FORMATS:
@@ -74,7 +72,7 @@ def check_target(target: Path, layout: str, overwrite: bool) -> None:
     if target.is_dir():
         raise FuelsError(f"{target}: is a folder")
     if target.exists() and not overwrite:
-        raise FuelsError(f"{target}: exists already; give --overwrite to replace it")
+        raise FuelsError(f"{target}: already exists; give --overwrite to replace it")
 
 
 def _write(panel: Panel, path: Path, suffix: str, layout: str) -> None:
@@ -101,7 +99,7 @@ def _write(panel: Panel, path: Path, suffix: str, layout: str) -> None:
 
 
 def _write_npz(panel: Panel, path: Path) -> None:
-    """As numpy.savez_compressed does, but a few rows of the values at a time."""
+    """Like numpy.savez_compressed, but a few rows of the values at a time."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, array in npz_arrays(panel).items():
             with archive.open(f"{name}.npy", "w") as stream:
@@ -119,7 +117,7 @@ def _row_slices(panel: Panel) -> Iterator[slice]:
 
 
 def _batches(panel: Panel, layout: str) -> Iterator[pl.DataFrame]:
-    """The panel as tables of a bounded size; missing values are null, times in its zone."""
+    """The panel as tables of bounded size; missing values are null, times are in its zone."""
     time = pl.Series("time", panel.times.astype("datetime64[ms]"))
     if panel.timezone is not None:
         time = time.dt.replace_time_zone("UTC").dt.convert_time_zone(panel.timezone)
@@ -131,8 +129,8 @@ def _batches(panel: Panel, layout: str) -> Iterator[pl.DataFrame]:
     clients = max(1, _BATCH_ROWS // max(1, panel.length))
     for first in range(0, len(panel.ids), clients):
         ids = panel.ids[first : first + clients]
-        values = panel.values[:, first : first + clients].T.flatten()  # a copy in any case
-        let_go(panel.values)
+        values = panel.values[:, first : first + clients].T.flatten()  # always a copy
+        release_memory(panel.values)
         index = pl.Series(np.repeat(np.arange(len(ids), dtype=np.uint32), panel.length))
         yield pl.DataFrame(
             {
@@ -156,17 +154,17 @@ def _with_about(table: pl.DataFrame, panel: Panel, layout: str) -> pl.DataFrame:
     )
 
 
-def _refuse_width(panel: Panel, target: Path) -> None:
+def _check_width(panel: Panel, target: Path) -> None:
     batches = -(-panel.values.size // _BATCH_VALUES)
     if batches > 1 and batches * len(panel.ids) > _MOST_CHUNKS:
         raise FuelsError(
-            f"{target}: a Parquet table of {panel.length} rows and {len(panel.ids)} columns would"
-            " not be written in bounded memory: leave --layout wide out, or write .npz or .csv"
+            f"{target}: a Parquet table of {panel.length} rows and {len(panel.ids)} columns cannot"
+            " be written in bounded memory: omit --layout wide, or write .npz or .csv"
         )
 
 
-def _refuse_confusion(panel: Panel) -> None:
-    """A wide table whose client is called, say, `id` or `date` would not read back."""
+def _check_column_names(panel: Panel) -> None:
+    """Reject a wide table with a client called, say, `id` or `date`: it could not be read back."""
     try:
         clear = find_layout(["time", *panel.ids], panel.name).clients == panel.ids
     except FuelsError:
@@ -174,5 +172,5 @@ def _refuse_confusion(panel: Panel) -> None:
     if not clear:
         raise FuelsError(
             f"{panel.name}: a client has the name of a column with another meaning:"
-            " write it with --layout long"
+            " use --layout long"
         )

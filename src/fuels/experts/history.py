@@ -74,7 +74,9 @@ class History:
         if not wanted.calendar:
             return x
         phase = np.arange(first, last) % self.period
-        time = self.calendar.columns(("time", "free"), self.times(first, last), phase, self.period)
+        time = self.calendar.indicator_columns(
+            ("time", "free"), self.times(first, last), phase, self.period
+        )
         return np.concatenate([x, np.broadcast_to(time, (len(x), *time.shape))], axis=2)
 
 

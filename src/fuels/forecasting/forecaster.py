@@ -24,7 +24,7 @@ from fuels.config import (
     merge_engine,
     with_preset,
 )
-from fuels.data.joining import joined, unknown_between
+from fuels.data.joining import describe_gap, join_panels
 from fuels.data.panel import Panel
 from fuels.data.synthetic import synthesise
 from fuels.data.tables import panel_from_frame
@@ -306,9 +306,9 @@ class Forecaster:
         """The data of `fit`, if available, followed by the new ones."""
         if self._panel is None:
             return new
-        for sentence in unknown_between(self._panel, new):
+        for sentence in describe_gap(self._panel, new):
             warnings.warn(sentence, stacklevel=3)
-        return joined(self._panel, new)
+        return join_panels(self._panel, new)
 
     def _ensemble_for(
         self, new: Panel | None, horizon: int, level: Sequence[float] | None

@@ -17,7 +17,7 @@ import numpy as np
 
 from fuels.config import Data, Settings
 from fuels.data.clock import format_moment
-from fuels.data.joining import joined, unknown_between, with_absent
+from fuels.data.joining import add_unknown_clients, describe_gap, join_panels
 from fuels.data.loading import load_panel
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
@@ -104,8 +104,8 @@ class SavedRun:
         if new:
             try:
                 own = self.training_data()
-                notes += unknown_between(own, panel)
-                whole = joined(own, with_absent(panel, self.models.ids))
+                notes += describe_gap(own, panel)
+                whole = join_panels(own, add_unknown_clients(panel, self.models.ids))
             except FuelsError as error:
                 notes.append(f"the forecasts use only the new data: {error}")
         if self.ensemble is None:

@@ -1,8 +1,8 @@
-"""The inner loop over raw Telecom Italia records, compiled: text in, sums out.
+"""The compiled inner loop over raw Telecom Italia records: text in, sums out.
 
 A record is a line of eight fields between tabs: square id, interval start in ms since 1970,
 country code, sms in, sms out, call in, call out, internet; an empty field means nothing recorded.
-The loop checks every byte, so that a damaged line is found and named rather than read as zero.
+The loop checks every byte, so that a damaged line is reported rather than read as zero.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def _sum_lines(
 ) -> tuple[int, int, int, Any, Any]:
     """Add the records in text[begin:end], which ends with a line feed, to a block.
 
-    sums [slot, bin, cell] takes field f in slot slots[f], or leaves it out if that is negative;
+    Field f is added to sums [slot, bin, cell] in slot slots[f], or skipped if that is negative;
     seen [bin, cell] marks what has a record; span holds the first and last time in ms. Returns
-    (status, position, lines read, bin, cell); ELSEWHERE means that the line at `position` falls
-    outside the block, with its bin and cell.
+    (status, position, lines read, bin, cell); ELSEWHERE means that the line at `position` is
+    outside the block, at this bin and cell.
     """
     at, lines = begin, 0
     while at < end:
@@ -98,7 +98,7 @@ def _sum_lines(
             if field == 4 and text[at] == 13:  # a carriage return before the line feed
                 at += 1
             if text[at] != (10 if field == 4 else 9):
-                # A field that ends too early is missing; anything else stands in a number.
+                # Fields are missing if the line ends early; any other byte is part of a bad number.
                 early = text[at] == 9 or text[at] == 10 or text[at] == 13
                 return MALFORMED if early else NO_NUMBER, line, lines, 0, 0
             if exponent < -_REACH or exponent > _REACH:

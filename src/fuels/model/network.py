@@ -235,4 +235,4 @@ class Network:
 def build_network(encoder: str, hidden: int, sample: Sample) -> Network:
     if encoder not in ENCODERS:
         raise FuelsError(f"model.encoder {encoder} is unknown{nearest(encoder, ENCODERS)}")
-    return Network(ENCODERS[encoder](hidden, sample.branches, sample.signs_width), sample)
+    return Network(ENCODERS[encoder](hidden, sample.branches, sample.encoder_clock_width), sample)

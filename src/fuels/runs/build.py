@@ -10,7 +10,7 @@ from functools import partial
 from fuels.config import Engine, Settings
 from fuels.data.loading import load_panel
 from fuels.data.newcomers import LEAST as NEW_LEAST
-from fuels.data.newcomers import shortened
+from fuels.data.newcomers import shorten_histories
 from fuels.data.panel import Panel
 from fuels.data.periodicity import find_cycle
 from fuels.data.windows import Dataset, prepare
@@ -49,7 +49,7 @@ def load_dataset(settings: Settings, panel: Panel | None = None) -> Dataset:
     dataset = prepared(panel, clients=settings.data.clients)
     if not settings.data.newcomers:
         return dataset
-    shorter = shortened(dataset, settings.data.newcomers, settings.seed)
+    shorter = shorten_histories(dataset, settings.data.newcomers, settings.seed)
     found = prepared(shorter, least=NEW_LEAST)
     return replace(found, left_out=dataset.left_out | found.left_out)
 
