@@ -137,7 +137,7 @@ def test_a_repeated_hour_without_a_zone_suggests_one(tmp_path):
     assert read_panel(path, timezone="Europe/Rome").length == 4
 
 
-def test_three_rows_in_a_repeated_hour_are_one_too_many(tmp_path):
+def test_three_rows_in_a_repeated_hour_are_duplicates(tmp_path):
     path = tmp_path / "s.csv"
     times = ["01:00", "02:00", "02:00", "02:00", "03:00"]
     path.write_text(HEAD + "".join(f"a,2013-10-27T{t},1\n" for t in times), encoding="utf-8")
@@ -149,7 +149,7 @@ def test_three_rows_in_a_repeated_hour_are_one_too_many(tmp_path):
     ("layout", "of"),
     [("client,time,value\na,{},1\n", "row 2 of client a is"), ("time,a\n{},1\n", "row 2 is")],
 )
-def test_a_repeated_hour_needs_rows_in_the_order_of_time(tmp_path, layout, of):
+def test_a_repeated_hour_needs_rows_in_chronological_order(tmp_path, layout, of):
     path = tmp_path / "s.csv"
     head, row = layout.split("\n")[:2]
     times = [f"2013-10-27T{t}" for t in ("03:00", "02:00", "02:00", "01:00")]
@@ -163,7 +163,7 @@ def test_a_repeated_hour_needs_rows_in_the_order_of_time(tmp_path, layout, of):
         read_panel(path, timezone="Europe/Rome")
 
 
-def test_days_of_the_wall_clock_are_not_regular_in_a_zone(tmp_path):
+def test_local_days_are_not_regular_in_a_zone(tmp_path):
     path = tmp_path / "d.csv"
     rows = "".join(f"a,2013-10-{day},{day}\n" for day in range(22, 30))
     path.write_text(HEAD + rows, encoding="utf-8")
@@ -172,7 +172,7 @@ def test_days_of_the_wall_clock_are_not_regular_in_a_zone(tmp_path):
         read_panel(path, timezone="Europe/Rome")
 
 
-def test_a_large_number_may_stand_for_a_missing_value(tmp_path):
+def test_a_large_number_may_mark_a_missing_value(tmp_path):
     path = tmp_path / "fill.csv"
     path.write_text(GOOD.replace(",2\n", ",9.96921e36\n"), encoding="utf-8")
     values = read_panel(path, missing="9.96921e36").values[:, 0]
@@ -201,7 +201,7 @@ def test_coordinates_must_name_every_client(tmp_path):
         ("514800.5", "45.1", "client b has the longitude '514800.5', .* between -180 and 360"),
     ],
 )
-def test_a_place_that_is_not_on_earth_is_refused(tmp_path, lng, lat, message):
+def test_coordinates_out_of_range_are_rejected(tmp_path, lng, lat, message):
     rows = [("a", "9.1", "45.0"), ("b", lng, lat)]
     table, cells = tmp_path / "table.csv", tmp_path / "cells.csv"
     times = ("2020-01-01", "2020-01-02")
@@ -215,7 +215,7 @@ def test_a_place_that_is_not_on_earth_is_refused(tmp_path, lng, lat, message):
         read_panel(table, coordinates=cells)
 
 
-def test_places_in_arrays_and_metadata_are_looked_at(tmp_path):
+def test_coordinates_in_arrays_and_metadata_are_checked(tmp_path):
     places = np.array([[9.1, 45.0], [9.2, 245.0]])
     panel = replace(small("a", "b"), coordinates=places)
     for name in ("p.npz", "p.parquet"):
@@ -226,7 +226,7 @@ def test_places_in_arrays_and_metadata_are_looked_at(tmp_path):
     assert read_panel(tmp_path / "q.npz").coordinates is None
 
 
-def test_a_place_that_is_not_written_leaves_the_others_out_too(tmp_path):
+def test_one_missing_coordinate_drops_all_coordinates(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(
         "client,time,value,lng,lat\na,2020-01-01,1,9,45\nb,2020-01-01,1,NA,45\n"
@@ -245,7 +245,7 @@ def small(*ids: str) -> Panel:
     )
 
 
-def test_an_existing_file_is_kept_unless_told_otherwise(tmp_path):
+def test_an_existing_file_is_replaced_only_with_overwrite(tmp_path):
     target = tmp_path / "p.csv"
     target.write_text("precious", encoding="utf-8")
     with pytest.raises(FuelsError, match="--overwrite"):
@@ -267,7 +267,9 @@ def test_targets_that_cannot_be_written(tmp_path, name, sentence):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
-def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path, monkeypatch, suffix):
+def test_a_failed_write_keeps_the_old_file_and_leaves_no_partial_file(
+    tmp_path, monkeypatch, suffix
+):
     target = tmp_path / f"p{suffix}"
     write_panel(small("old"), target)
 
@@ -283,7 +285,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("ids", [("id", "b"), ("date", "b"), ("fuels_unit", "b"), ("time", "b")])
-def test_a_wide_table_that_would_not_read_back_is_refused(tmp_path, ids):
+def test_a_wide_table_that_cannot_be_read_back_is_rejected(tmp_path, ids):
     with pytest.raises(FuelsError, match="--layout long"):
         write_panel(small(*ids), tmp_path / "p.csv", layout="wide")
     write_panel(small(*ids), tmp_path / "p.csv", layout="long")

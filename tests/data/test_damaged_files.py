@@ -9,7 +9,7 @@ from fuels.data.tables import panel_from_frame
 from fuels.errors import FuelsError
 
 
-def test_files_that_are_not_there_or_not_known(tmp_path):
+def test_missing_files_and_unknown_formats(tmp_path):
     with pytest.raises(FuelsError, match="no such file or folder"):
         read_panel(tmp_path / "nothing.csv")
     (tmp_path / "x.xlsx").write_bytes(b"PK")
@@ -22,7 +22,7 @@ def test_files_that_are_not_there_or_not_known(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.npz", "x.h5", "x.csv.gz"])
-def test_files_that_are_something_else(tmp_path, name):
+def test_files_with_the_wrong_content(tmp_path, name):
     (tmp_path / name).write_bytes(b"\x00\x01 this is no such file \xff" * 20)
     with pytest.raises(FuelsError, match=f"{name}: not"):
         read_panel(tmp_path / name)
@@ -82,14 +82,14 @@ def test_npz(tmp_path, changes, sentence):
         read_panel(npz(tmp_path / "n.npz", **changes))
 
 
-def test_npz_steps_of_some_seconds(tmp_path):
+def test_npz_steps_in_seconds(tmp_path):
     for seconds in (1, 7, 10, 100):
         for minutes in (seconds / 60, np.float32(seconds / 60)):
             panel = read_panel(npz(tmp_path / "n.npz", step_minutes=minutes))
             assert panel.step_seconds == seconds
 
 
-def test_a_zone_in_a_table_that_is_not_known_names_the_file(tmp_path):
+def test_an_unknown_zone_in_a_table_names_the_file(tmp_path):
     table = LONG.with_columns(fuels_timezone=pl.lit("Mars"))
     table.write_csv(tmp_path / "z.csv")
     with pytest.raises(FuelsError, match=r"^z\.csv: time zone 'Mars' is not known"):

@@ -48,7 +48,7 @@ def test_a_period_is_found_under_noise_trend_and_gaps(period):
     assert cycle is not None and cycle.period == period
 
 
-def test_half_a_day_and_a_week_do_not_distract():
+def test_the_day_is_preferred_to_half_a_day_and_a_week():
     hours = np.arange(24 * 56)[:, None]
     rush = np.exp(-0.5 * ((hours % 24 - 8) / 1.5) ** 2) + np.exp(
         -0.5 * ((hours % 24 - 18) / 2) ** 2
@@ -176,7 +176,7 @@ def test_synth_convert_and_describe(tmp_path):
     assert "(synthetic)" in call("describe", copy).stdout
 
 
-def test_an_existing_file_is_refused_before_any_work(tmp_path):
+def test_an_existing_file_is_rejected_before_any_work(tmp_path):
     target = tmp_path / "p.csv"
     target.write_text("precious", encoding="utf-8")
     result = call("synth", "--out", target)

@@ -58,7 +58,7 @@ def test_long_gaps_and_absence_stay_missing():
     assert filled([NAN, 2, NAN, 4, 5, 6], 6, 6)[1] == 0  # no other period to take it from
 
 
-def test_the_input_is_left_alone():
+def test_the_input_is_not_modified():
     values = column(1, 2, 3, NAN, 5, 8)
     fill_gaps(values, 2, 6)
     assert np.isnan(values[3, 0])
@@ -71,7 +71,7 @@ SERIES = st.lists(
 
 @given(SERIES, st.integers(1, 6), st.integers(1, 12), st.integers(1, 8), st.data())
 @settings(max_examples=150, deadline=None)
-def test_fills_are_blind_to_later_values(series, period, train_end, max_gap, data):
+def test_fills_do_not_depend_on_later_values(series, period, train_end, max_gap, data):
     """Changing observed values from any step on changes no fill before it (outside training)."""
     values = column(*series)
     result, count = fill_gaps(values, period, train_end, max_gap=max_gap)
@@ -99,7 +99,7 @@ def reason(series, needed=6, train_end=None):
     return find_ineligible(values, 0, train_end or len(values), 24, needed).get(0)
 
 
-def test_an_ordinary_client_stays():
+def test_an_ordinary_client_is_eligible():
     assert reason(days(*[100] * 40)) is None
 
 
@@ -118,13 +118,13 @@ def test_a_client_that_dies_is_left_out_and_one_that_dies_later_is_not():
     assert reason(days(*[100] * 34, *[0] * 6)) is None  # less than a fifth
 
 
-def test_a_stray_blip_does_not_revive_the_dead():
+def test_a_single_blip_does_not_revive_a_dead_client():
     dying = days(*[100] * 30, *[0] * 10)
     dying[35 * 24 + 5] = 15.0
     assert "last 10 of 40" in (reason(dying) or "")
 
 
-def test_a_meter_that_is_stuck_is_dead():
+def test_a_stuck_meter_is_dead():
     stuck = days(*[100] * 40)
     stuck[30 * 24 :] = stuck[30 * 24]
     assert "last 10 of 40" in (reason(stuck) or "")
@@ -152,7 +152,7 @@ def test_near_empty_synthetic_cells_are_not_dead():
     assert find_ineligible(panel.values, 0, 960, 24, 6) == {}
 
 
-def test_only_the_training_part_is_looked_at():
+def test_only_the_training_part_is_used():
     values = np.stack([days(*[100] * 40), days(*[50] * 40, seed=1)], axis=1)
     values[720:, 0] = 0.0
     assert find_ineligible(values, 0, 720, 24, 6) == {}
@@ -160,7 +160,7 @@ def test_only_the_training_part_is_looked_at():
     assert list(find_ineligible(values, 480, 960, 24, 6)) == [0]
 
 
-def test_of_the_milan_cells_exactly_one_is_dead(real_data):
+def test_exactly_one_milan_cell_is_dead(real_data):
     panel = read_panel(real_data / "milan_net_441cells_hourly.npz")
     for train_days in (36, 40, 51):
         reasons = find_ineligible(panel.values, 0, 24 * train_days, 24, 6)

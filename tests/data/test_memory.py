@@ -69,7 +69,7 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("name", ["a.npz", "a.csv", "a.parquet", "w.csv", "w.parquet"])
-def test_pieces_make_the_same_panel(tmp_path: Path, name: str) -> None:
+def test_processing_in_bands_gives_the_same_panel(tmp_path: Path, name: str) -> None:
     folder = write_days(tmp_path / "raw", 3, cells=40)
     whole = read_panel(folder, resample="10min", how="sum")
     assert whole.values[[0, 1, 143, 144]][:, 6].tolist() == [7, 0, 7, 8]
@@ -84,7 +84,7 @@ def test_pieces_make_the_same_panel(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_all_that_is_done_to_a_panel_is_done_to_pieces(tmp_path: Path) -> None:
+def test_options_apply_to_bands_as_to_a_whole_panel(tmp_path: Path) -> None:
     folder = write_days(tmp_path / "raw", 3, cells=300)
     options = {"missing": "7", "resample": "1h", "how": "mean", "start": "2013-11-02"}
     ids = ["300", "7", "5"]
@@ -106,7 +106,7 @@ def test_all_that_is_done_to_a_panel_is_done_to_pieces(tmp_path: Path) -> None:
         )
 
 
-def test_nothing_is_left_behind_by_an_error(tmp_path: Path) -> None:
+def test_an_error_leaves_no_files(tmp_path: Path) -> None:
     folder = write_days(tmp_path / "raw", 2, cells=3)
     (folder / "sms-call-internet-mi-copy.txt").write_bytes(next(folder.iterdir()).read_bytes())
     out = tmp_path / "out"
@@ -139,7 +139,7 @@ def test_mapped_values_do_not_stay_in_memory(tmp_path: Path) -> None:
 CLOCK = np.datetime64("2024-01-01T00:00:00"), np.timedelta64(3600, "s")
 
 
-def test_a_temporary_file_that_cannot_be_is_one_sentence(tmp_path: Path) -> None:
+def test_a_failed_temporary_file_is_reported(tmp_path: Path) -> None:
     sentence = "a temporary file could not be written there"
     with pytest.raises(FuelsError, match=f"nowhere: {sentence}"), open_spool(tmp_path / "nowhere"):
         pass
@@ -149,7 +149,7 @@ def test_a_temporary_file_that_cannot_be_is_one_sentence(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_a_parquet_table_too_wide_for_bounded_memory_is_refused(
+def test_a_parquet_table_too_wide_for_bounded_memory_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writers, "_MOST_CHUNKS", 100)
@@ -177,7 +177,7 @@ except FuelsError as error:
 
 
 @pytest.mark.parametrize("name", ["p.parquet", "p.csv", "p.npz"])
-def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path: Path, name: str) -> None:
+def test_a_full_disk_is_reported_and_keeps_the_old_file(tmp_path: Path, name: str) -> None:
     target = tmp_path / name
     write_panel(make_panel(clients=2, days=3), target)
     old = target.read_bytes()

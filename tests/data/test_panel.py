@@ -41,7 +41,7 @@ def test_steps_are_understood_and_written_short(text, seconds, back):
 
 
 @pytest.mark.parametrize("text", ["1 fortnight", "h1", "", "1m", "0h", "-1h", -5, 0.5])
-def test_a_step_that_is_none_is_refused(text):
+def test_an_invalid_step_is_rejected(text):
     with pytest.raises(FuelsError, match="step"):
         parse_step(text)
 
@@ -60,7 +60,7 @@ def test_between_includes_an_end_that_is_a_date_and_excludes_one_with_a_time():
     assert days.between("2013-11-02").start == np.datetime64("2013-11-02T00:00:00")
 
 
-def test_between_nothing_names_the_span():
+def test_an_empty_selection_names_the_span():
     with pytest.raises(
         FuelsError, match=r"no data from 2014.*run from 2013-11-01 00:00 to 2013-11"
     ):
@@ -123,7 +123,7 @@ def test_a_day_is_the_local_standard_day():
     assert days.values[:, 0].tolist() == [48, 48, 48]
 
 
-def test_steps_off_the_hour_fall_into_the_hour_they_lie_in():
+def test_steps_off_the_hour_go_into_the_hour_that_contains_them():
     quarter_past = panel(np.arange(4), "2013-11-01T00:15:00", np.timedelta64(1800, "s"))
     hourly = quarter_past.resample("1h", "sum")
     assert hourly.start == np.datetime64("2013-11-01T00:00:00")
@@ -131,12 +131,12 @@ def test_steps_off_the_hour_fall_into_the_hour_they_lie_in():
 
 
 @pytest.mark.parametrize(("step", "how"), [("90min", "sum"), ("30min", "sum"), ("1h", "median")])
-def test_what_cannot_be_resampled_is_refused(step, how):
+def test_invalid_resampling_is_rejected(step, how):
     with pytest.raises(FuelsError):
         panel(np.arange(48)).resample(step, how)
 
 
-def test_too_few_steps_for_one_bin_are_refused():
+def test_too_few_steps_for_one_bin_are_rejected():
     with pytest.raises(FuelsError, match="no complete 1d"):
         panel(np.arange(30), start="2013-11-01T12:00:00").resample("1d", "sum")
 
@@ -146,7 +146,7 @@ def test_too_few_steps_for_one_bin_are_refused():
     st.integers(0, 11),
     st.sampled_from([2, 3, 4, 6]),
 )
-def test_resampling_keeps_the_total_of_what_it_keeps(values, offset, parts):
+def test_resampling_preserves_the_total_of_complete_bins(values, offset, parts):
     start = np.datetime64("2020-01-01", "s") + np.timedelta64(offset * 600, "s")
     fine = Panel(np.array(values)[:, None], ("a",), start, np.timedelta64(600, "s"))
     coarse = fine.resample(parts * 600, "sum")

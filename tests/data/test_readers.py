@@ -103,7 +103,7 @@ def test_epoch_times_in_every_unit_and_decade(ticks, first):
     assert panel.start == start and panel.values[:, 0].tolist() == list(range(24))
 
 
-def test_a_client_may_be_called_as_metadata_are(tmp_path):
+def test_a_client_may_have_the_name_of_a_metadata_field(tmp_path):
     text = "time,unit,timezone,synthetic\n2013-11-01,1,2,3\n2013-11-02,4,5,6\n"
     panel = read_panel(write(tmp_path / "w.csv", text))
     assert panel.ids == ("synthetic", "timezone", "unit")
@@ -171,7 +171,7 @@ def test_a_time_that_occurs_once_in_the_repeated_hour_is_daylight_time(tmp_path)
     assert panel.notes[0] == once
 
 
-def test_half_hours_in_real_order_are_told_apart(tmp_path):
+def test_half_hours_in_chronological_order_are_resolved(tmp_path):
     times = ["01:30", "02:00", "02:30", "02:00", "02:30", "03:00"]
     rows = [f"{c},2013-10-27T{t},{i}" for i, t in enumerate(times) for c in "ab"]
     text = "client,time,value\n" + "\n".join(rows)
@@ -336,7 +336,7 @@ def panels(draw) -> Panel:
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_what_is_written_is_read_back(tmp_path, suffix, layout, panel):
+def test_a_written_panel_is_read_back(tmp_path, suffix, layout, panel):
     path = tmp_path / f"p{suffix}"
     write_panel(panel, path, layout=layout, overwrite=True)
     assert same(read_panel(path), panel.sorted())
@@ -346,7 +346,7 @@ def test_what_is_written_is_read_back(tmp_path, suffix, layout, panel):
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_a_wide_csv_is_read_back_but_for_coordinates(tmp_path, panel):
+def test_a_wide_csv_is_read_back_without_coordinates(tmp_path, panel):
     from dataclasses import replace
 
     path = tmp_path / "p.csv"

@@ -44,7 +44,7 @@ def test_lags_are_written_in_steps_and_periods() -> None:
         ({"target": "change", "lags": "2,3"}, "add lag 1"),
     ],
 )
-def test_a_sample_that_cannot_be_made_is_refused(change: dict[str, object], match: str) -> None:
+def test_invalid_samples_are_rejected(change: dict[str, object], match: str) -> None:
     with pytest.raises(FuelsError, match=match):
         sample_of(replace(Windows(), **change))  # type: ignore[arg-type]
 
@@ -109,7 +109,7 @@ def test_the_paper_starts_from_the_same_numbers_as_before() -> None:
     assert told["decoder"][6:30].tolist() == [0.0] * 24  # the clock has no say before it learned
 
 
-def test_doubt_tells_some_days_wrongly_and_all_clients_alike() -> None:
+def test_doubt_inverts_some_days_for_all_clients_alike() -> None:
     panel = make_panel(clients=2, days=16)
     sample = Sample(((1,), (24,)), 24, ("time", "free"), doubt=0.5)
     data = prepare(panel, sample, split="12/2/2")

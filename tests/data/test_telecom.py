@@ -57,7 +57,7 @@ def test_sums_by_hand(tmp_path):
 
 
 @pytest.mark.parametrize("in_memory", [0, 10 << 20, 1 << 30])
-def test_a_file_of_many_days_is_added_up_wherever_there_is_room(tmp_path, monkeypatch, in_memory):
+def test_a_file_of_many_days_is_summed_in_memory_and_on_disk(tmp_path, monkeypatch, in_memory):
     monkeypatch.setattr(telecom_file, "_IN_MEMORY", in_memory)
     monkeypatch.setattr(telecom_file, "_PIECE", 300)
     rng = np.random.default_rng(3)
@@ -138,7 +138,7 @@ def test_files_of_the_same_day_with_different_cells_join(tmp_path):
     assert (panel.values == [6, 12]).all() and panel.length == 24
 
 
-def test_copies_and_two_cities_are_refused(tmp_path):
+def test_copies_and_two_cities_are_rejected(tmp_path):
     first = day_file(tmp_path, 0, [1, 2])
     copy = tmp_path / "sms-call-internet-mi-copy.txt"
     copy.write_bytes(first.read_bytes())
@@ -174,13 +174,13 @@ def test_copies_and_two_cities_are_refused(tmp_path):
         "x" * 3_000_000,
     ],
 )
-def test_a_damaged_line_is_named_with_its_file(tmp_path, bad):
+def test_a_damaged_line_is_reported_with_its_file(tmp_path, bad):
     path = write(tmp_path / FILE, [line(1, 0, 39, 1), "", line(1, 10, 39, 1), bad, line(1, 20)])
     with pytest.raises(FuelsError, match=f"{FILE}: line 4 "):
         read_telecom(path)
 
 
-def test_a_time_far_from_all_others_is_refused(tmp_path):
+def test_a_time_far_from_all_others_is_rejected(tmp_path):
     wrong = line(1, 60 * 24 * 365 * 20, 39, 1)
     with pytest.raises(FuelsError, match="from 2013-10-31 to 2033-10-26: is a time wrong"):
         read_telecom(write(tmp_path / FILE, [line(1, 0, 39, 1), wrong]))
@@ -198,7 +198,7 @@ def test_one_damaged_file_of_many(tmp_path):
         read_telecom(tmp_path)
 
 
-def test_what_is_no_record_is_not_taken_for_one(tmp_path):
+def test_other_files_are_not_taken_for_records(tmp_path):
     assert not is_telecom(write(tmp_path / "a.tsv", ["client\ttime\tvalue"]))
     assert not is_telecom(tmp_path / "a.parquet")
     assert is_telecom(two_hours(tmp_path))
@@ -212,13 +212,13 @@ def test_what_is_no_record_is_not_taken_for_one(tmp_path):
 
 
 @pytest.mark.parametrize("word", ["inf", "nan", "-1", "1e", ".", "1e400", "0,5"])
-def test_an_activity_that_is_no_number_is_called_that(tmp_path, word):
+def test_an_activity_that_is_not_a_number_is_reported(tmp_path, word):
     path = write(tmp_path / FILE, [line(7, 0, 39, 1), line(7, 10, 39, 1, word)])
     with pytest.raises(FuelsError, match="line 2 has an activity that is not a plain number"):
         read_telecom(path)
 
 
-def test_records_too_large_to_work_with_name_their_cell(tmp_path):
+def test_values_too_large_name_their_cell(tmp_path):
     path = write(tmp_path / FILE, [line(7, 10 * i, 39, 1, 1, 1, 1, "1e50") for i in range(6)])
     with pytest.raises(FuelsError, match=r"client 7 has the value 6e\+50 at 2013-11-01 00:00"):
         read_panel(path)

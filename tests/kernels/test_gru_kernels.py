@@ -111,7 +111,7 @@ def test_many_rows_are_encoded_in_blocks(rows: int) -> None:
     assert_near(gradient, plain_gradient, 1e-6)
 
 
-def test_without_gradient_the_same_numbers() -> None:
+def test_results_are_the_same_without_gradients() -> None:
     params, inputs, upstream = draw(PAPER, clients=2, rows=48, seed=3)
     out, _ = with_gradient(encode, params, inputs, PAPER, upstream)
     assert torch.equal(encode(params, inputs, PAPER), out)
@@ -137,7 +137,7 @@ def test_inputs_may_be_slices() -> None:
     assert torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
 
 
-def test_without_rows_the_gradient_is_0() -> None:
+def test_the_gradient_without_rows_is_0() -> None:
     params, inputs, upstream = draw(PAPER, clients=2, rows=0, seed=3)
     out, gradient = with_gradient(encode, params, inputs, PAPER, upstream)
     assert out.shape == (2, 0, PAPER.width) and not gradient.any()
@@ -163,7 +163,7 @@ def test_nan_is_not_hidden_and_stays_with_its_client() -> None:
         assert torch.equal(before[0], after[0]) and torch.equal(before[2], after[2])
 
 
-def test_a_vanishing_gradient_is_taken_for_zero() -> None:
+def test_a_vanishing_gradient_becomes_zero() -> None:
     """Numbers below 1e-38 would make the products a hundred times slower."""
     params, inputs, _ = draw(PAPER, clients=1, rows=16, seed=20)
     tiny = torch.full((1, 16, PAPER.width), 1000, dtype=torch.int32).view(torch.float32)
@@ -181,7 +181,7 @@ def test_a_vanishing_gradient_is_taken_for_zero() -> None:
     assert found
 
 
-def test_a_second_backward_pass_is_refused() -> None:
+def test_a_second_backward_pass_is_rejected() -> None:
     params, inputs, upstream = draw(PAPER, clients=1, rows=2, seed=8)
     leaf = params.requires_grad_()
     out = encode(leaf, inputs, PAPER)
@@ -291,7 +291,7 @@ def test_cached_kernels_give_the_same_bytes_in_another_process() -> None:
     assert run.stdout == here
 
 
-def test_plain_path_where_kernels_cannot_be_had(caplog: pytest.LogCaptureFixture) -> None:
+def test_plain_path_if_kernels_are_unavailable(caplog: pytest.LogCaptureFixture) -> None:
     from fuels.kernels import dispatch
 
     use_kernels("auto")
@@ -313,7 +313,7 @@ def test_float64_takes_the_plain_path_under_auto() -> None:
         encode(params.double(), double, PAPER)
 
 
-def test_what_does_not_fit_is_refused_in_words() -> None:
+def test_wrong_shapes_are_rejected_with_a_message() -> None:
     params, inputs, _ = draw(PAPER, clients=2, rows=3, seed=17)
     with pytest.raises(FuelsError, match="parameters of shape"):
         encode(params[:, 1:], inputs, PAPER)

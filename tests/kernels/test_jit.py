@@ -64,7 +64,7 @@ def looked_for(done: subprocess.CompletedProcess[str]) -> set[str]:
     return {line for line in done.stdout.splitlines() if line.startswith("looked for")}
 
 
-def test_setting_up_compiles_all_that_a_first_run_needs(csv: str, tmp_path: Path) -> None:
+def test_setup_compiles_everything_a_first_run_needs(csv: str, tmp_path: Path) -> None:
     """What `python -m fuels.kernels.jit` leaves out would make the first run wait."""
     package = Path(fuels.__file__).parent
     holding = {
@@ -91,7 +91,7 @@ def test_setting_up_compiles_all_that_a_first_run_needs(csv: str, tmp_path: Path
     ],
     ids=["without Numba", "switched off"],
 )
-def test_runs_come_to_their_end_without_a_compiler(
+def test_runs_finish_without_a_compiler(
     hide: str, environment: dict[str, str], reason: str, csv: str, tmp_path: Path
 ) -> None:
     commands = [BEST, [*PAPER, *SPLIT], ["forecast", "best"]]
@@ -124,7 +124,7 @@ def make_double() -> Callable[[Any], Any]:
     return compiled("f8(f8)")(double)
 
 
-def test_what_was_compiled_is_kept(kept: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_compiled_code_is_cached(kept: Path, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         assert make_double()(4.0) == 8.0
     assert caplog.text.count("compiling kernels, once on this machine") == 1
@@ -134,7 +134,7 @@ def test_what_was_compiled_is_kept(kept: Path, caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.parametrize("damaged", ["*.nbi", "*.nbc"])
 @pytest.mark.parametrize("left", [0, 40])
-def test_damaged_code_is_noted_once_and_replaced(
+def test_a_damaged_cache_is_reported_once_and_replaced(
     damaged: str, left: int, kept: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_double()
@@ -182,7 +182,7 @@ def uses_numba(path: Path) -> bool:
     return "@compiled" in text or "compiled(" in text or "@intrinsic" in text
 
 
-def test_what_is_compiled_into_other_files_is_watched() -> None:
+def test_dependencies_compiled_into_other_files_are_declared() -> None:
     """Numba looks at a function's own file: whatever else is compiled into it must be named."""
     package = Path(fuels.__file__).parent
     named = {f"fuels.kernels.{name.removesuffix('.py')}" for name in jit_cache.SHARED}
@@ -196,7 +196,7 @@ def test_what_is_compiled_into_other_files_is_watched() -> None:
                     assert node.module in named, f"{path.name} is built from {node.module}"
 
 
-def test_another_building_block_makes_kept_code_stale(
+def test_a_changed_building_block_invalidates_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three processes: the second finds the code of the first, the third has another block."""
@@ -223,7 +223,7 @@ import fuels.kernels.optimiser
     assert told == [{"not there"}, {"found"}, {"not there"}]
 
 
-def test_the_server_of_a_gpu_keeps_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_of_a_gpu_run_uses_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors on a GPU take the plain path; divergences are computed on the CPU all the same."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     try:

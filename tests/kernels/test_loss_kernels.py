@@ -119,7 +119,7 @@ def test_terms(left_out: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(("B", "heads", "left_out"), [(24, 1, ()), (5, 3, ()), (7, 4, ("intra",))])
-def test_it_works_in_the_room_it_asks_for(
+def test_the_kernel_uses_only_the_scratch_memory_it_asks_for(
     B: int, heads: int, left_out: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of more it leaves every number as it was, and what it finds there does not matter."""
@@ -211,7 +211,7 @@ def test_row_of_zeros() -> None:
     assert_equals_plain(step)
 
 
-def test_no_number_comes_out_as_no_number() -> None:
+def test_nan_in_gives_nan_out() -> None:
     for row in (3, 30):
         step = draw()
         step["intra"].weight.fill_(1 / 24)
@@ -248,7 +248,7 @@ def test_stacking_and_threads_change_no_bit() -> None:
         assert torch.equal(value, torch.cat([one[name] for one in alone])), name
 
 
-def test_a_part_that_does_not_move_costs_no_gradient() -> None:
+def test_a_frozen_part_costs_no_gradient() -> None:
     step = without(draw(), "intra", "inter")
     decoder = step["decoder"].clone().requires_grad_(True)
     total, _ = local_losses(decoder, step["encoded"], step["target"])
@@ -268,7 +268,7 @@ def test_a_part_that_does_not_move_costs_no_gradient() -> None:
         ("inter.negative", torch.zeros(3, 12, 256)),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused(name: str, value: Tensor) -> None:
+def test_wrong_shapes_are_rejected(name: str, value: Tensor) -> None:
     step = draw()
     term, _, field = name.partition(".")
     step[term] = replace(step[term], **{field: value}) if field else value

@@ -73,7 +73,7 @@ def test_a_loss_that_is_zero_has_no_gradient() -> None:
     assert slopes[1].tolist() == [[[pytest.approx(1 / 8), 0.0], [0.0, 0.0]]]
 
 
-def test_a_row_that_does_not_count_is_nobodys_negative() -> None:
+def test_a_masked_row_is_never_a_negative() -> None:
     W = torch.tensor([[[1.0, 2.0], [-1.0, 3.0]]])
     first_only = torch.tensor([[1.0, 0.0]])
     assert number(intra_loss(AXES, AXES, W, 1.0, first_only)) == pytest.approx(log(2), rel=1e-6)

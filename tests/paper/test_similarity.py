@@ -94,7 +94,7 @@ def test_a_newcomer_joins_without_touching_the_others() -> None:
     assert "d" in table.prototypes_for("abcd", 50)[0]
 
 
-def test_state_survives() -> None:
+def test_state_is_restored() -> None:
     table = SimilarityTable("abc", (4, 6))
     table.update("abc", draw(3))
     other = SimilarityTable("abc", (4, 6))
@@ -118,7 +118,7 @@ def drawn_table(clients: int, shape: tuple[int, int] = (2, 4)) -> SimilarityTabl
     return table
 
 
-def test_means_do_not_depend_on_how_many_are_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_means_do_not_depend_on_the_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     table = drawn_table(11)
     wanted = table.prototypes_for(table.clients, 40)
     monkeypatch.setattr("fuels.paper.similarity.BLOCK", 3)
@@ -128,7 +128,7 @@ def test_means_do_not_depend_on_how_many_are_taken_at_once(monkeypatch: pytest.M
         np.testing.assert_allclose(ours, whole, rtol=0, atol=1e-6)
 
 
-def test_the_server_holds_prototypes_few_times() -> None:
+def test_the_server_keeps_few_copies_of_prototypes() -> None:
     """As distributions once more, and in double precision only some of them."""
     count, shape = 2000, (4, 32)
     size = 4 * count * shape[0] * shape[1]
@@ -143,7 +143,7 @@ def test_the_server_holds_prototypes_few_times() -> None:
     assert size < peak < 3 * size
 
 
-def test_the_server_holds_few_tables_of_pairs_at_once() -> None:
+def test_the_server_keeps_few_pair_tables_at_once() -> None:
     """Bytes per pair of clients: 4 are the table of divergences itself, 4 more find beta."""
     clients = 1200
     drawn_table(3).prototypes_for(["c0000"], 50)  # loads the kernels

@@ -129,7 +129,7 @@ def test_a_step_of_sgd_equals_autograd() -> None:
 @pytest.mark.parametrize("kernels", ["fused", "plain"])
 @pytest.mark.parametrize("optimiser", [Optimiser("adam", 0.01), Optimiser("sgd", 0.1, 0.9)])
 @pytest.mark.parametrize("places", [(2, 2, 2), (1, 2, 3), (3, 1, 1)])
-def test_steps_in_one_go_change_no_bit(
+def test_several_steps_in_one_call_are_bit_identical(
     kernels: str, optimiser: Optimiser, places: tuple[int, ...]
 ) -> None:
     """Three steps, on one batch or on several, in one call and in three."""
@@ -156,7 +156,7 @@ def test_steps_in_one_go_change_no_bit(
     assert not any(torch.equal(first, other) for other in later)
 
 
-def test_how_many_steps_are_taken_at_a_time_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_steps_per_call_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     left = []
     for room in (1, base.ENCODED):
         monkeypatch.setattr(base, "ENCODED", room)
@@ -167,7 +167,7 @@ def test_how_many_steps_are_taken_at_a_time_changes_no_bit(monkeypatch: pytest.M
         np.testing.assert_array_equal(array, left[1][name], err_msg=name)  # NaN equals NaN here
 
 
-def test_parts_that_are_not_named_stay() -> None:
+def test_parts_not_named_are_unchanged() -> None:
     before, _ = setting([0, 1, 2])
     after = step("fused", ("decoder",))
     assert torch.equal(after["part encoder"], before.parts["encoder"])
@@ -183,7 +183,7 @@ def test_stacking_changes_no_bit() -> None:
             assert torch.equal(value[0], together[key][client]), (client, key)
 
 
-def test_a_client_that_sits_out_stays_as_it_is() -> None:
+def test_an_inactive_client_is_unchanged() -> None:
     group, batch = setting([0, 1, 2], augment=False)
     batch.active[:] = torch.tensor([True, False, True])
     before = {name: part.clone() for name, part in group.parts.items()}
@@ -208,7 +208,7 @@ def test_gradients_are_kept_for_all_clients() -> None:
         assert torch.allclose(gradient[name], wanted[name], rtol=1e-4, atol=1e-6)
 
 
-def test_gradients_that_do_not_fit_are_refused() -> None:
+def test_gradients_of_wrong_shape_are_rejected() -> None:
     param, state = torch.zeros(2, 5), torch.zeros(2, 5)
     active, count = torch.ones(2).bool(), torch.zeros(2, dtype=torch.int64)
     for update in (
@@ -225,7 +225,7 @@ def test_gradients_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_a_pull_towards_ones_own_anchor_or_everybodys(rows: int) -> None:
+def test_a_pull_towards_an_individual_or_shared_anchor(rows: int) -> None:
     draw = torch.Generator().manual_seed(5)
     param, gradient = (torch.randn(3, 37, generator=draw) for _ in range(2))
     anchor = torch.randn(rows, 37, generator=draw)

@@ -163,13 +163,13 @@ def _zone_of_offset(smallest: int) -> tuple[str, str]:
     if smallest == 0 or smallest % 3600 or not -12 * 3600 <= smallest <= 14 * 3600:
         return (
             "UTC",
-            "times have UTC offsets; days are counted in UTC (to change that, give --timezone)",
+            "times have UTC offsets; days are counted in UTC (or give --timezone)",
         )
     hours = smallest // 3600
     # The names of the Etc zones have the sign of the POSIX convention: Etc/GMT-1 is UTC+1.
     return (
         f"Etc/GMT{-hours:+d}",
-        f"times have UTC offsets; days are counted in UTC{hours:+d} (to change that, give --timezone)",
+        f"times have UTC offsets; days are counted in UTC{hours:+d} (or give --timezone)",
     )
 
 

@@ -1,4 +1,4 @@
-"""The loops of the prediction intervals, compiled; experts/intervals.py explains the method.
+"""The compiled loops of the prediction intervals; experts/intervals.py explains the method.
 
 Per client the state holds a correction for each level, the last scores, and the discounted squared
 errors of each slot of the period and of all slots. Steps whose value has not arrived yet wait in a
@@ -14,7 +14,7 @@ from fuels.kernels.jit import compiled
 
 Floats = NDArray[np.float64]
 
-TINY = 1e-9  # the smallest usual error: scores stay finite where all errors are 0
+TINY = 1e-9  # the smallest usual error: keeps scores finite if all errors are 0
 
 # The arrays of Intervals.state in their order: compiled code takes a tuple.
 Parts = tuple[Floats, ...]
@@ -30,7 +30,7 @@ _CONSTANTS = "UniTuple(f8, 5)"
 def _learn(
     entry: Floats, c: int, misses: Floats, constants: tuple[float, ...], parts: Parts
 ) -> None:
-    """Renew the state of client c by one past step, if its truth and its forecast are known."""
+    """Update the state of client c with one past step, if its truth and forecast are known."""
     correction, scores, seen, slots, everything, _, _ = parts
     rate, slot_fade, all_fade, _, _ = constants
     error = abs(entry[3] - entry[0])
@@ -54,7 +54,7 @@ def _learn(
 def _issue(
     point: float, slot: int, c: int, misses: Floats, pull: float, parts: Parts, entry: Floats
 ) -> None:
-    """Radii of client c's next step, in `entry`; its truth is not known yet."""
+    """Write the radii of client c's next step, whose truth is not known yet, to `entry`."""
     correction, scores, seen, slots, everything, _, _ = parts
     usual = everything[c, 0] / everything[c, 1] if everything[c, 1] > 0 else 1.0
     squares = (slots[c, slot, 0] + pull * usual) / (slots[c, slot, 1] + pull)
@@ -67,7 +67,7 @@ def _issue(
     for level in range(len(misses)):
         rank = min(int(np.ceil((1.0 - misses[level]) * (count + 1))), count)
         entry[4 + level] = ordered[rank - 1] * np.exp(correction[c, level]) * entry[1]
-    # Levels are corrected one by one, but what lies in a narrow interval lies in a wide one.
+    # Levels are corrected independently, but a wider level must contain the narrower one.
     for wide in range(len(misses)):
         for narrow in range(len(misses)):
             if misses[narrow] > misses[wide]:
@@ -108,7 +108,7 @@ def step_ahead(
     parts: Parts,
     radius: Floats,
 ) -> None:
-    """Learn all that waits, oldest first, then issue one more step; the state is a copy."""
+    """Learn all queued steps, oldest first, then issue one more; works on a copy of the state."""
     queue, steps = parts[5], parts[6]
     for c in range(len(points)):
         for k in range(delay):

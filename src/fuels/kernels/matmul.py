@@ -1,4 +1,4 @@
-"""Matrix product and transposition, built of register tiles.
+"""Matrix product and transposition, built from register tiles.
 
 `multiply` computes up to TILE rows of C = A B, or C += A B. TILE x 3 registers hold the result
 while numbers of A are broadcast and rows of B are loaded, so only the multiply-add units limit the
@@ -39,7 +39,7 @@ UNROLL = 4
 
 
 def _make_tile(rows: int, width: int, transposed: bool) -> Callable[..., None]:
-    """A product of `rows` rows of A by `width` registers of columns, in registers throughout."""
+    """A product of `rows` rows of A by `width` registers of columns, entirely in registers."""
     kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
     name = f"llvm.fmuladd.v{LANES}f32"
 

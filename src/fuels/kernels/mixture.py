@@ -1,25 +1,25 @@
-"""The arithmetic of the mixture, compiled; all in this file, so that a cache is never out of date.
+"""The compiled arithmetic of the mixture, all in one file so that its cache is never stale.
 
 Three learners hold weights over the same experts (w >= 0, sum 1), a fourth mixes the learners:
 
 - steady: BOA, Bernstein online aggregation (Wintenberger 2017). Each expert has its own learning
   rate from the squares of its regrets; nothing is forgotten.
 - switching: fixed share (Herbster and Warmuth 1998). Exponential weights, after which every expert
-  gets back a share of the whole, so that trust can return within a few steps.
-- tracking: the weights that would have been best lately: they minimise the discounted squared
-  error of the combination, with a penalty that draws towards equal weights.
+  gets back a share of the total, so that its weight can recover within a few steps.
+- tracking: the best weights in hindsight over recent steps: they minimise the discounted squared
+  error of the combination, with a penalty towards equal weights.
 - top: ML-Poly (Gaillard, Stoltz and van Erven 2014) over the three, with slow forgetting and a
-  prior for the steady one: where nothing can be learned, the quick ones only chase noise.
+  prior for the steady one: if nothing can be learned, the quick ones only chase noise.
 
-All is free of scale: multiplying every value by a constant changes no weight. The two quick
-learners see a truth moved to within `clip` usual errors of the median forecast, or one spike would
-turn them round; steady and top see the truth as it is, for that is what is judged. Forecasts are
-moved to within `limit` usual errors of their median, or each expert's echo of a spike (an hour, a
-day, a week after it) would cost more than the spike; an expert that was that far off and right, by
-twice more than it was wrong, is heard as it is.
+Everything is scale-free: multiplying all values by a constant changes no weight. The two quick
+learners see the truth clipped to within `clip` usual errors of the median forecast, because one
+spike would upset them; steady and top see the truth itself, which is what is evaluated. Forecasts
+are clipped to within `limit` usual errors of their median, because each expert's echo of a spike
+(an hour, a day, a week later) would cost more than the spike. An expert that was outside this range
+and right at least two times more than it was wrong is not clipped.
 
-An expert that says nothing (NaN) sleeps: the others share its weight in proportion, and it is
-judged as if it had said what the learner said, which leaves its standing as it was.
+An expert without a forecast (NaN) is asleep: the others share its weight in proportion, and it is
+scored as if it had forecast what the learner did, which leaves its weight unchanged.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ from fuels.kernels.jit import compiled
 Floats = NDArray[np.float64]
 
 STEADY, SWITCHING, TRACKING, LEARNERS = 0, 1, 2, 3
-SLOW = 0.998  # memory of the usual error: a step's weight falls to a half in about 350 steps
+SLOW = 0.998  # memory of the usual error: a step's weight halves in about 350 steps
 CLIP_FROM = 10  # steps before the usual error is trusted
-EARNED = -1.5  # an expert that far off twice and right is heard from then on; once may be chance
+EARNED = -1.5  # an outlying expert that was right twice is no longer clipped; once may be chance
 SWEEPS = 30  # pairwise moves of the tracking weights at one step
-TINY = 1e-300  # keeps 0 / 0 away and changes no other number, whatever the data's scale
-NOISE = 1e-9  # relative: a smaller gain is rounding, and no reason to trust anyone
+TINY = 1e-300  # avoids 0 / 0 and changes no other number, whatever the scale of the data
+NOISE = 1e-9  # relative: a smaller gain is rounding error
 
 
 class Constants(NamedTuple):
-    """The constants that were chosen by evidence; compiled code takes them as a plain tuple."""
+    """The constants, chosen by experiment; compiled code takes them as a plain tuple."""
 
     rate: float = 0.2  # switching: learning rate, in units of one over its own mean squared error
-    share: float = 0.05  # switching: what is given back at every step
-    memory: float = 0.9  # tracking: a step's weight falls to a half in about 7 steps
+    share: float = 0.05  # switching: share given back at every step
+    memory: float = 0.9  # tracking: a step's weight halves in about 7 steps
     pull: float = 0.3  # tracking: penalty, in least errors
     pull_early: float = 10.0  # tracking: more of it, over the count
-    top: float = 0.995  # top: a step's weight falls to a half in about 140 steps
-    prior: float = 3.0  # top: weight of the steady learner at equal regrets, that of others is 1
+    top: float = 0.995  # top: a step's weight halves in about 140 steps
+    prior: float = 3.0  # top: weight of the steady learner at equal regrets; the others have 1
     clip: float = 3.0  # truth for the quick learners: usual errors from the median forecast
     surprise: float = 0.9  # what is left of the usual error's memory after a clipped one
     limit: float = 8.0  # forecasts: usual errors from their median
 
 
-# Several steps ahead, where truth comes late and errors of neighbouring steps are alike: the quick
-# learners look further back, and the top trusts nobody for long.
+# Several steps ahead, truth arrives late and errors of neighbouring steps are similar: the quick
+# learners look further back, and the top forgets faster.
 AHEAD = Constants(
     share=0.02, memory=0.97, top=0.99, prior=1.0, clip=2.5, surprise=1.0, limit=np.inf
 )
 
 
 def first_trust(prior: float) -> Floats:
-    """How the learners are mixed before any truth."""
+    """The weights of the learners before any truth is known."""
     trust = np.full(LEARNERS, 1.0 / (prior + LEARNERS - 1.0))
     trust[STEADY] *= prior
     return trust
@@ -73,7 +73,7 @@ def first_trust(prior: float) -> Floats:
 
 @compiled()
 def awake_weights(weights: Floats, forecasts: Floats, out: Floats) -> float:
-    """`weights` shared among the experts that speak, in out; returns what they say together."""
+    """Write `weights`, shared among the awake experts, to out; returns their combination."""
     total, speaking = 0.0, 0
     for i in range(len(weights)):
         if not np.isnan(forecasts[i]):
@@ -90,7 +90,7 @@ def awake_weights(weights: Floats, forecasts: Floats, out: Floats) -> float:
 
 @compiled()
 def boa(forecasts: Floats, said: float, truth: float, sums: Floats, weights: Floats) -> None:
-    """One step of BOA on the slope of the squared error; renews `weights`.
+    """One step of BOA on the gradient of the squared error; updates `weights`.
 
     `sums` is [3, expert]: regret, sum of squared gains, largest gain.
     """
@@ -103,7 +103,7 @@ def boa(forecasts: Floats, said: float, truth: float, sums: Floats, weights: Flo
     highest = np.max(sums[2])
     most = -np.inf
     for i in range(experts):
-        # An expert that never spoke is as uncertain as the wildest: it must not win by silence.
+        # An expert that never forecast is as uncertain as the worst: silence must not win.
         peak = sums[2, i] if sums[2, i] > 0 else highest
         rate = min(0.5 / (peak + TINY), np.sqrt(np.log(experts + 1.0) / (sums[1, i] + TINY)))
         if not np.isnan(forecasts[i]):
@@ -206,7 +206,7 @@ def ml_poly(
     memory: float,
     prior: float,
 ) -> None:
-    """One step of ML-Poly with forgetting and a prior for the first; renews `weights`.
+    """One step of ML-Poly with forgetting and a prior for the first; updates `weights`.
 
     `sums` is [3, learner]: regret, sum of squared gains, largest squared gain of all.
     """
@@ -230,7 +230,7 @@ def ml_poly(
 
 @compiled()
 def usual_error(scale: Floats) -> float:
-    """The root of the mean squared error lately, spikes clipped; infinite before it is known."""
+    """Root of the recent mean squared error, spikes clipped; infinite before it is known."""
     if scale[1] < CLIP_FROM or scale[0] == 0:
         return np.inf
     return float(np.sqrt(scale[0] / scale[1]))
@@ -238,7 +238,7 @@ def usual_error(scale: Floats) -> float:
 
 @compiled()
 def limited(forecasts: Floats, reach: float, echo: Floats, out: Floats) -> None:
-    """Forecasts moved to within `reach` of their median, but for experts that have earned more.
+    """Forecasts clipped to within `reach` of their median, except experts that earned exemption.
 
     After a spike many experts repeat it, each in its own hour.
     """
@@ -251,7 +251,7 @@ def limited(forecasts: Floats, reach: float, echo: Floats, out: Floats) -> None:
 
 @compiled()
 def earned(forecasts: Floats, reach: float, truth: float, echo: Floats) -> None:
-    """Renew `echo`: how often limiting an expert was right (+1) or would have been wrong (-1).
+    """Update `echo`: how often limiting an expert was right (+1) or would have been wrong (-1).
 
     It is negative for one that alone knows of an event, such as what happens once a week.
     """
@@ -264,7 +264,7 @@ def earned(forecasts: Floats, reach: float, truth: float, echo: Floats) -> None:
 
 @compiled()
 def clipped(forecasts: Floats, truth: float, scale: Floats, clip: float, surprise: float) -> float:
-    """The truth, moved to within `clip` usual errors of the median forecast; renews `scale`.
+    """The truth clipped to within `clip` usual errors of the median forecast; updates `scale`.
 
     Several clipped errors in a row are a change: what was usual before soon counts no more.
     """
@@ -293,7 +293,7 @@ _RUN = f"(f8[:, ::1], f8[:, :, ::1], i8, {_CONSTANTS}, {_PARTS}, f8[:, ::1]{', f
 
 @compiled()
 def _learn(entry: Floats, c: int, constants: tuple[float, ...], parts: Parts) -> None:
-    """Renew the state of client c by one past step, if its truth is known.
+    """Update the state of client c with one past step, if its truth is known.
 
     The entry holds what the experts said, limited, what the learners said, what the experts said
     as it was, how far they were heard, what the mixture said, and the truth.
@@ -326,7 +326,7 @@ def _combine(
     entry: Floats,
     mixed_weights: Floats,
 ) -> None:
-    """What one client's learners and mixture say, in `entry`; the weights of the mixture."""
+    """Write one client's forecasts (learners, mixture) to `entry`; returns the top weights."""
     experts = weights.shape[1]
     own = np.empty(experts)
     mixed_weights[:] = 0.0
@@ -381,7 +381,7 @@ def step_ahead(
     out: Floats,
     out_weights: Floats,
 ) -> None:
-    """Learn all that waits, oldest first, then combine one more step; the state is a copy."""
+    """Learn all queued steps, oldest first, then combine one more; works on a copy of the state."""
     weights, trust, _, _, _, _, _, scale, echo, queue, steps = parts
     for c in range(len(forecasts)):
         for k in range(delay):

@@ -129,7 +129,7 @@ def store_vector(builder: ir.IRBuilder, value: Any, pointer: Any) -> None:
 
 @intrinsic
 def address(typingctx: Any, array: Any) -> Any:
-    """Address of an array's first number; it does not keep the array alive."""
+    """Address of an array's first number; does not keep the array alive."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -220,7 +220,7 @@ def root(typingctx: Any, value: Any) -> Any:
 
 @intrinsic
 def clamp(typingctx: Any, value: Any, limit: Any) -> Any:
-    """Each lane held between -limit and limit; NaN stays NaN."""
+    """Each lane clamped to [-limit, limit]; NaN stays NaN."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         high = broadcast_scalar(builder, args[1])
@@ -243,7 +243,7 @@ def ratio(typingctx: Any, over: Any, under: Any) -> Any:
 
 @intrinsic
 def any_above(typingctx: Any, value: Any, limit: Any) -> Any:
-    """Whether some lane is greater than the limit."""
+    """Whether any lane exceeds the limit."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         above = builder.fcmp_ordered(">", args[0], broadcast_scalar(builder, args[1]))
@@ -255,7 +255,7 @@ def any_above(typingctx: Any, value: Any, limit: Any) -> Any:
 
 @intrinsic
 def greater(typingctx: Any, a: Any, b: Any) -> Any:
-    """The greater of each lane of a and b; where a lane of b is NaN, NaN."""
+    """The larger of each lane of a and b; NaN if the lane of b is NaN."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         return builder.select(builder.fcmp_ordered(">", args[0], args[1]), args[0], args[1])

@@ -28,7 +28,7 @@ from fuels.kernels.simd import FLOAT, INT, LANES, intrinsic, number, pointer
 DOUBLE = ir.DoubleType()
 WIDE = LANES // 2  # double numbers in a register
 ROWS, COLUMNS = 4, 4 if LANES == 16 else 2  # a tile that fits the registers
-CHAINS = 4  # sums of a single product side by side: an addition takes four cycles
+CHAINS = 4  # parallel partial sums of one product: an addition takes four cycles
 
 
 def _load(builder: ir.IRBuilder, place: Any, lanes: int) -> Any:
@@ -233,7 +233,7 @@ def combine(
             )  # fmt: skip
 
 
-LOWEST = -708.0  # e^x is a normal number down to here, and taken for 0 below
+LOWEST = -708.0  # e^x is a normal number down to here, and 0 below
 SHIFT = 1.5 * 2.0**52  # x + SHIFT holds x, rounded to an integer, in its last bits
 
 

@@ -38,7 +38,7 @@ _addresses: dict[Any, int] = {}
 
 
 class _Scratch(threading.local):
-    """Memory of one thread that a stage may use until it ends."""
+    """Scratch memory of one thread, which a stage may use until it ends."""
 
     def __init__(self) -> None:
         self.memory = torch.empty(0)
@@ -66,7 +66,7 @@ def scratch(size: int) -> Tensor:
 
 
 def run(stages: Sequence[Stage], clients: int) -> None:
-    """All stages of each client, client after client."""
+    """Run all stages of each client, client by client."""
     found = [(_address(stage.kernel), stage.table.ctypes.data) for stage in stages]
     call_all(np.array(found, dtype=np.int64).reshape(-1, 2), clients)
 
@@ -176,7 +176,7 @@ def _call(typingctx: Any, function: Any, table: Any, client: Any) -> Any:
 
 @compiled(void(int64[:, ::1], int64))
 def call_all(stages: NDArray[np.int64], clients: int) -> None:
-    """All stages [(function, table)] of each client, client after client."""
+    """Run all stages [(function, table)] of each client, client by client."""
     for client in range(clients):
         for stage in range(len(stages)):
             _call(stages[stage, 0], stages[stage, 1], client)
