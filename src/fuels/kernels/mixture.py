@@ -326,7 +326,7 @@ def _combine(
     entry: Floats,
     mixed_weights: Floats,
 ) -> None:
-    """Write one client's forecasts (learners, mixture) to `entry`; returns the top weights."""
+    """Write one client's forecasts to `entry`; returns the weights of the mixture."""
     experts = weights.shape[1]
     own = np.empty(experts)
     mixed_weights[:] = 0.0
