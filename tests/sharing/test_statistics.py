@@ -52,7 +52,7 @@ def test_two_rows_by_hand() -> None:
     columns = Columns(lags=(1,), live_lags=(), slots=1)
     values = np.array([[1.0, 2.0, 9.0, np.nan, 5.0]])
     rows = columns.rows(values, None, np.zeros(5, dtype=bool), 0, 5)[0]
-    # Complete: steps 1 and 2; (lag 1, free, 1, target) = (1, 0, 1, 2) and (2, 0, 1, 9 clipped to 4).
+    # Complete are steps 1 and 2: (lag 1, free, 1, target) = (1, 0, 1, 2) and (2, 0, 1, 4), clipped.
     packed = moments(columns, rows, np.zeros(5, dtype=np.int64))
     assert packed.tolist() == [[5.0, 0.0, 3.0, 10.0, 0.0, 0.0, 0.0, 2.0, 6.0, 20.0]]
     assert columns.numbers == 10
