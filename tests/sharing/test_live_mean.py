@@ -14,7 +14,8 @@ NAN = np.nan
 
 def live_mean(values: np.ndarray) -> LiveMean:
     """Of clients with values [client, step]."""
-    found = exchange(LocalSums(2), {str(i): row for i, row in enumerate(values)})
+    parts = {str(i): row for i, row in enumerate(values)}
+    found = exchange(LocalSums(2), parts, min_clients=2)
     assert found is not None
     return found
 
@@ -53,7 +54,7 @@ def test_too_few_values_or_an_impossible_mean_count_as_missing() -> None:
     values = np.array([[1.0, NAN, 1.0], [1.0, NAN, 1.0], [1.0, 2.0, 1.0], [1.0, NAN, 1.0]])
     found = live_mean(values)
     assert np.isnan(found.others(values)[0]).tolist() == [False, True, False]
-    wrong = LiveMean(found.total * 1000, found.count, found.clients)
+    wrong = LiveMean(found.total * 1000, found.count, found.min_clients)
     assert np.isnan(wrong.others(values)).all()
 
 

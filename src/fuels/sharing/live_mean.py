@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.sharing.sums import SumCarrier
+from fuels.sharing.sums import MIN_CLIENTS, SumCarrier
 
 Floats = NDArray[np.float64]
+NUMBERS = 2  # that a client contributes at each step: its value and 1
 CLIP = 4.0  # standard deviations of the training part
-LEAST_SHARE = 0.5  # of the group's other clients must have a value
 
 
 def contribution(observed: Floats) -> Floats:
@@ -37,7 +37,7 @@ class LiveMean:
 
     total: Floats  # [step]; NaN where the sum is not available
     count: Floats  # [step]
-    clients: int  # in the group
+    min_clients: int = MIN_CLIENTS  # with a value, or the mean of a step counts as missing
 
     def others(self, observed: Floats, member: bool = True) -> Floats:
         """The mean of the others [client, step], for clients with values `observed`.
@@ -52,16 +52,20 @@ class LiveMean:
             )
         own = contribution(observed) * float(member)
         count = self.count - own[..., 1]
-        least = max(1.0, LEAST_SHARE * (self.clients - int(member)))
+        enough = self.count >= self.min_clients
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = (self.total - own[..., 0]) / count
             # The tolerance is for rounding: all others may have been clipped.
-            usable = (count >= least) & (np.abs(mean) <= CLIP * (1 + 1e-9))
+            usable = enough & (count > 0) & (np.abs(mean) <= CLIP * (1 + 1e-9))
         return np.where(usable, mean, np.nan)
 
 
 def exchange(
-    carrier: SumCarrier, observed: Mapping[str, Floats], first: int = 0, name: str = "live mean"
+    carrier: SumCarrier,
+    observed: Mapping[str, Floats],
+    first: int = 0,
+    name: str = "live mean",
+    min_clients: int = MIN_CLIENTS,
 ) -> LiveMean | None:
     """The live mean of one group over the steps that the clients' values [step] cover.
 
@@ -71,7 +75,7 @@ def exchange(
     total = carrier.total(name, first, parts)
     if total is None:
         return None
-    return LiveMean(total[:, 0], total[:, 1], len(observed))
+    return LiveMean(total[:, 0], total[:, 1], min_clients)
 
 
 def fixed_groups(

@@ -82,11 +82,15 @@ class Columns:
         free: NDArray[np.bool_],
         first: int,
         last: int,
+        filled: Floats | None = None,
     ) -> Floats:
-        """Clipped rows [client, step, width] of steps first..last-1; `free` is [step] from 0."""
+        """Clipped rows [client, step, width] of steps first..last-1; `free` is [step] from 0.
+
+        Lags come from `filled` where it is given: a gap in the past need not cost a row.
+        """
         shape = (len(observed), last - first, 1)
         parts = [
-            self.inputs(observed, live, first, last),
+            self.inputs(observed if filled is None else filled, live, first, last),
             np.broadcast_to(free[first:last, None].astype(np.float64), shape),
             np.ones(shape),
             observed[:, first:last, None],
