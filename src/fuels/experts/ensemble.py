@@ -168,14 +168,18 @@ class Ensemble:
             yield h, partial(_steps, forecasts, start + h - 1)
 
     def history(self, panel: Panel) -> History:
-        """The history of a panel from the start of training on.
+        """The history of a panel from the start of training on."""
+        return history_for(self.models, self.since_training(panel))
+
+    def since_training(self, panel: Panel) -> Panel:
+        """The panel from the start of training on.
 
         Earlier data are left out, so that a forecast does not depend on how far back they reach.
         """
         before = int((self.since - panel.start - panel.standard_offset) // panel.step)
         if 0 < before < panel.length:
             panel = replace(panel, values=panel.values[before:], start=panel.times[before])
-        return history_for(self.models, panel)
+        return panel
 
     def with_live_mean(self, history: History) -> History:
         """The history with the live mean, if the experts use one."""
