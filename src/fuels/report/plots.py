@@ -351,4 +351,4 @@ def _reading(history: Sequence[dict[str, Any]], best: int | None, sent: float) -
 
 
 def _looks(outcome: Outcome, names: Sequence[str]) -> dict[str, Look]:
-    return looks(names, *method_rows(outcome.title)[:2], best_reference(outcome))
+    return looks(names, *method_rows(outcome.title), best_reference(outcome))
