@@ -91,6 +91,15 @@ class Mixture:
 
 
 @dataclass(frozen=True)
+class Sharing:
+    """What the experts of one client learn from the others, as sums over clients."""
+
+    statistics: bool = False  # pooled ridge coefficients from summed products
+    live_mean: bool = False  # ridges also see the mean of the other clients
+    min_clients: int = 10  # no sum over fewer
+
+
+@dataclass(frozen=True)
 class Settings:
     """All that decides the result of a run."""
 
@@ -102,6 +111,7 @@ class Settings:
     model: Model = field(default_factory=Model)
     training: Training = field(default_factory=Training)
     mixture: Mixture = field(default_factory=Mixture)
+    sharing: Sharing = field(default_factory=Sharing)
     options: Mapping[str, Any] = field(default_factory=dict)  # the method's own settings
 
 
@@ -133,6 +143,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         },
         "training": {"rounds": 40, "learning_rate": 0.002},
         "mixture": {"on": True},
+        "sharing": {"statistics": True, "live_mean": True},
     },
 }
 DEFAULT_PRESET = "best"  # where none is named; comparisons and experiments use paper
@@ -146,9 +157,12 @@ def with_preset(settings: Settings, preset: str, place: str) -> Settings:
     """`settings` as `preset` has them in everything that any preset decides, the rest as it was."""
     if preset not in PRESETS:
         raise FuelsError(f"{place}: unknown preset {preset}{nearest(preset, PRESETS)}")
-    papers = to_dict(Settings())
+    papers = Settings()
     for chosen in PRESETS.values():
-        own = {name: {key: papers[name][key] for key in keys} for name, keys in chosen.items()}
+        own = {
+            name: {key: _plain(getattr(getattr(papers, name), key)) for key in keys}
+            for name, keys in chosen.items()
+        }
         settings = merge(settings, own, place)
     return merge(settings, {"preset": preset, **PRESETS[preset]}, place)
 
@@ -288,6 +302,11 @@ def check(settings: Settings) -> None:
             "mixture.levels are percentages between 0 and 100, at least one, not"
             f" {', '.join(map(str, levels)) or 'none'}"
         )
+    if settings.sharing.min_clients < 2:
+        raise FuelsError(
+            f"sharing.min_clients must be at least 2, it is {settings.sharing.min_clients}: a sum"
+            " over one client is that client's value"
+        )
     late_joiners(training.late)
     newcomer_share(settings.data.newcomers)
     if training.keep not in ("best", "last"):
@@ -341,8 +360,13 @@ def newcomer_share(text: str) -> tuple[float, int]:
 
 
 def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
-    """Plain nested values, as in config.toml."""
+    """Plain nested values, as in config.toml.
+
+    Without sharing its section is left out, as in runs made before it existed.
+    """
     sections = {field.name: getattr(settings, field.name) for field in fields(Settings)}
+    if settings.sharing == Sharing():
+        del sections["sharing"]
     if engine is not None:
         sections["engine"] = engine
     return {name: _plain(value) for name, value in sections.items()}

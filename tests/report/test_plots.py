@@ -94,7 +94,7 @@ def test_each_reference_keeps_its_grey() -> None:
     names = ["FUELS", "a", "b", "c"]
 
     def of(rival: str | None) -> dict[str, Any]:
-        return looks(names, "FUELS", "FUELS model alone", rival)
+        return looks(names, *method_rows("FUELS"), rival)
 
     assert of("a")["b"] == of("c")["b"]
     assert of("a")["a"]["color"] == of("c")["c"]["color"]

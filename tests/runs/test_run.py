@@ -365,7 +365,7 @@ def _train(folder: Path, settings: Settings) -> None:
     warnings.simplefilter("ignore")
     target = RunFolder(folder)
     resume = target.config.exists()
-    panel = make_panel(clients=8)
+    panel = make_panel(clients=10)  # enough for sharing
     run(settings, Engine(threads=1), target, panel=panel, resume=resume, plots=False)
 
 

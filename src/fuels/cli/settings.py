@@ -97,7 +97,7 @@ def differences(one: Settings, other: Settings) -> list[str]:
         for section, values in first.items()
         if isinstance(values, dict)
         for key, value in values.items()
-        if value != second[section][key]
+        if value != second.get(section, {}).get(key)
     ]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,14 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.config import Mixture as MixtureSettings
+from fuels.config import Sharing
 from fuels.data.windows import Dataset
-from fuels.evaluation.outcome import MixtureOutcome, StepsAhead, method_rows
+from fuels.evaluation.outcome import (
+    NOTHING_SHARED,
+    MixtureOutcome,
+    SharingOutcome,
+    StepsAhead,
+    method_rows,
+)
 from fuels.evaluation.references import references
 from fuels.evaluation.scores import Scores, errors, score
 from fuels.experts.ensemble import Ensemble, new_ensemble
 from fuels.experts.history import Floats, History, history_of
 from fuels.experts.horizon import Backtest, first_out_of_sample
+from fuels.experts.mixture import Mixture
 from fuels.experts.personal_model import forecast_chain
+from fuels.experts.pool import EXPERTS
 from fuels.storage.models import PersonalModels
 
 Forecasts = dict[str, NDArray[Any]]
@@ -32,6 +42,7 @@ class Evaluation:
     mixture: MixtureOutcome | None = None
     ensemble: Ensemble | None = None  # has learned the test part and can continue after it
     steps_ahead: StepsAhead | None = None
+    sharing: SharingOutcome | None = None
 
 
 def evaluate(
@@ -41,10 +52,12 @@ def evaluate(
     *,
     title: str,
     chosen: MixtureSettings,
+    sharing: Sharing | None = None,
 ) -> Evaluation:
     """Forecast the test part; empty if it has no target.
 
-    `model_forecast` gives the personal models' forecasts of it; `title` is their method's name.
+    `sharing` says what the experts may use of other clients. `model_forecast` gives the personal
+    models' forecasts of the test part; `title` is their method's name.
     """
     first, last = dataset.split.part("test")
     history, horizon = history_of(dataset), dataset.sample.horizon
@@ -56,17 +69,26 @@ def evaluate(
             dataset.split.train,
             title=f"{title} model",
             levels=chosen.levels,
+            sharing=sharing,
         )
+        history = ensemble.with_live_mean(history)
         chain = ensemble.model_forecasts(history, horizon, last)
         backtests = {h: ensemble.run(history, last, h, model) for h, model in chain}
     if not dataset.target[:, first:last].any():
-        return Evaluation({}, {}, ensemble=ensemble)
+        told = None if ensemble is None else sharing_outcome(dataset, ensemble, sharing)
+        return Evaluation({}, {}, ensemble=ensemble, sharing=told)
     forecasts: Forecasts = {title: model_forecast()}
     parts = {h: restricted_to_test(dataset, b) for h, b in backtests.items() if b is not None}
-    mixture = None
+    mixture, told = None, None
     if ensemble is not None:
         mixture = mixture_outcome(dataset, ensemble.title, parts[1])
         forecasts = {title: parts[1].mixed.combined, method_rows(title)[1]: forecasts[title]}
+        backtest = backtests[1]
+        if ensemble.sharing is not None and backtest is not None:
+            forecasts[NOTHING_SHARED] = nothing_shared(history, ensemble, backtest, last)[
+                :, -(last - first) :
+            ]
+        told = sharing_outcome(dataset, ensemble, sharing, forecasts)
     forecasts |= references(dataset, "test")
     return Evaluation(
         forecasts,
@@ -74,7 +96,65 @@ def evaluate(
         mixture,
         ensemble,
         steps_ahead(dataset, models, history, parts) if horizon > 1 else None,
+        told,
     )
+
+
+def nothing_shared(history: History, ensemble: Ensemble, backtest: Backtest, last: int) -> Floats:
+    """One-step forecasts of the local experts alone, for the steps of a backtest up to `last`.
+
+    A mixture of them learns from the same steps as the ensemble's own, the warm-up first.
+    """
+    names = [expert.name for expert in EXPERTS]
+    mixture, warm_up = Mixture(history.clients, names), ensemble.horizons[1].warm_up
+    end = last - backtest.mixed.combined.shape[1]
+    if warm_up is not None:
+        mixture.run(*_local_part(history, warm_up, names, end))
+    return mixture.run(*_local_part(history, backtest, names, last)).combined
+
+
+def _local_part(
+    history: History, part: Backtest, names: Sequence[str], end: int
+) -> tuple[Floats, Floats]:
+    """Truth [client, step] and forecasts [expert, client, step] of a part that ends before `end`.
+
+    A client that has not begun its warm-up has no forecasts, and learns nothing there.
+    """
+    forecasts = np.stack([part.experts[name] for name in names])
+    truth = history.observed[:, end - forecasts.shape[2] : end]
+    return np.where(np.isnan(forecasts).all(axis=0), np.nan, truth), forecasts
+
+
+def sharing_outcome(
+    dataset: Dataset,
+    ensemble: Ensemble,
+    chosen: Sharing | None,
+    forecasts: Mapping[str, Floats] | None = None,
+) -> SharingOutcome | None:
+    """What was shared, and the errors with and without it; None if nothing was asked for."""
+    if chosen is None or not (chosen.statistics or chosen.live_mean):
+        return None
+    if ensemble.sharing is None:
+        why = f"{len(dataset.ids)} clients are fewer than sharing.min_clients, {chosen.min_clients}"
+        return SharingOutcome((), why, {})
+    used = tuple(name for name in ("statistics", "live_mean") if getattr(chosen, name))
+    numbers = dict(ensemble.sharing.numbers)
+    if not forecasts or NOTHING_SHARED not in forecasts:
+        return SharingOutcome(used, "", numbers)
+    first, last = dataset.split.part("test")
+    truth, target = dataset.series[:, first:last], dataset.target[:, first:last]
+    rows = next(iter(forecasts.values())), forecasts[NOTHING_SHARED]
+    squared = [np.where(target, (truth - row) ** 2, np.nan) for row in rows]
+    days = np.arange(first, last) // dataset.period
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a mean over nothing is NaN
+        return SharingOutcome(
+            used,
+            "",
+            numbers,
+            np.stack([np.nanmean(one, axis=1) for one in squared]),
+            np.array([[np.nanmean(one[:, days == d]) for d in np.unique(days)] for one in squared]),
+        )
 
 
 def restricted_to_test(dataset: Dataset, backtest: Backtest) -> Backtest:

@@ -77,6 +77,17 @@ def _known(values: Iterable[float]) -> list[float | None]:
 
 
 @dataclass(frozen=True)
+class SharingOutcome:
+    """What the clients shared as sums, and what federation is worth on the test part."""
+
+    used: tuple[str, ...]  # statistics, live_mean; empty if there were too few clients
+    note: str  # why nothing was used
+    numbers: dict[str, int]  # that each client sent
+    errors: NDArray[np.float64] | None = None  # [row, client]: MSE of method and nothing shared
+    daily: NDArray[np.float64] | None = None  # [row, day]: the same, mean over clients
+
+
+@dataclass(frozen=True)
 class Outcome:
     """One run."""
 
@@ -91,9 +102,12 @@ class Outcome:
     steps_ahead: StepsAhead | None = None
 
 
-def method_rows(title: str) -> tuple[str, str]:
-    """The row names of a method: its forecast, and its personal model without the experts."""
-    return title, f"{title} model alone"
+NOTHING_SHARED = "local experts only (nothing shared)"
+
+
+def method_rows(title: str) -> tuple[str, str, str]:
+    """Rows that are no references: the method, its model, and its experts with nothing shared."""
+    return title, f"{title} model alone", NOTHING_SHARED
 
 
 def best_reference(outcome: Outcome) -> str | None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fuels.evaluation.outcome import method_rows
+from fuels.evaluation.outcome import NOTHING_SHARED, SharingOutcome, method_rows
 from fuels.methods.messages import BYTES
 
 if TYPE_CHECKING:
@@ -81,6 +82,35 @@ def compared(title: str, scores: Mapping[str, Scores]) -> dict[str, Any]:
         "clients_compared": of,
         "share_better_than_best_reference": better / of,
     }
+
+
+def sharing_facts(found: SharingOutcome) -> dict[str, Any]:
+    """What was shared as sums, and what federation is worth against nothing shared.
+
+    Paired tests (Wilcoxon signed-rank, two-sided) over clients and over days.
+    """
+    facts: dict[str, Any] = {"used": list(found.used), "note": found.note, "sent": found.numbers}
+    if found.errors is None or found.daily is None:
+        return facts
+    own, other = found.errors[:, np.isfinite(found.errors).all(axis=0)]
+    return facts | {
+        "compared_with": NOTHING_SHARED,
+        "mse_change": float(own.mean() / other.mean() - 1),
+        "clients_better": int((own < other).sum()),
+        "clients_compared": len(own),
+        "p_clients": paired_test(found.errors),
+        "days_compared": int(np.isfinite(found.daily).all(axis=0).sum()),
+        "p_days": paired_test(found.daily),
+    }
+
+
+def paired_test(rows: NDArray[np.float64]) -> float | None:
+    """Two-sided p of Wilcoxon's signed-rank test of two rows; None without differences."""
+    from scipy.stats import wilcoxon  # slow to import
+
+    difference = rows[0] - rows[1]
+    difference = difference[np.isfinite(difference) & (difference != 0)]
+    return float(wilcoxon(difference).pvalue) if len(difference) else None
 
 
 def traffic(history: Sequence[Mapping[str, Any]], totals: Mapping[str, float]) -> dict[str, Any]:

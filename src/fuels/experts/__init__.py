@@ -1,1 +1,1 @@
-"""Local experts, their online mixture and its intervals; nothing here is sent."""
+"""Local and shared experts, their online mixture and its intervals."""

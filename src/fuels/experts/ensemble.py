@@ -7,7 +7,8 @@
 
 The personal model is an external expert next to those of experts/pool.py. It has seen the training
 part, so it abstains there and joins from `end` on. Each horizon has its own mixture, fitted once:
-by `fit`, or when it is first needed. Everything is local to the client; nothing is sent.
+by `fit`, or when it is first needed. Without `sharing`, everything is local to the client; with it,
+some experts use sums over all clients (experts/shared.py).
 
 Steps are identified by their time, so a saved ensemble continues with whatever data come next, as
 long as they cover the models' windows. Steps that it never saw are skipped.
@@ -25,12 +26,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.config import Sharing
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.experts.history import Floats, History, make_history
 from fuels.experts.horizon import (
     Backtest,
     HorizonEnsemble,
+    PooledArrays,
     first_out_of_sample,
     fit_horizon,
     untrained,
@@ -45,6 +48,7 @@ from fuels.experts.personal_model import (
     on_model_clock,
 )
 from fuels.experts.pool import Pool
+from fuels.experts.shared import SharedExperts
 from fuels.storage.checkpoint import load_state, prefixed, save_state, unprefixed
 from fuels.storage.models import PersonalModels
 
@@ -66,6 +70,7 @@ class Ensemble:
     levels: tuple[float, ...] = LEVELS
     horizons: dict[int, HorizonEnsemble] = field(default_factory=dict)
     learned_until: dict[int, np.datetime64] = field(default_factory=dict)  # first step not learned
+    sharing: SharedExperts | None = None  # None: local experts only
 
     def fit(self, history: History, horizons: Iterable[int]) -> None:
         """Fit the experts for the horizons that have none yet, on the training part."""
@@ -79,8 +84,15 @@ class Ensemble:
                     f" training data, from {self.since} to {self.trained}: give a file that"
                     " includes them, or train with as many steps (--horizon) as you forecast"
                 )
+            history = self.with_live_mean(history)
             self.horizons[horizon] = fit_horizon(
-                POOL, history, end, horizon=horizon, levels=self.levels, external=[self.title]
+                pool_of(self.sharing),
+                history,
+                end,
+                horizon=horizon,
+                levels=self.levels,
+                external=[self.title],
+                pooled=self._coefficients(history, horizon),
             )
             self.learned_until[horizon] = self._first(horizon)
 
@@ -95,6 +107,7 @@ class Ensemble:
 
         `model` gives the personal model's forecasts if they are already computed.
         """
+        history = self.with_live_mean(history)
         self.fit(history, [horizon])
         last = history.length if last is None else last
         first = self._step(history, self.learned_until[horizon])
@@ -130,6 +143,7 @@ class Ensemble:
                 f"the data end with {newest} (standard time), and the experts have learned from"
                 " later values: the forecast would leak future data"
             )
+        history = self.with_live_mean(history)
         model = model or self._model(history, horizon, history.length + 1)
         self.run(history, horizon=horizon, model=model)
         target = history.length + horizon - 1
@@ -154,14 +168,24 @@ class Ensemble:
             yield h, partial(_steps, forecasts, start + h - 1)
 
     def history(self, panel: Panel) -> History:
-        """The history of a panel from the start of training on.
+        """The history of a panel from the start of training on."""
+        return history_for(self.models, self.since_training(panel))
+
+    def since_training(self, panel: Panel) -> Panel:
+        """The panel from the start of training on.
 
         Earlier data are left out, so that a forecast does not depend on how far back they reach.
         """
         before = int((self.since - panel.start - panel.standard_offset) // panel.step)
         if 0 < before < panel.length:
             panel = replace(panel, values=panel.values[before:], start=panel.times[before])
-        return history_for(self.models, panel)
+        return panel
+
+    def with_live_mean(self, history: History) -> History:
+        """The history with the live mean, if the experts use one."""
+        if self.sharing is None:
+            return history
+        return self.sharing.with_live_mean(history, self.models.ids)
 
     def has_learned_beyond(self, history: History, horizon: int) -> bool:
         """Whether a mixture up to this horizon has learned from steps after a history's end."""
@@ -235,6 +259,7 @@ class Ensemble:
             "since": str(self.since),
             "trained": str(self.trained),
             "levels": list(self.levels),
+            **({} if self.sharing is None else {"sharing": self.sharing.facts()}),
             "seen": {str(horizon): str(time) for horizon, time in self.learned_until.items()},
         }
         save_state(path, arrays, facts)
@@ -252,9 +277,13 @@ class Ensemble:
             raise FuelsError(f"{path}: the mixture belongs to other models")
         since, trained = (np.datetime64(facts[name]) for name in ("since", "trained"))
         ensemble = cls(models, facts["title"], since, trained, tuple(facts["levels"]))
+        if "sharing" in facts:
+            ensemble.sharing = SharedExperts.of(Sharing(**facts["sharing"]))
         for text, time in facts["seen"].items():
             horizon = int(text)
-            pool = POOL.load(unprefixed(f"{text}.pool", arrays), len(models.ids), horizon)
+            pool = pool_of(ensemble.sharing).load(
+                unprefixed(f"{text}.pool", arrays), len(models.ids), horizon
+            )
             fitted = untrained(pool, models.period, ensemble.levels, [ensemble.title])
             fitted.load(unprefixed(f"{text}.online", arrays))
             ensemble.horizons[horizon] = fitted
@@ -265,6 +294,15 @@ class Ensemble:
 
     def _model(self, history: History, horizon: int, last: int) -> ModelForecasts:
         return dict(self.model_forecasts(history, horizon, last))[horizon]
+
+    def _coefficients(self, history: History, horizon: int) -> PooledArrays | None:
+        """Where the arrays of the pooled experts come from; they forecast one step ahead."""
+        if (shared := self.sharing) is None:
+            return None
+        if horizon > 1:
+            return lambda end: {}
+        fresh = replace(shared, totals={})  # these are of one history
+        return lambda end: fresh.coefficients(history, self.models.ids, end)
 
     def _first(self, horizon: int) -> np.datetime64:
         """The time of the first step that is out of sample `horizon` steps ahead."""
@@ -287,10 +325,22 @@ def new_ensemble(
     *,
     title: str,
     levels: Sequence[float] = LEVELS,
+    sharing: Sharing | None = None,
 ) -> Ensemble:
-    """An ensemble whose experts will be fitted on the steps of a history before `end`."""
+    """An ensemble whose experts will be fitted on the steps of a history before `end`.
+
+    With `sharing` and enough clients, the experts also use what the clients share.
+    """
     trained = history.times(end, end + 1)[0]
-    return Ensemble(models, title, history.start, trained, tuple(float(level) for level in levels))
+    chosen = tuple(float(level) for level in levels)
+    shared = None
+    if sharing is not None and len(models.ids) >= sharing.min_clients:
+        shared = SharedExperts.of(sharing)
+    return Ensemble(models, title, history.start, trained, chosen, sharing=shared)
+
+
+def pool_of(sharing: SharedExperts | None) -> Pool:
+    return POOL if sharing is None else sharing.pool
 
 
 def forecast_ensemble(
@@ -308,7 +358,7 @@ def forecast_ensemble(
     check_horizon(horizon)
     panel = on_model_clock(ensemble.models, panel)
     known = clients_with_model(ensemble.models, panel)
-    history = ensemble.history(panel) if history is None else history
+    history = ensemble.with_live_mean(ensemble.history(panel) if history is None else history)
     made = []
     for h, model in ensemble.model_forecasts(history, horizon, history.length + 1):
         made.append(ensemble.next(history, h, model))

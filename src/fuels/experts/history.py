@@ -10,7 +10,7 @@ a forecast computed on stored data equals the one that would have been made at t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ class Columns:
 
     lags: tuple[int, ...]  # of the client's own filled values
     calendar: bool = False  # time of the period, separately for free days
+    live: tuple[int, ...] = ()  # lags of the mean of the other clients
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class History:
     start: np.datetime64  # local standard time of step 0
     step: np.timedelta64
     calendar: Calendar = field(default_factory=Calendar)
+    live: Floats | None = None  # the mean of the other clients [client, time], NaN where unknown
 
     @property
     def clients(self) -> int:
@@ -53,13 +55,28 @@ class History:
     def length(self) -> int:
         return int(self.observed.shape[1])
 
+    def take(self, clients: NDArray[np.int64]) -> History:
+        """The history of some clients, by position."""
+        live = None if self.live is None else self.live[clients]
+        return replace(
+            self, observed=self.observed[clients], filled=self.filled[clients], live=live
+        )
+
     def times(self, first: int, last: int) -> NDArray[np.datetime64]:
         """Local standard time of steps first..last-1, which may be after the end."""
         return self.start + np.arange(first, last) * self.step
 
     def lagged(self, first: int, last: int, lag: int, clients: slice = ALL) -> Floats:
         """Filled values `lag` steps before steps first..last-1, [client, step]; NaN if unknown."""
-        source = self.filled[clients]
+        return self._shifted(self.filled[clients], first, last, lag)
+
+    def lagged_live(self, first: int, last: int, lag: int, clients: slice = ALL) -> Floats:
+        """The live mean `lag` steps before steps first..last-1, [client, step]; NaN if unknown."""
+        if self.live is None:
+            return np.full((len(self.observed[clients]), last - first), np.nan)
+        return self._shifted(self.live[clients], first, last, lag)
+
+    def _shifted(self, source: Floats, first: int, last: int, lag: int) -> Floats:
         result = np.full((len(source), last - first), np.nan)
         low, high = max(first - lag, 0), min(last - lag, self.length)
         if high > low:
@@ -67,10 +84,13 @@ class History:
         return result
 
     def columns(self, wanted: Columns, first: int, last: int, clients: slice = ALL) -> Floats:
-        """The inputs for steps first..last-1, [client, step, column]: lags, then calendar."""
-        x = np.empty((len(self.observed[clients]), last - first, len(wanted.lags)))
+        """The inputs for steps first..last-1, [client, step, column]: lags, live, calendar."""
+        own, live = len(wanted.lags), len(wanted.live)
+        x = np.empty((len(self.observed[clients]), last - first, own + live))
         for i, lag in enumerate(wanted.lags):
             x[:, :, i] = self.lagged(first, last, lag, clients)
+        for i, lag in enumerate(wanted.live):
+            x[:, :, own + i] = self.lagged_live(first, last, lag, clients)
         if not wanted.calendar:
             return x
         phase = np.arange(first, last) % self.period

@@ -17,7 +17,7 @@ therefore end + h - 1, in the warm-up as well as after training: `first_out_of_s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from fuels.errors import FuelsError
 from fuels.experts.history import Floats, History
 from fuels.experts.intervals import Bands, Intervals
+from fuels.experts.linear import Arrays
 from fuels.experts.mixture import Mixed, Mixture
 from fuels.experts.pool import FittedPool, Pool
 from fuels.experts.state import State
@@ -35,6 +36,7 @@ from fuels.experts.state import State
 WARM_SHARE = 11 / 40  # of training, in whole periods: the warm-up
 
 External = Mapping[str, NDArray[Any]]  # forecasts by expert, [client, step]
+PooledArrays = Callable[[int], Mapping[str, Arrays]]  # by expert, from the steps before an end
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,11 @@ class HorizonEnsemble:
         """Forecast steps first..last-1 and learn from them; pass each step once, in order."""
         if last > history.length:
             raise FuelsError(f"the value of step {last - 1} is not known yet: use next")
-        experts = self._experts(history, first, last, external or {})
-        truth = history.observed[:, first:last]
+        experts = self.experts(history, first, last, external or {})
+        return self.learn(experts, history.observed[:, first:last], first)
+
+    def learn(self, experts: dict[str, Floats], truth: Floats, first: int) -> Backtest:
+        """Combine and learn from forecasts [client, step] of steps from `first` on."""
         mixed = self.mixture.run(truth, np.stack(list(experts.values())))
         return Backtest(experts, mixed, self.intervals.run(truth, mixed.combined, first))
 
@@ -84,7 +89,7 @@ class HorizonEnsemble:
         Returns values [client], weights [client, expert] and intervals.
         """
         target = history.length + self.horizon - 1
-        experts = self._experts(history, target, target + 1, external or {})
+        experts = self.experts(history, target, target + 1, external or {})
         values, weights = self.mixture.next(np.stack(list(experts.values()))[:, :, 0])
         return values, weights, self.intervals.next(values, target)
 
@@ -120,9 +125,10 @@ class HorizonEnsemble:
             start = f"{part}/"
             owner.load({k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)})
 
-    def _experts(
+    def experts(
         self, history: History, first: int, last: int, external: External
     ) -> dict[str, Floats]:
+        """Forecasts of all experts; an external one that is not given abstains."""
         experts = self.pool.forecasts(history, first, last)
         names = self.mixture.names[len(experts) :]
         if unknown := [name for name in external if name not in names]:
@@ -149,10 +155,13 @@ def fit_horizon(
     horizon: int = 1,
     levels: Sequence[float] = (80, 95),
     external: Sequence[str] = (),
+    pooled: PooledArrays | None = None,
 ) -> HorizonEnsemble:
     """Fit the experts on the steps before `end`, and warm up the mixture and the intervals.
 
-    The first step to `run` is `first_out_of_sample(end, horizon)`.
+    The first step to `run` is `first_out_of_sample(end, horizon)`. `pooled(end)` gives the arrays
+    of the pooled experts from the steps before `end`; with it, each client's warm-up is as long as
+    its history allows.
     """
     period = history.period
     part = max(1, round(WARM_SHARE * end / period)) * period
@@ -164,11 +173,63 @@ def fit_horizon(
     # The warm-up is equally long for every horizon, as long as two periods remain to fit on.
     fitted = max(end - part - (horizon - 1), 2 * period)
     first = first_out_of_sample(fitted, horizon)
-    early = untrained(pool.fit(history, fitted, horizon), period, levels, external)
-    warm_up = early.run(history, first, end) if first < end else None
-    ensemble = replace(early, pool=pool.fit(history, end, horizon), warm_up=warm_up)
+    before, whole = ({}, {}) if pooled is None else (pooled(fitted), pooled(end))
+    early = untrained(pool.fit(history, fitted, horizon, before), period, levels, external)
+    warm_up = None
+    if first < end:
+        experts = early.experts(history, first, end, {})
+        truth = history.observed[:, first:end]
+        if pooled is not None:
+            truth = truth.copy()
+            _later_warm_ups(pool, history, (fitted, end), horizon, before, experts, truth)
+        warm_up = early.learn(experts, truth, first)
+    ensemble = replace(early, pool=pool.fit(history, end, horizon, whole), warm_up=warm_up)
     ensemble.skip(horizon - 1)
     return ensemble
+
+
+def _later_warm_ups(
+    pool: Pool,
+    history: History,
+    span: tuple[int, int],
+    horizon: int,
+    pooled: Mapping[str, Arrays],
+    experts: dict[str, Floats],
+    truth: Floats,
+) -> None:
+    """Let clients with a short history warm up on the last part of it.
+
+    Replaces their forecasts [client, step] in `experts` by those of experts fitted on the steps
+    before that part, and removes the truth of earlier steps.
+    """
+    fitted, end = span
+    starts = own_warm_ups(history, end, fitted, horizon)
+    for start in np.unique(starts[starts > fitted]):
+        rows = np.flatnonzero(starts == start)
+        few, skipped = history.take(rows), int(start) - fitted
+        truth[rows, :skipped] = np.nan
+        made: dict[str, Floats] = {}
+        if first_out_of_sample(int(start), horizon) < end:
+            again = pool.fit(few, int(start), horizon, pooled)
+            made = again.forecasts(few, first_out_of_sample(int(start), horizon), end)
+        for name, forecasts in experts.items():
+            forecasts[rows] = np.nan
+            if name in made:
+                forecasts[rows, skipped:] = made[name]
+
+
+def own_warm_ups(history: History, end: int, fitted: int, horizon: int) -> NDArray[np.int64]:
+    """The step at which the warm-up of each client begins, at least `fitted`, [client].
+
+    As for the whole group, two periods of the client's own values remain to fit on.
+    """
+    known = ~np.isnan(history.observed[:, :end])
+    begin = known.argmax(axis=1) // history.period * history.period
+    part = np.maximum(1, np.round(WARM_SHARE * (end - begin) / history.period)) * history.period
+    start = np.maximum(end - part - (horizon - 1), begin + 2 * history.period)
+    start = np.where(known.any(axis=1), start, fitted)
+    result: NDArray[np.int64] = np.clip(start, fitted, end).astype(np.int64)
+    return result
 
 
 def first_out_of_sample(end: int, horizon: int) -> int:

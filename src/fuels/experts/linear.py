@@ -33,6 +33,7 @@ class FixedLinear:
     name: str
     terms: Terms
     one_step_only: bool = False
+    pooled: bool = False
 
     def fit(self, history: History, end: int, horizon: int) -> Arrays:
         return {}
@@ -108,6 +109,12 @@ def week_lags(history: History, horizon: int) -> tuple[int, ...]:
     return _ordered(*period_lags(history, horizon), *around)
 
 
+def live_lags(history: History, horizon: int) -> tuple[int, ...]:
+    """The newest three live means, and those of one period and one week ago with the one before."""
+    near, week = season_lag(history.period, horizon), season_lag(history.week, horizon)
+    return _ordered(horizon, horizon + 1, horizon + 2, near, near + 1, week, week + 1)
+
+
 def _ordered(*lags: int) -> tuple[int, ...]:
     return tuple(sorted(set(lags)))
 
@@ -125,10 +132,13 @@ class RidgeExpert:
     change: bool = False
     calendar: bool = False
     one_step_only: bool = False
+    live: bool = False  # whether it also sees the live mean, with `change` as changes of that mean
+    pooled: bool = False
 
     def columns(self, history: History, horizon: int) -> Columns:
         """The inputs of a forecast `horizon` steps ahead."""
-        return Columns(self.lags(history, horizon), self.calendar)
+        live = live_lags(history, horizon) if self.live else ()
+        return Columns(self.lags(history, horizon), self.calendar, live)
 
     def fit(self, history: History, end: int, horizon: int) -> Arrays:
         fits: list[Ridge] = []
@@ -160,8 +170,12 @@ class RidgeExpert:
         if not self.change:
             return x, np.zeros(x.shape[:2])
         base = x[:, :, 0]  # the last value: lags are in ascending order
-        x = x[:, :, 1:].copy()
-        x[:, :, : len(columns.lags) - 1] -= base[:, :, None]
+        own = len(columns.lags)
+        newest = x[:, :, own].copy() if columns.live else None
+        x = np.delete(x, [0, own] if columns.live else [0], axis=2)
+        x[:, :, : own - 1] -= base[:, :, None]
+        if newest is not None:
+            x[:, :, own - 1 : own - 2 + len(columns.live)] -= newest[:, :, None]
         return x, base
 
 

@@ -34,6 +34,8 @@ from fuels.experts.linear import (
 )
 from fuels.experts.smoothing import Smoothing
 
+NOTHING: Mapping[str, Arrays] = {}
+
 
 class Expert(Protocol):
     """A forecaster that takes all its inputs from the history.
@@ -46,6 +48,9 @@ class Expert(Protocol):
 
     @property
     def one_step_only(self) -> bool: ...  # whether it is left out beyond one step ahead
+
+    @property
+    def pooled(self) -> bool: ...  # whether its arrays are common to all clients and given to `fit`
 
     def fit(self, history: History, end: int, horizon: int) -> Arrays: ...
 
@@ -88,30 +93,39 @@ class Pool:
         """The experts that forecast `horizon` steps ahead."""
         return tuple(e for e in self.experts if horizon == 1 or not e.one_step_only)
 
-    def fit(self, history: History, end: int, horizon: int = 1) -> FittedPool:
-        """Fit every expert on the steps before `end`, for forecasts `horizon` steps ahead."""
+    def fit(
+        self, history: History, end: int, horizon: int = 1, pooled: Mapping[str, Arrays] = NOTHING
+    ) -> FittedPool:
+        """Fit every expert on the steps before `end`, for forecasts `horizon` steps ahead.
+
+        `pooled` has the arrays of the pooled experts, by name; one without them abstains.
+        """
         if horizon < 1:
             raise FuelsError(f"a horizon is at least 1 step, not {horizon}")
         if not 0 < end <= history.length:
             raise FuelsError(
                 f"experts cannot be fitted on {end} steps: the history has {history.length}"
             )
-        learned = {e.name: e.fit(history, end, horizon) for e in self.for_horizon(horizon)}
+        learned = {
+            e.name: pooled.get(e.name, {}) if e.pooled else e.fit(history, end, horizon)
+            for e in self.for_horizon(horizon)
+        }
         return FittedPool(self, horizon, history.clients, learned)
 
     def load(
         self, arrays: Mapping[str, NDArray[np.float64]], clients: int, horizon: int = 1
     ) -> FittedPool:
         """A fitted pool from the arrays of `FittedPool.arrays`."""
-        learned: dict[str, Arrays] = {e.name: {} for e in self.for_horizon(horizon)}
+        experts = {e.name: e for e in self.for_horizon(horizon)}
+        learned: dict[str, Arrays] = {name: {} for name in experts}
         for key, value in arrays.items():
             _, name, part = key.split("/")
-            if len(value) != clients:
+            if name not in learned:
+                raise FuelsError(f"expert '{name}' is in the file but not in this pool")
+            if len(value) != clients and not experts[name].pooled:
                 raise FuelsError(
                     f"expert '{name}' was fitted for {len(value)} clients, not {clients}"
                 )
-            if name not in learned:
-                raise FuelsError(f"expert '{name}' is in the file but not in this pool")
             learned[name][part] = value
         return FittedPool(self, horizon, clients, learned)
 
@@ -145,6 +159,11 @@ class FittedPool:
             e.name: e.forecasts(self.learned[e.name], history, first, last, self.horizon)
             for e in self.pool.for_horizon(self.horizon)
         }
+
+    def pooled(self) -> dict[str, Arrays]:
+        """The arrays of the pooled experts, by name: they serve clients without a fit too."""
+        experts = self.pool.for_horizon(self.horizon)
+        return {e.name: self.learned[e.name] for e in experts if e.pooled}
 
     def arrays(self) -> dict[str, NDArray[np.float64]]:
         """What was learned, by horizon/expert/array, to be saved."""

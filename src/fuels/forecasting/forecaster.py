@@ -175,6 +175,7 @@ class Forecaster:
                 job.dataset.split.train,
                 title=f"{job.method.title} model",
                 levels=settings.mixture.levels,
+                sharing=settings.sharing,
             )
             self._learned_ensemble(settings.windows.horizon, self._ensemble.levels)
         return self

@@ -24,6 +24,7 @@ from fuels.errors import FuelsError
 from fuels.experts.ensemble import Ensemble, forecast_ensemble
 from fuels.experts.history import History
 from fuels.experts.personal_model import Forecast, clients_with_model, forecast, on_model_clock
+from fuels.experts.unseen import can_be_forecast, forecast_unseen, together
 from fuels.storage.config_file import read_config
 from fuels.storage.models import PersonalModels, load_models
 
@@ -117,6 +118,13 @@ class SavedRun:
             result = forecast_ensemble(ensemble, panel, horizon, progress, history)
         except FuelsError as error:
             raise FuelsError("; ".join([str(error), *notes])) from None
+        if new and (ids := can_be_forecast(ensemble, whole, result.unknown)):
+            result = together(result, forecast_unseen(ensemble, whole, ids, horizon))
+            named = f"{', '.join(ids[:5])}{', ...' * (len(ids) > 5)}"
+            notes.append(
+                f"{len(ids)} client{'s' * (len(ids) != 1)} without a model ({named}): forecast from"
+                " their own values and what the run's clients share"
+            )
         if self.forget:
             _delete(self.folder / LEARNED)
         if subset and len(known) < len(self.models.ids):

@@ -117,13 +117,15 @@ def join(names: Sequence[str]) -> str:
 # -- figures -----------------------------------------------------------------------------------
 
 
-def looks(names: Sequence[str], method: str, model: str, rival: str | None) -> dict[str, Look]:
-    """Line style of each forecast: the method, its model without experts, its best reference.
+def looks(
+    names: Sequence[str], method: str, model: str, local: str, rival: str | None
+) -> dict[str, Look]:
+    """Line style of each forecast: the method, its model, its local experts, its best reference.
 
     The others are grey, chosen by their place among the references, so that every run uses the
     same grey for the same reference.
     """
-    references = [name for name in names if name not in (method, model)]
+    references = [name for name in names if name not in (method, model, local)]
     found: dict[str, Look] = {
         name: {**REST[i % len(REST)], "linewidth": 1.3, "zorder": 3}
         for i, name in enumerate(references)
@@ -131,6 +133,7 @@ def looks(names: Sequence[str], method: str, model: str, rival: str | None) -> d
     if rival is not None:
         found[rival] = {"color": RIVAL, "linewidth": 1.7, "zorder": 4}
     found[model] = {"color": METHOD, "linestyle": (0, (4, 1.5)), "linewidth": 1.1, "zorder": 3}
+    found[local] = {"color": METHOD, "linestyle": (0, (1, 1.5)), "linewidth": 1.3, "zorder": 3}
     found[method] = {"color": METHOD, "linewidth": 2.2, "zorder": 5}
     return {name: found[name] for name in names}
 

@@ -248,6 +248,7 @@ def facts(summary: Summary, folder: Path | None = None) -> dict[str, str]:
     if summary["scores"]:
         found |= _against_references(summary)
         found |= _mixture(summary)
+        found |= _sharing(summary)
     else:
         why = f"the test part {NO_TARGETS}" if data["test_steps"] else "there is no test part"
         found["No errors"] = f"{why}, so there is nothing to compare"
@@ -304,6 +305,38 @@ def _mixture(summary: Summary) -> dict[str, str]:
         f" model had the largest weight in {mixture['model_led']:.0%} of all steps",
         "Intervals": ", ".join(said),
     }
+
+
+def _sharing(summary: Summary) -> dict[str, str]:
+    """What federation is worth, and what it takes."""
+    sharing, title = summary.get("sharing"), summary["title"]
+    if sharing is None:
+        return {}
+    if not sharing["used"]:
+        return {"Sharing": f"nothing was shared as sums: {sharing['note']}"}
+    sent = []
+    if "statistics" in sharing["sent"]:
+        sent.append(f"{number(sharing['sent']['statistics'])} numbers once")
+    if "live_mean_per_step" in sharing["sent"]:
+        sent.append(f"{number(sharing['sent']['live_mean_per_step'])} at each step")
+    found = {"Shared sums": f"each client sends {join(sent)}"}
+    if "mse_change" in sharing:
+        change, better = sharing["mse_change"], sharing["clients_better"]
+        of, direction = sharing["clients_compared"], "lower" if change < 0 else "higher"
+        found = {
+            "Federation": f"the MSE of {title} is {abs(change):.1%} {direction} than that of"
+            f" {sharing['compared_with']}, and lower for {better / of:.0%} of the clients ({better}"
+            f" of {of}); paired Wilcoxon test: {_p(sharing['p_clients'])} over clients,"
+            f" {_p(sharing['p_days'])} over {_count(sharing['days_compared'], 'period')}",
+            **found,
+        }
+    return found
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "no difference"
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 
 def _sent(summary: Summary) -> str:

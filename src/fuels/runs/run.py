@@ -20,7 +20,15 @@ from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.evaluation.evaluate import Evaluation, evaluate
 from fuels.evaluation.outcome import MixtureOutcome, Outcome
-from fuels.evaluation.summary import Kept, compared, data_facts, failures, traffic, why_last
+from fuels.evaluation.summary import (
+    Kept,
+    compared,
+    data_facts,
+    failures,
+    sharing_facts,
+    traffic,
+    why_last,
+)
 from fuels.experts.intervals import Bands
 from fuels.federation.loop import Watcher
 from fuels.methods.base import MODEL
@@ -171,6 +179,7 @@ def evaluate_job(job: Job, models: PersonalModels) -> Evaluation:
         partial(job.site.forecast, models.parts, "test"),
         title=job.method.title,
         chosen=job.settings.mixture,
+        sharing=job.settings.sharing,
     )
 
 
@@ -248,6 +257,8 @@ def essentials(job: Job, judged: Evaluation, *, rounds: int, kept: Kept) -> dict
         summary["mixture"] = judged.mixture.summary()
     if judged.steps_ahead is not None:
         summary["steps_ahead"] = judged.steps_ahead.summary()
+    if judged.sharing is not None:
+        summary["sharing"] = sharing_facts(judged.sharing)
     return summary
 
 

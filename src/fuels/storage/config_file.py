@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from fuels.config import (
     DEFAULT_PRESET,
     Engine,
     Settings,
+    Sharing,
     merge,
     merge_engine,
     to_dict,
@@ -42,5 +44,8 @@ def read_config(path: Path) -> tuple[Settings, Engine]:
     content = read_toml(path)
     engine_part = content.pop("engine", {})
     preset = str(content.pop("preset", DEFAULT_PRESET))
-    settings = merge(with_preset(Settings(), preset, str(path)), content, str(path))
+    settings = with_preset(Settings(), preset, str(path))
+    if {field.name for field in fields(Settings)} - {"preset", "sharing"} <= set(content):
+        settings = replace(settings, sharing=Sharing())  # a run's file, see to_dict
+    settings = merge(settings, content, str(path))
     return settings, merge_engine(Engine(), engine_part, str(path))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from fuels.config import Settings, merge, to_dict, with_preset
+from fuels.config import Settings, Sharing, merge, to_dict, with_preset
 from fuels.errors import FuelsError
 from fuels.federation.flower.folders import ServerFolder, log
 from fuels.version import __version__, requirement
@@ -142,6 +142,7 @@ def settings_of(run_config: Mapping[str, Any]) -> ResolvedSettings:
             nested[key] = value
     preset = str(nested.pop("preset", "paper"))
     settings = merge(with_preset(Settings(), preset, "run config"), nested, "run config")
+    settings = replace(settings, sharing=Sharing())  # see federated
     # The app's own config lists every setting, so the name of a preset has no effect without them.
     if preset != "paper" and with_preset(settings, "paper", "") == replace(
         settings, preset="paper"
@@ -154,14 +155,17 @@ def settings_of(run_config: Mapping[str, Any]) -> ResolvedSettings:
 
 
 def federated(settings: Settings, place: str) -> ResolvedSettings:
-    """The settings of a run across sites, completed and checked; they name no file."""
+    """The settings of a run across sites, completed and checked; they name no file.
+
+    Sites have no way yet to add up values of their clients, so nothing is shared as sums.
+    """
     if settings.training.warm_start:
         raise FuelsError(f"{place}: training.warm_start names a file of one machine")
     if settings.data != Settings().data:
         raise FuelsError(f"{place}: each site names its own data, in its site.toml")
     from fuels.runs.settings import resolve  # imports PyTorch, which the supervisor does not need
 
-    return resolve(settings)
+    return resolve(replace(settings, sharing=Sharing()))
 
 
 def _options(text: str) -> dict[str, Any]:

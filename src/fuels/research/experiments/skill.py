@@ -109,9 +109,11 @@ def runs(context: Context) -> dict[str, Comparison]:
 def preset_changes(context: Context, preset: str, method: str = "fuels") -> dict[str, Any]:
     """The settings of a preset, overridden by those of the command.
 
-    A method with its own optimiser keeps its learning rate: Adam's would not suit SGD.
+    The published runs were made without sharing, so it is left out here. A method with its own
+    optimiser keeps its learning rate: Adam's would not suit SGD.
     """
     changes = layered(PRESETS[preset])
+    changes.pop("sharing", None)
     training = changes.setdefault("training", {})
     training["rounds"] = min(context.rounds, training.get("rounds", context.rounds))
     if find_method(method).own_optimiser.kind != find_method("fuels").own_optimiser.kind:

@@ -1,0 +1,195 @@
+"""Experts that use what the other clients share: the live mean and the shared statistics.
+
+    shared = SharedExperts(carrier, statistics=True, live_mean=True)
+    shared.pool                               # the local experts and the shared ones
+    history = shared.with_live_mean(history, ids)
+    shared.coefficients(history, ids, end)    # of the pooled experts, from the steps before `end`
+
+Three kinds join the local experts, for forecasts one step ahead:
+
+- local ridges that also see the live mean, each fitted by the client on its own past;
+- pooled ridges with coefficients for each slot of the period, from the data of all clients;
+- pooled ridges of the same kind without the live mean.
+
+They forecast one step ahead only. Further ahead the mixture learned too late, when an unusual
+period began, that the shared experts had become worse than the local ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.config import Sharing
+from fuels.experts.history import Floats, History
+from fuels.experts.linear import (
+    Arrays,
+    Lags,
+    RidgeExpert,
+    live_lags,
+    period_lags,
+    recent_lags,
+    week_lags,
+)
+from fuels.experts.pool import EXPERTS, Expert, Pool
+from fuels.sharing import live_mean as means
+from fuels.sharing import statistics
+from fuels.sharing.statistics import Coefficients, Columns, Regression, Totals, union_of_lags
+from fuels.sharing.sums import MIN_CLIENTS, LocalSums
+
+MOST_SLOTS = 48  # a period of more steps shares coefficients between neighbouring ones
+
+
+@dataclass(frozen=True)
+class PooledRidge:
+    """A ridge with the coefficients of all clients together, for each slot of the period."""
+
+    name: str
+    lags: Lags
+    live: bool = True
+    change: bool = True
+    one_step_only: bool = True
+    pooled: bool = True
+
+    def regression(self, history: History, horizon: int) -> Regression:
+        live = live_lags(history, horizon) if self.live else ()
+        return Regression(self.lags(history, horizon), live, self.change)
+
+    def fit(self, history: History, end: int, horizon: int) -> Arrays:
+        return {}  # its arrays come from the statistics
+
+    def forecasts(
+        self, fitted: Arrays, history: History, first: int, last: int, horizon: int
+    ) -> Floats:
+        if not fitted:
+            return np.full((history.clients, last - first), np.nan)
+        # The live mean's columns come last, so they can be left out of the file and of the row.
+        used = declared(history, horizon, live=fitted["inputs"].shape[1] > _own(history, horizon))
+        x = used.inputs(history.filled, history.live, first, last)
+        free = history.calendar.free(history.times(first, last))
+        return Coefficients(**fitted).predict(x, free, slots(history, first, last))
+
+
+LIVE: tuple[Expert, ...] = tuple(
+    replace(expert, name=f"{expert.name}, live mean", live=True, one_step_only=True)
+    for expert in EXPERTS
+    if isinstance(expert, RidgeExpert) and not expert.one_step_only
+)
+POOLED_LIVE: tuple[PooledRidge, ...] = (
+    PooledRidge("pooled ridge, weekly lags, change, live mean", week_lags),
+    PooledRidge("pooled ridge, period lags, change, live mean", period_lags),
+    PooledRidge("pooled ridge, recent lags, change, live mean", recent_lags),
+    PooledRidge("pooled ridge, weekly lags, live mean", week_lags, change=False),
+)
+POOLED: tuple[PooledRidge, ...] = (
+    PooledRidge("pooled ridge, weekly lags, change", week_lags, live=False),
+    PooledRidge("pooled ridge, period lags, change", period_lags, live=False),
+    PooledRidge("pooled ridge, recent lags, change", recent_lags, live=False),
+)
+
+
+def declared(history: History, horizon: int, *, live: bool) -> Columns:
+    """The columns of the shared statistics: the lags of all pooled ridges."""
+    lags = union_of_lags([lags(history, horizon) for lags in (recent_lags, period_lags, week_lags)])
+    means = live_lags(history, horizon) if live else ()
+    return Columns(lags, means, min(history.period, MOST_SLOTS))
+
+
+def _own(history: History, horizon: int) -> int:
+    return len(declared(history, horizon, live=False).lags)
+
+
+def slots(history: History, first: int, last: int) -> NDArray[np.int64]:
+    """The slot of steps first..last-1."""
+    phase = np.arange(first, last) % history.period
+    return phase * min(history.period, MOST_SLOTS) // history.period
+
+
+@dataclass
+class SharedExperts:
+    """The shared experts of one group of clients, and the sums behind them."""
+
+    carrier: LocalSums
+    statistics: bool = True
+    live_mean: bool = True
+    min_clients: int = MIN_CLIENTS
+    totals: dict[int, Totals] = field(default_factory=dict)  # of the steps before each end
+
+    @classmethod
+    def of(cls, chosen: Sharing) -> SharedExperts | None:
+        """The shared experts that settings ask for, with sums computed in this process."""
+        if not (chosen.statistics or chosen.live_mean):
+            return None
+        carrier = LocalSums(chosen.min_clients)
+        return cls(carrier, chosen.statistics, chosen.live_mean, chosen.min_clients)
+
+    def facts(self) -> dict[str, Any]:
+        """The settings, to be saved."""
+        return asdict(Sharing(self.statistics, self.live_mean, self.min_clients))
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Numbers that each client sends: once for the statistics, at each step for the mean."""
+        found = {"statistics": self.carrier.sent.get("statistics", 0)} if self.statistics else {}
+        return found | ({"live_mean_per_step": means.NUMBERS} if self.live_mean else {})
+
+    @property
+    def pool(self) -> Pool:
+        """The local experts, and the shared ones that are asked for."""
+        return Pool((*EXPERTS, *(LIVE if self.live_mean else ()), *self.pooled))
+
+    @property
+    def pooled(self) -> tuple[PooledRidge, ...]:
+        if not self.statistics:
+            return ()
+        return (*(POOLED_LIVE if self.live_mean else ()), *POOLED)
+
+    def with_live_mean(self, history: History, ids: Sequence[str]) -> History:
+        """The history of these clients with the mean of the others at each step."""
+        if not self.live_mean or history.live is not None:
+            return history
+        found = self.live(history, ids)
+        return history if found is None else replace(history, live=found.others(history.observed))
+
+    def live(self, history: History, ids: Sequence[str]) -> means.LiveMean | None:
+        """The sums behind the live mean, step by step."""
+        observed = dict(zip(ids, history.observed, strict=True))
+        return means.exchange(self.carrier, observed, min_clients=self.min_clients)
+
+    def coefficients(self, history: History, ids: Sequence[str], end: int) -> dict[str, Arrays]:
+        """Coefficients of the pooled experts from the steps before `end`, one step ahead.
+
+        Only steps after those of an earlier call are exchanged. Empty without a sum.
+        """
+        if not self.pooled:
+            return {}
+        totals = self._totals(history, ids, end)
+        if totals is None:
+            return {}
+        fitted = {e.name: totals.coefficients(e.regression(history, 1)) for e in self.pooled}
+        return {name: dict(vars(coefficients)) for name, coefficients in fitted.items()}
+
+    def _totals(self, history: History, ids: Sequence[str], end: int) -> Totals | None:
+        earlier = [known for known in self.totals if known <= end]
+        first = max(earlier, default=0)
+        if first < end:
+            columns = declared(history, 1, live=self.live_mean)
+            free = history.calendar.free(history.times(0, end))
+            rows = columns.rows(
+                history.observed, history.live, free, first, end, filled=history.filled
+            )
+            found = statistics.exchange(
+                self.carrier,
+                columns,
+                dict(zip(ids, rows, strict=True)),
+                slots(history, first, end),
+                step=end,
+            )
+            if found is None:
+                return None
+            self.totals[end] = found + self.totals[first] if first else found
+        return self.totals[end]

@@ -1,0 +1,107 @@
+"""The live mean: how the other clients are doing right now.
+
+At each step a client contributes its normalised value, clipped to +-CLIP, and the number 1; if its
+value is missing it contributes 0 and 0. From the two sums each client subtracts its own part, so
+the mean it sees is that of the others. A mean outside the clipping range cannot be one: it is
+treated as missing, and so is the mean of too few values.
+
+A forecast of step k made h steps ahead sees the live mean of steps up to k - h only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.errors import FuelsError
+from fuels.sharing.sums import MIN_CLIENTS, SumCarrier
+
+Floats = NDArray[np.float64]
+NUMBERS = 2  # that a client contributes at each step: its value and 1
+CLIP = 4.0  # standard deviations of the training part
+
+
+def contribution(observed: Floats) -> Floats:
+    """What clients with normalised values [..., step] contribute, [..., step, 2]: value, count."""
+    known = ~np.isnan(observed)
+    value = np.where(known, np.clip(observed, -CLIP, CLIP), 0.0)
+    return np.stack([value, known.astype(np.float64)], axis=-1)
+
+
+@dataclass(frozen=True)
+class LiveMean:
+    """Sums over the clients of one group, step by step."""
+
+    total: Floats  # [step]; NaN where the sum is not available
+    count: Floats  # [step]
+    min_clients: int = MIN_CLIENTS  # with a value, or the mean of a step counts as missing
+
+    def others(self, observed: Floats, member: bool = True) -> Floats:
+        """The mean of the others [client, step], for clients with values `observed`.
+
+        `member`: whether these clients contributed. A client that did not, such as a newcomer,
+        has nothing to subtract.
+        """
+        steps = len(self.total)
+        if observed.shape[1] != steps:
+            raise FuelsError(
+                f"the live mean has {steps} steps, the clients' values {observed.shape[1]}"
+            )
+        own = contribution(observed) * float(member)
+        count = self.count - own[..., 1]
+        enough = self.count >= self.min_clients
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = (self.total - own[..., 0]) / count
+            # The tolerance is for rounding: all others may have been clipped.
+            usable = enough & (count > 0) & (np.abs(mean) <= CLIP * (1 + 1e-9))
+        return np.where(usable, mean, np.nan)
+
+
+def exchange(
+    carrier: SumCarrier,
+    observed: Mapping[str, Floats],
+    first: int = 0,
+    name: str = "live mean",
+    min_clients: int = MIN_CLIENTS,
+) -> LiveMean | None:
+    """The live mean of one group over the steps that the clients' values [step] cover.
+
+    `first` is the time of the first step. Returns None if the carrier gives no sum.
+    """
+    parts = {client: contribution(values) for client, values in observed.items()}
+    total = carrier.total(name, first, parts)
+    if total is None:
+        return None
+    return LiveMean(total[:, 0], total[:, 1], min_clients)
+
+
+def fixed_groups(
+    similarity: Floats, ids: Sequence[str], min_clients: int
+) -> tuple[tuple[str, ...], ...]:
+    """Groups of similar clients, each with at least `min_clients`.
+
+    `similarity` [client, client]: larger is more similar. Starting with everyone in one group, a
+    group is halved around its two least similar clients while both halves are large enough.
+    """
+    if similarity.shape != (len(ids), len(ids)):
+        raise FuelsError(f"similarities of shape {similarity.shape} do not fit {len(ids)} clients")
+    if min_clients < 2:
+        raise FuelsError(f"a group has at least 2 clients, not {min_clients}")
+    done: list[list[int]] = []
+    waiting = [list(range(len(ids)))]
+    while waiting:
+        group = waiting.pop()
+        if len(group) < 2 * min_clients:
+            done.append(group)
+            continue
+        inside = similarity[np.ix_(group, group)]
+        a, b = np.unravel_index(np.argmin(inside), inside.shape)
+        # Order by preference for a over b; the cut with the clearest preferences, sizes permitting.
+        preference = inside[:, a] - inside[:, b]
+        order = np.argsort(-preference, kind="stable")
+        cut = int(np.clip((preference > 0).sum(), min_clients, len(group) - min_clients))
+        waiting += [[group[i] for i in order[:cut]], [group[i] for i in order[cut:]]]
+    return tuple(sorted(tuple(sorted(ids[i] for i in group)) for group in done))

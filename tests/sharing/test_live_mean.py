@@ -1,0 +1,76 @@
+"""The mean of the other clients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fuels.errors import FuelsError
+from fuels.sharing.live_mean import CLIP, LiveMean, exchange, fixed_groups
+from fuels.sharing.sums import LocalSums
+
+NAN = np.nan
+
+
+def live_mean(values: np.ndarray) -> LiveMean:
+    """Of clients with values [client, step]."""
+    parts = {str(i): row for i, row in enumerate(values)}
+    found = exchange(LocalSums(2), parts, min_clients=2)
+    assert found is not None
+    return found
+
+
+def test_a_client_sees_the_mean_of_the_others() -> None:
+    values = np.array([[1.0, NAN], [2.0, 2.0], [3.0, 4.0]])
+    others = live_mean(values).others(values)
+    assert others.tolist() == [[2.5, 3.0], [2.0, 4.0], [1.5, 2.0]]
+
+
+def test_a_newcomer_has_nothing_to_subtract() -> None:
+    values = np.array([[1.0], [3.0]])
+    others = live_mean(values).others(np.array([[9.0], [NAN]]), member=False)
+    assert others.tolist() == [[2.0], [2.0]]
+
+
+def test_values_are_clipped_before_they_are_added() -> None:
+    values = np.array([[100.0], [0.0], [0.0]])
+    others = live_mean(values).others(values)
+    assert others.tolist() == [[0.0], [CLIP / 2], [CLIP / 2]]
+
+
+def test_own_value_and_future_change_nothing() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(12, 40))
+    before = live_mean(values).others(values)
+    own = values.copy()
+    own[3] = rng.normal(size=40)
+    assert np.allclose(live_mean(own).others(own)[3], before[3], atol=1e-12)
+    future = values.copy()
+    future[:, 25:] = 3.0
+    assert np.array_equal(live_mean(future).others(future)[:, :25], before[:, :25])
+
+
+def test_too_few_values_or_an_impossible_mean_count_as_missing() -> None:
+    values = np.array([[1.0, NAN, 1.0], [1.0, NAN, 1.0], [1.0, 2.0, 1.0], [1.0, NAN, 1.0]])
+    found = live_mean(values)
+    assert np.isnan(found.others(values)[0]).tolist() == [False, True, False]
+    wrong = LiveMean(found.total * 1000, found.count, found.min_clients)
+    assert np.isnan(wrong.others(values)).all()
+
+
+def test_others_need_the_same_steps() -> None:
+    with pytest.raises(FuelsError, match="the live mean has 2 steps, the clients' values 3"):
+        live_mean(np.ones((2, 2))).others(np.ones((2, 3)))
+
+
+def test_no_live_mean_of_too_few_clients() -> None:
+    assert exchange(LocalSums(), {"a": np.ones(3)}) is None
+
+
+def test_groups_are_similar_and_large_enough() -> None:
+    place = np.array([0.0, 0.1, 0.2, 5.0, 5.1, 5.2, 5.3])
+    ids = list("abcdefg")
+    similarity = -np.abs(place[:, None] - place[None, :])
+    assert fixed_groups(similarity, ids, 3) == (("a", "b", "c"), ("d", "e", "f", "g"))
+    assert fixed_groups(similarity, ids, 4) == (tuple("abcdefg"),)
+    assert all(len(group) >= 2 for group in fixed_groups(similarity, ids, 2))
