@@ -298,7 +298,7 @@ def _mixture(summary: Summary) -> dict[str, str]:
         f" (mean width {number(found['width'])})"
         for level, found in mixture["intervals"].items()
     )
-    others = _count(len(experts) - 1, "local expert")
+    others = _count(len(experts) - 1, "expert")
     return {
         "Experts": f"{title} mixes its personal model with {others}; the best of these"
         f" {len(experts)} on its own is {best} (MSE {number(experts[best]['mse'])}); the personal"
