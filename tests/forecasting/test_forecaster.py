@@ -240,7 +240,7 @@ def test_experts_are_fitted_once_per_horizon(
     loaded = Forecaster.load(tmp_path / "f")
     fits: list[int] = []
     fit = Pool.fit
-    monkeypatch.setattr(Pool, "fit", lambda *given: [fits.append(given[-1]), fit(*given)][1])
+    monkeypatch.setattr(Pool, "fit", lambda *given: [fits.append(given[3]), fit(*given)][1])
     assert best.predict(h=3, level=[90]).equals(before)
     assert loaded.predict(h=3).equals(best.predict(h=3))
     best.predict(h=2, frame=new, level=[60, 70])
