@@ -11,8 +11,8 @@ Three kinds join the local experts, for forecasts one step ahead:
 - pooled ridges with coefficients for each slot of the period, from the data of all clients;
 - pooled ridges of the same kind without the live mean.
 
-They forecast one step ahead only. Further ahead the mixture learned too late, when an unusual
-period began, that the shared experts had become worse than the local ones.
+They forecast one step ahead only. In a trial six steps ahead on the embedded data they raised the
+error of holiday weeks by 3 to 7 %, although they lowered it on ordinary days.
 """
 
 from __future__ import annotations
