@@ -18,7 +18,7 @@ from fuels.experts.history import History, history_of, make_history
 from fuels.experts.horizon import Backtest, own_warm_ups
 from fuels.experts.pool import EXPERTS
 from fuels.experts.shared import LIVE, POOLED, POOLED_LIVE, SharedExperts
-from fuels.report.tables import facts
+from fuels.report.facts import facts
 from fuels.runs.build import build
 from fuels.runs.run import run
 from fuels.sharing.sums import LocalSums

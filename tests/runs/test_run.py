@@ -23,7 +23,7 @@ from fuels.data.panel import Panel
 from fuels.data.sample import Sample, paper_branches
 from fuels.errors import FuelsError
 from fuels.model.network import build_network
-from fuels.report.tables import facts
+from fuels.report.facts import facts
 from fuels.runs.build import build
 from fuels.runs.run import origin, run
 from fuels.runs.settings import resolve

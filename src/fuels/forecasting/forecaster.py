@@ -55,8 +55,7 @@ SAVED = {MODELS, MIXTURE, RECENT, CONFIG}  # written by `save`
 
 def example_frame(activity: str = "net", clients: int = 8, days: int = 28) -> pl.DataFrame:
     """Synthetic hourly traffic as a long table unique_id, ds, y, for examples."""
-    panel = synthesise(activity, clients=clients, days=days)
-    return long_frame(panel)
+    return long_frame(synthesise(activity, clients=clients, days=days))
 
 
 def long_frame(panel: Panel) -> pl.DataFrame:

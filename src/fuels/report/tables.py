@@ -12,22 +12,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import rich.table
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from fuels.evaluation.summary import NO_TARGETS
-from fuels.report.style import join, number, short
+from fuels.report.facts import BEATEN, Summary, count_of, facts
+from fuels.report.style import number
 from fuels.report.terminal import Fitted, Strip
 
 Cell = str | float | None
 Best = Literal["", "lowest", "highest"]
-Summary = Mapping[str, Any]  # the content of summary.json
 
 BETTER: dict[str, Best] = {"↓": "lowest", "↑": "highest"}  # marks in headings
-BEATEN = "Note"  # label of the sentence that a reference does better
 
 
 @dataclass(frozen=True)
@@ -173,7 +171,7 @@ def results(summary: Summary) -> Table:
         for name, means in summary["scores"].items()
     ]
     name = f"{data['name']}{' (synthetic data)' if data['synthetic'] else ''}"
-    scored, clients = data["clients_scored"], _count(data["clients"], "client")
+    scored, clients = data["clients_scored"], count_of(data["clients"], "client")
     return Table(
         columns=[
             *columns("forecast | MSE (z-scored) ↓ | MAE (z-scored) ↓"),
@@ -239,122 +237,6 @@ def print_profile(seconds: Mapping[str, float], console: Console | None = None) 
         console.out("\n" + table.to_plain(), end="", highlight=False)
 
 
-# -- facts below the table ----------------------------------------------------------------------
-
-
-def facts(summary: Summary, folder: Path | None = None) -> dict[str, str]:
-    """What else a reader of the table should know, by label."""
-    data, found = summary["data"], dict[str, str]()
-    if summary["scores"]:
-        found |= _against_references(summary)
-        found |= _mixture(summary)
-        found |= _sharing(summary)
-    else:
-        why = f"the test part {NO_TARGETS}" if data["test_steps"] else "there is no test part"
-        found["No errors"] = f"{why}, so there is nothing to compare"
-    if summary["rounds"]:
-        found["Sent"] = _sent(summary)
-    found["Model kept"] = kept_model(summary)
-    if failures := summary["failures"]["count"]:
-        replies = "1 reply" if failures == 1 else f"{number(failures)} replies"
-        first = summary["failures"]["first"]
-        found["Failures"] = f"{replies} missing or refused; the first: {first}"
-    if data["left_out"]:
-        found["Left out"] = _left_out(data["left_out"])
-    if data["values_filled"]:
-        filled = _count(data["values_filled"], "missing value")
-        found["Filled"] = f"{filled}, none of them a target"
-    if data["synthetic"]:
-        found["Synthetic data"] = "the errors say nothing about a real network"
-    if folder is not None:
-        found["Results"] = str(folder)
-    return found
-
-
-def _against_references(summary: Summary) -> dict[str, str]:
-    """How the method compares with the best reference, in one sentence each."""
-    title, best = summary["title"], summary.get("best_reference")
-    if best is None:
-        return {}
-    better, of = summary["clients_better_than_best_reference"], summary["clients_compared"]
-    share = f"{summary['share_better_than_best_reference']:.0%} of the clients ({better} of {of})"
-    found = {"Comparison": f"{title} beats {best}, the best reference, for {share}"}
-    means = {name: scores["mse"] for name, scores in summary["scores"].items()}
-    ahead = [name for name, mse in means.items() if mse < means[title]]
-    if ahead:
-        verb = "has" if len(ahead) == 1 else "have"
-        found[BEATEN] = f"{join(ahead)} {verb} a lower mean MSE than {title} on these data"
-    return found
-
-
-def _mixture(summary: Summary) -> dict[str, str]:
-    """How the experts did, who was trusted, and how often the intervals were right."""
-    mixture, title = summary.get("mixture"), summary["title"]
-    if mixture is None:
-        return {}
-    experts, best = mixture["experts"], mixture["best_expert"]
-    said = (
-        f"the {level} % intervals contained {100 * found['coverage']:.1f} % of the actual values"
-        f" (mean width {number(found['width'])})"
-        for level, found in mixture["intervals"].items()
-    )
-    others = _count(len(experts) - 1, "expert")
-    return {
-        "Experts": f"{title} mixes its personal model with {others}; the best of these"
-        f" {len(experts)} on its own is {best} (MSE {number(experts[best]['mse'])}); the personal"
-        f" model had the largest weight in {mixture['model_led']:.0%} of all steps",
-        "Intervals": ", ".join(said),
-    }
-
-
-def _sharing(summary: Summary) -> dict[str, str]:
-    """What federation is worth, and what it takes."""
-    sharing, title = summary.get("sharing"), summary["title"]
-    if sharing is None:
-        return {}
-    if not sharing["used"]:
-        return {"Sharing": f"nothing was shared as sums: {sharing['note']}"}
-    sent = []
-    if "statistics" in sharing["sent"]:
-        sent.append(f"{number(sharing['sent']['statistics'])} numbers once")
-    if "live_mean_per_step" in sharing["sent"]:
-        sent.append(f"{number(sharing['sent']['live_mean_per_step'])} at each step")
-    found = {"Shared sums": f"each client sends {join(sent)}"}
-    if "mse_change" in sharing:
-        change, better = sharing["mse_change"], sharing["clients_better"]
-        of, direction = sharing["clients_compared"], "lower" if change < 0 else "higher"
-        found = {
-            "Federation": f"the MSE of {title} is {abs(change):.1%} {direction} than that of"
-            f" {sharing['compared_with']}, and lower for {better / of:.0%} of the clients ({better}"
-            f" of {of}); paired Wilcoxon test: {_p(sharing['p_clients'])} over clients,"
-            f" {_p(sharing['p_days'])} over {_count(sharing['days_compared'], 'period')}",
-            **found,
-        }
-    return found
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return "no difference"
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
-
-
-def _sent(summary: Summary) -> str:
-    """The last round and the whole training: what a client sends may change between rounds."""
-    last, total, clients = (
-        summary["per_client_and_round"],
-        summary["totals"],
-        summary["data"]["clients"],
-    )
-    up, down = (number(round(last[key])) for key in ("numbers_up", "numbers_down"))
-    every = [number(round(total[key] / clients)) for key in ("numbers_up", "numbers_down")]
-    rounds = _count(summary["rounds"], "round")
-    return (
-        f"{up} numbers up and {down} down per participating client in the last round;"
-        f" on average {every[0]} up and {every[1]} down per client in {rounds}"
-    )
-
-
 def steps_ahead(summary: Summary) -> Table | None:
     """Errors by steps ahead, if the run forecasts several."""
     ahead = summary.get("steps_ahead")
@@ -379,29 +261,3 @@ def steps_ahead(summary: Summary) -> Table | None:
         rows=rows,
         title="Errors (z-scored) by steps ahead on the test part",
     )
-
-
-def kept_model(summary: Summary) -> str:
-    """Which model of the training the errors belong to."""
-    why = summary["kept_last_because"]
-    said = {
-        "best": "the best one on the validation part",
-        "last": f"the last one, {why}",
-        "untrained": "the one they started with, because they never trained",
-    }
-    kept = {kind: count for kind, count in summary["kept_clients"].items() if count}
-    if len(kept) == 1:
-        return said[next(iter(kept))]
-    every = _count(sum(kept.values()), "client")
-    return "; ".join(f"{said[kind]}, for {number(n)} of {every}" for kind, n in kept.items())
-
-
-def _left_out(reasons: Mapping[str, str], shown: int = 3) -> str:
-    named = [f"{short(client)} ({reason})" for client, reason in list(reasons.items())[:shown]]
-    more = len(reasons) - len(named)
-    end = f" and {more} more" if more else ""
-    return f"{_count(len(reasons), 'client')}: {', '.join(named)}{end}"
-
-
-def _count(count: int, thing: str) -> str:
-    return f"{number(count)} {thing}{'' if count == 1 else 's'}"
