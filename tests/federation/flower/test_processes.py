@@ -219,6 +219,7 @@ def test_a_site_absent_from_the_start_and_one_that_is_new(running: Cluster) -> N
     assert (running.site_run("west", run) / "models.safetensors").exists()
 
 
+@pytest.mark.nightly  # five minutes; test_transport has the same series in memory
 def test_thirty_percent_of_the_sites_fail_at_random_for_twenty_rounds(running: Cluster) -> None:
     rng, deadline = np.random.default_rng(11), 15.0
     rounds = range(1, 21)
