@@ -47,7 +47,7 @@ class Windows:
     periodicity: int = 3  # q: the same phase of the last q periods
     lags: str = ""  # other windows than c and q, one list per GRU: 1-4/1p,1p+1,2p,7p; p: period
     calendar: tuple[str, ...] = ()  # what the clock tells the model: time, free, weekday
-    doubt: float = 0.0  # share of training periods in which free days, if told, are told wrongly
+    doubt: float = 0.0  # share of training periods whose free days the model sees inverted
     holidays: tuple[str, ...] = ()  # free days besides weekends: dates, or a country such as IT
     target: str = "value"  # what the model forecasts: value, or change against the last value
     horizon: int = 1  # H: steps ahead, each with a head of its own
