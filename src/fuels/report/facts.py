@@ -99,8 +99,8 @@ def _sharing(summary: Summary) -> dict[str, str]:
             "Federation": f"the MSE of {title} is {abs(change):.1%} {direction} than that of"
             f" {sharing['compared_with']}, and lower for {better / of:.0%} of the clients ({better}"
             f" of {of}); paired Wilcoxon test: {_p(sharing['p_clients'])} over clients,"
-            f" {_p(sharing['p_days'])} over {count_of(sharing['days_compared'], 'period')}; part of the"
-            " difference is due to the personal model, which could also be trained alone",
+            f" {_p(sharing['p_days'])} over {count_of(sharing['days_compared'], 'period')}; part of"
+            " the difference is due to the personal model, which could also be trained alone",
             **found,
         }
     return found
