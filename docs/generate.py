@@ -87,7 +87,7 @@ def _parameter(each: click.Parameter) -> str:
     usage = names if each.is_flag else f"{names} {each.make_metavar(context)}"
     shown = "" if each.is_flag or each.default in (None, "", ()) else f" Default: {each.default}."
     required = " Required." if each.required else ""
-    if callable(each.default) or "Default:" in help_text or "Without it" in help_text:
+    if callable(each.default) or "Default:" in help_text:
         shown = ""
     return f"- `{usage}`: {help_text}{shown}{required}"
 

@@ -56,7 +56,7 @@ def test_another_preset_over_a_config_is_that_preset(fuels: Fuels, csv: str) -> 
     configs = [tomllib.loads(Path(name, "config.toml").read_text()) for name in "abc"]
     assert configs[2] == configs[1] != configs[0]
     _, _, err = fuels("run", "--config", "b/config.toml", "--out", "d", "--no-plots")
-    assert "preset paper is used, as b/config.toml says" in err
+    assert "using preset paper, as b/config.toml says" in err
 
 
 def test_json_is_the_summary(fuels: Fuels, csv: str, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_the_default_run_says_it_is_synthetic_and_quick(fuels: Fuels) -> None:
         (["run", "--set", "training.round=5"], "did you mean rounds"),
         (["run", "--config", "none.toml"], "no such config file"),
         (["run", "--resume", "nowhere"], "no run to continue"),
-        (["run", "--resume", "nowhere", "--seed", "1"], "takes no other settings"),
+        (["run", "--resume", "nowhere", "--seed", "1"], "with its own settings"),
         (["run", "--split", "1/2"], "train/val/test"),
         (["run", "--clients", "5000000"], "clients"),
         (["forecast", "nowhere"], "no such run"),

@@ -25,7 +25,7 @@ def test_forecasts_say_what_is_missing(fuels: Fuels, csv: str, tmp_path: Path) -
     silent = pl.read_csv(csv).with_columns(later, y=pl.lit(None, pl.Float64))
     silent.write_csv("silent.csv")
     code, out, err = fuels("forecast", "p", "--data", "silent.csv")
-    assert code == 1 and not out and "every client lacks the newest values" in err
+    assert code == 1 and not out and "are missing for every client" in err
     code, out, err = fuels("forecast", "r", "--data", "silent.csv")  # some experts need no window
     assert code == 0 and out and "4 clients have no value in the last 24 steps" in err
 

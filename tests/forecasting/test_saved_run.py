@@ -361,7 +361,7 @@ def test_a_folder_of_models_alone_says_what_to_do(fuels: Fuels, folder: Path) ->
     code, _, err = fuels("forecast", "bare", "--data", "all.csv")
     assert code == 1 and "no config.toml or summary.json" in err
     assert "give bare/models.safetensors" in err
-    with pytest.warns(UserWarning, match=r"without config.toml the data of the run"):
+    with pytest.warns(UserWarning, match=r"without config.toml, the data of the run"):
         loaded = Forecaster.load(folder / "bare" / "models.safetensors")
     frame = long_frame(make_panel(clients=4, days=DAYS))
     assert len(loaded.predict(1, frame)) == 4

@@ -255,8 +255,8 @@ def test_the_command_writes_the_table_three_times(
     [
         (["--methods", "fuels,fedav"], "did you mean fedavg"),
         (["--methods", ","], "names no method"),
-        (["--seeds", "0,x"], "--seeds takes whole numbers"),
-        (["--seeds", "-1"], "--seeds takes whole numbers"),
+        (["--seeds", "0,x"], "--seeds takes comma-separated integers"),
+        (["--seeds", "-1"], "--seeds takes comma-separated integers"),
         (["--methods", "solo", "--set", "options.tau=1"], "none of the methods has it"),
         (["--methods", "fuels", "--set", "options.tau=big"], "must be a number"),
         (["--set", "training.round=1"], "did you mean rounds"),

@@ -207,7 +207,7 @@ def test_every_training_experiment_is_known_and_listed() -> None:
         (["ablation", "--data", "a/x.csv", "--data", "b/x.npz"], "two are called x"),
         (["ablation", "--set", "data.source=x.csv"], "give --data"),
         (["ablation", "--set", "data.clients=3"], "give --clients"),
-        (["ablation", "--set", "data.resample=2h"], "is for data from a file"),
+        (["ablation", "--set", "data.resample=2h"], "applies to data from a file"),
         (["ablation", "--out", "/proc/no"], "/proc/no: cannot be created"),
     ],
 )

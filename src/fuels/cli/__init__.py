@@ -1,8 +1,8 @@
 """The command line. Commands are thin: they read options, call the library and print.
 
-Heavy imports (torch, matplotlib) happen inside the commands, so that help and completion answer at
-once. What the commands themselves need is imported inside `main`, so that Ctrl-C in that moment
-ends as quietly as later.
+Heavy imports (torch, matplotlib) happen inside the commands, so that help and completion are fast.
+What the commands themselves need is imported inside `main`, so that Ctrl-C during the imports is
+handled as quietly as later.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from fuels.errors import FuelsError, InterruptedRunError
 
 def main() -> None:
     """Entry point: an error that is not a bug becomes one line and a non-zero exit."""
-    _told.clear()
+    _shown.clear()
     warnings.showwarning = _show_warning
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # an id that the terminal cannot show is no error
+        if isinstance(stream, io.TextIOWrapper):  # ids may not fit the terminal's encoding
             stream.reconfigure(errors="replace")
     try:
         from fuels.cli.commands import app
@@ -31,14 +31,14 @@ def main() -> None:
         _say(in_options(str(error), sys.argv[1:]))
         sys.exit(130 if isinstance(error, InterruptedRunError) else 1)
     except SystemExit as end:
-        if end.code == 130:  # typer turns Ctrl-C into this, without a word
+        if end.code == 130:  # typer turns Ctrl-C into this, without a message
             _say("interrupted")
         raise
     except KeyboardInterrupt:
         _say("interrupted")
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of our output is gone (for instance `| head`): nobody is left to tell.
+        # The reader of our output has gone (for instance `| head`).
         sys.stderr.close()
         sys.exit(1)
     except OSError as error:
@@ -48,14 +48,14 @@ def main() -> None:
         if not _out_of_memory(error):
             raise
         _say(
-            "this machine has not enough memory for it: take fewer clients (--clients), a smaller"
+            "this machine does not have enough memory: use fewer clients (--clients), a smaller"
             " model (--set model.hidden=N) or a shorter span (--from, --to)"
         )
         sys.exit(1)
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Torch has no exception of its own for it on a CPU, only words."""
+    """On a CPU, torch has no separate exception for this, only a message."""
     words = ("can't allocate memory", "not enough memory")
     return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
@@ -64,11 +64,11 @@ def _say(message: str) -> None:
     print(f"fuels: {message}", file=sys.stderr)
 
 
-_told: set[str] = set()
+_shown: set[str] = set()
 
 
 def _show_warning(message: object, *_: object, **__: object) -> None:
-    """Once each: a study reads its data for every run."""
-    if str(message) not in _told:
-        _told.add(str(message))
+    """Show each warning once: a study reads its data for every run."""
+    if str(message) not in _shown:
+        _shown.add(str(message))
         print(f"note: {message}", file=sys.stderr)

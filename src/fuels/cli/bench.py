@@ -1,4 +1,4 @@
-"""`fuels bench`: how fast this machine trains, against the simulators people use."""
+"""`fuels bench`: how fast this machine trains, compared with common simulators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fuels.errors import FuelsError
 
 def bench_command(
     threads: opt.Threads = None,
-    turns: Annotated[int, typer.Option(help="Largest number of turns.")] = 7,
+    turns: Annotated[int, typer.Option(help="Maximum number of turns.")] = 7,
     seconds: Annotated[
         float,
         typer.Option(
@@ -26,16 +26,16 @@ def bench_command(
     ] = 100,
     skip: Annotated[
         str,
-        typer.Option(metavar="A,B,...", help="Skip some of eager, flower, pfl, floor and jsd."),
+        typer.Option(metavar="A,B,...", help="Contenders to skip: eager, flower, pfl, floor, jsd."),
     ] = "",
     out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
-    """Measure the training against eager PyTorch, Flower's simulation, pfl and the hardware.
+    """Compare training speed with eager PyTorch, Flower's simulation, pfl and the hardware limit.
 
-    All do the same work on the same synthetic data with the same number of threads, in turns.
-    Close other programs first. Flower and pfl take part if they are installed; the
-    extra `bench` brings both.
+    All contenders take turns at the same work, on the same synthetic data and with the same number
+    of threads. Close other programs first. Flower and pfl take part if they are installed; the
+    extra `bench` installs both.
     """
     from rich.console import Console
 
@@ -50,7 +50,9 @@ def bench_command(
     machine = describe_machine()
     busy = machine["load"] or 0.0
     if busy > 0.5:
-        typer.echo(f"note: others keep {busy:.1f} cores busy; the figures will be rough", err=True)
+        typer.echo(
+            f"note: other programs use {busy:.1f} cores; the figures will be rough", err=True
+        )
     done = race(
         Sizes(clients=clients, sample=min(Sizes.sample, clients)),
         threads or 0,

@@ -13,34 +13,34 @@ from fuels.errors import FuelsError
 
 
 class Command(TyperCommand):
-    """A command that refuses empty words, and names the one option nearest to an unknown one."""
+    """A command that refuses empty arguments and suggests one option for an unknown one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not ctx.resilient_parsing:  # the shell asks what would complete a line
+        if not ctx.resilient_parsing:  # which is set while the shell completes a line
             refuse_empty(args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            error.possibilities = (error.possibilities or [])[:1]  # they come best first
+            error.possibilities = (error.possibilities or [])[:1]  # the best one comes first
             error.message += "."
             raise
 
 
 def refuse_empty(words: Sequence[str]) -> None:
-    """An empty path would be taken for the current folder, or for nothing at all."""
+    """An empty path would be taken for the current folder, or be ignored."""
     before = ""
     for word in words:
         option, equals, value = word.partition("=")
         if word.startswith("--") and equals and not value.strip():
-            raise FuelsError(f"{option} is empty: give it a value or leave it out")
+            raise FuelsError(f"{option} is empty: give it a value or omit it")
         if not word.strip():
-            what = before if before.startswith("--") else "a word of the command"
-            raise FuelsError(f"{what} is empty: give it a value or leave it out")
+            what = before if before.startswith("--") else "an argument"
+            raise FuelsError(f"{what} is empty: give it a value or omit it")
         before = word
 
 
 def prose(text: str) -> str:
-    """Paragraphs without the line breaks of the source, which are in the way on any other width."""
+    """Paragraphs without the source's line breaks, so that help fits any width."""
     return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
 
 

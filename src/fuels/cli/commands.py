@@ -19,8 +19,8 @@ from fuels.version import __version__
 app = typer.Typer(
     name="fuels",
     help=(
-        "Learn accurate personal forecasters for many traffic series together, while every"
-        " owner keeps its data private.\n\nStart with [bold]fuels run[/bold]: it trains on built-in"
+        "Train accurate personal forecasters for many traffic series together, while each owner"
+        " keeps its data private.\n\nStart with [bold]fuels run[/bold]: it trains on built-in"
         " synthetic data in a minute or two."
     ),
     no_args_is_help=True,
@@ -53,4 +53,4 @@ def root(
         False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
     ),
 ) -> None:
-    """Options that stand before a command."""
+    """Options that precede a command."""

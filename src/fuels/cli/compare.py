@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fuels.report.tables import Table
 
 METHODS, OUTPUT = "Methods and training", "Results"
-LARGEST_SEED = 2**63 - 1  # that config.toml can hold
+LARGEST_SEED = 2**63 - 1  # the largest integer in TOML
 
 Seeds = Annotated[
     str | None,
@@ -51,7 +51,7 @@ Runs = Annotated[
     typer.Option(
         "--store",
         metavar="DIR",
-        help="Folder of finished runs, which are reused. Default: runs/store.",
+        help="Folder where finished runs are stored and reused. Default: runs/store.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -59,8 +59,8 @@ Records = Annotated[
     Path | None,
     typer.Option(
         metavar="PATH",
-        help="More records of finished runs to reuse: a folder of JSON files, which also receives"
-        " the records of new runs, or an archive (.jsonl.xz), which is only read.",
+        help="Other records of finished runs to reuse: a folder of JSON files, to which the records"
+        " of new runs are added, or an archive (.jsonl.xz), which is only read.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -121,10 +121,10 @@ def compare_command(
 ) -> None:
     """Compare methods on the same data, model and budget.
 
-    Every method is run once per seed, with the settings of the paper. Runs already done with the
-    same configuration are reused, and an interrupted comparison goes on with the same command. The
-    table also holds the references (naive and ridge), what travels, and a test of the first method
-    against the second.
+    Each method is run once per seed, with the settings of the paper. Finished runs with the same
+    settings are reused; to continue an interrupted comparison, give the same command again. The
+    table also contains the references (naive and ridge) and the amount of data sent; the lines
+    below it include a significance test of the best method against the second best.
 
     Example: fuels compare --methods fuels,fedavg --data traffic.csv --seeds 0,1,2
     """
@@ -156,7 +156,7 @@ def compare_command(
         ]
         for name in names
     ]
-    with going_on("fuels compare"):
+    with resumable("fuels compare"):
         compare_all(wanted, engine, folder, store, records, remarks, json_)
 
 
@@ -169,7 +169,7 @@ def compare_all(
     remarks: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Do what is not yet done, then write and print the table."""
+    """Run what is missing, then write and print the table."""
     from rich.console import Console
 
     from fuels.report.terminal import say
@@ -201,7 +201,7 @@ def compare_all(
 
 
 def command_line() -> str:
-    """The command as it was given, files by their names: a page may be read anywhere."""
+    """The command as given, without the folders of files: pages are read on other machines."""
     words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
     return shlex.join(["fuels", *words])
 
@@ -241,7 +241,7 @@ def parse_methods(text: str) -> list[str]:
 def parse_seeds(text: str | None) -> tuple[int, ...]:
     words = [word.strip() for word in (text or "0").split(",")]
     if not all(word.isascii() and word.isdigit() for word in words):
-        raise FuelsError(f"--seeds takes whole numbers between commas, such as 0,1,2; not {text!r}")
+        raise FuelsError(f"--seeds takes comma-separated integers, such as 0,1,2; not {text!r}")
     found = tuple(dict.fromkeys(int(word) for word in words))
     if max(found) > LARGEST_SEED:
         raise FuelsError(f"--seeds: {max(found)} is too large; seeds go up to {LARGEST_SEED}")
@@ -253,7 +253,7 @@ def refuse_own(assignments: Sequence[str], names: Mapping[str, str]) -> None:
     for text in assignments:
         for name, instead in names.items():
             if text.partition("=")[0].startswith(name):
-                raise FuelsError(f"--set {text} would do nothing here: give {instead}")
+                raise FuelsError(f"--set {text} has no effect here: use {instead}")
 
 
 def divide(assignments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -269,11 +269,11 @@ def divide(assignments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 @contextmanager
-def going_on(command: str) -> Iterator[None]:
-    """Says how to go on when a study is interrupted."""
+def resumable(command: str) -> Iterator[None]:
+    """Say how to continue when a study is interrupted."""
     try:
         yield
     except KeyboardInterrupt:
         raise InterruptedRunError(
-            f"interrupted; the same {command} command does what is not done yet"
+            f"interrupted; to continue, give the same {command} command again"
         ) from None

@@ -1,4 +1,4 @@
-"""`fuels cost`: what a federation of given sizes costs, before anything is run."""
+"""`fuels cost`: what a federation of given sizes costs, computed without a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cost_command(
         int, typer.Option(min=1, help="Width of one GRU.", rich_help_panel=SIZES)
     ] = 128,
     closeness: Annotated[
-        int, typer.Option(min=1, help="Most recent values in a sample, c.", rich_help_panel=SIZES)
+        int, typer.Option(min=1, help="Recent values in a sample, c.", rich_help_panel=SIZES)
     ] = 3,
     periodicity: Annotated[
         int, typer.Option(min=1, help="Earlier periods in a sample, q.", rich_help_panel=SIZES)
@@ -43,8 +43,8 @@ def cost_command(
         typer.Option(
             min=0.0,
             max=1.0,
-            help="Share of the clients in a round, alpha; 0 for each method's own: all, and a"
-            " tenth in FedDA.",
+            help="Share of the clients that train in a round, alpha; 0 means the method's default:"
+            " all clients, for FedDA a tenth.",
             rich_help_panel=SIZES,
         ),
     ] = 0.0,
@@ -56,9 +56,9 @@ def cost_command(
     ] = "all",
     json_: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
-    """Numbers sent and operations of every method, for federations of your own sizes.
+    """Compute the numbers sent and the operations of each method for the sizes you give.
 
-    Nothing is trained: everything follows from the sizes.
+    Nothing is trained: all figures follow from the sizes.
 
     Example: fuels cost --clients 1000 --rounds 100 --selection 0.1
     """
@@ -91,9 +91,10 @@ def cost_command(
             console.out(table.to_plain(), highlight=False)
     say(
         console,
-        "Operations are multiply-adds of matrix products. appendix: as the paper's complexity"
-        " table counts, a backward pass for a forward pass; code: what is really multiplied. The"
-        " appendix counts the server's work in divergences of pairs, and one for a mean.",
+        "Operations are multiply-adds of matrix products. appendix: counted as in the paper's"
+        " complexity table, where a backward pass costs as much as a forward pass; code: what is"
+        " actually computed. The appendix counts the server's work in pairwise divergences, and an"
+        " average as one.",
     )
 
 
@@ -159,7 +160,7 @@ def server_table(found: Sequence[Cost]) -> Table:
 
 
 def to_json(sizes: Sizes, found: Sequence[Cost]) -> dict[str, Any]:
-    """Everything, with FE, FF and FD as numbers."""
+    """All figures, with the values of FE, FF and FD."""
     return {
         "sizes": asdict(sizes)
         | {

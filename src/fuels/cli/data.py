@@ -42,7 +42,7 @@ LayoutOption = Annotated[
     typer.Option(
         metavar="long|wide",
         autocompletion=opt.complete(("long", "wide")),
-        help="One row per client and time, or one row per time and a column per client.",
+        help="long: one row per client and time; wide: one row per time, one column per client.",
     ),
 ]
 Overwrite = Annotated[
@@ -54,7 +54,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 @data_app.command("describe")
 @opt.with_read_options()
 def describe_command(path: Source, read: opt.ReadOptions, json_: Json = False) -> None:
-    """Describe a file: clients, span, step, missing values, dead clients and the period.
+    """Describe a file: clients, time span, step, missing values, dead clients and the period.
 
     Example: fuels data describe traffic.csv --resample 1h --how sum
     """
@@ -97,8 +97,8 @@ def convert_command(
 ) -> None:
     """Convert any supported format to a panel file, which every command reads quickly.
 
-    Raw records are summed to the hour (or --resample) as they are read, in bounded memory however
-    many files there are.
+    Raw records are summed to the hour (or to --resample) as they are read, in bounded memory
+    regardless of the number of files.
 
     Example: fuels data convert raw --out net.parquet --coordinates cells.csv
     """
@@ -120,7 +120,7 @@ def convert_command(
         check_target(target, layout, overwrite)
     notes: list[str] = []
     with _progress(path) as progress:
-        # Temporary files go next to the output, where there must be room anyway.
+        # Temporary files go next to the output, which needs space there in any case.
         found = read_activities(
             path, tuple(targets), read.timezone, read.panel_options(), progress, out.parent
         )
@@ -142,12 +142,14 @@ def synth_command(
     ] = "net",
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 100,
     days: Annotated[int, typer.Option(min=1, help="Number of days, in hourly steps.")] = 62,
-    seed: Annotated[int, typer.Option(min=0, help="Same seed, same bytes.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Random seed; the same seed gives the same bytes.")
+    ] = 0,
     layout: LayoutOption = "long",
     overwrite: Overwrite = False,
     json_: Json = False,
 ) -> None:
-    """Generate a synthetic federation: artificial mobile traffic that resembles real traffic.
+    """Generate a synthetic federation: mobile traffic that resembles real traffic.
 
     Example: fuels data synth --out toy.csv --clients 20 --days 30
     """

@@ -32,17 +32,17 @@ def demo_command(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Keep all folders, logs and results in this new folder. Without it: nothing.",
+            help="Keep all folders, logs and results in this new folder. Default: keep nothing.",
         ),
     ] = None,
     json_: Annotated[
-        bool, typer.Option("--json", help="Print the errors and the seconds as JSON.")
+        bool, typer.Option("--json", help="Print the errors and timings as JSON.")
     ] = False,
 ) -> None:
-    """A whole federation on this machine, compared with the local engine.
+    """Run a whole federation on this machine and compare it with the local engine.
 
-    A server and sites on 127.0.0.1, with TLS, keys and embedded data. It ends every process that it
-    started, and says how long all of it took.
+    Starts a server and sites on 127.0.0.1, with TLS, keys and embedded data. At the end it stops
+    every process that it started and prints the total time.
 
     Example: fuels federation demo --sites 3 --rounds 5
     """
@@ -51,10 +51,10 @@ def demo_command(
 
     settings = demo_settings(method, rounds)
     if keep is not None and keep.exists():
-        raise FuelsError(f"--keep {keep}: it exists; name a new folder")
+        raise FuelsError(f"--keep {keep}: this folder exists; name a new one")
     root = keep or Path(tempfile.mkdtemp(prefix="fuels-demo-")) / "demo"
     typer.echo(
-        "training on one machine to compare with, then a server and"
+        "training in one process for comparison, then with a server and"
         f" {sites} site{'s' * (sites != 1)} on 127.0.0.1, with TLS and keys",
         err=True,
     )
@@ -62,7 +62,7 @@ def demo_command(
         with progress(rounds, title="federation") as watcher:
             found = run_demo(root, settings, sites, watcher)
     except FuelsError as error:
-        raise FuelsError(f"{error}; the folders and logs of the demo stay in {root}") from None
+        raise FuelsError(f"{error}; the folders and logs of the demo are in {root}") from None
     except KeyboardInterrupt:
         _clear(root, keep)
         raise
@@ -73,7 +73,7 @@ def demo_command(
         return
     _print(found)
     where = f"; see {root}" if keep else ""
-    typer.echo(f"all processes have ended, after {found['seconds']:.0f} s in all{where}")
+    typer.echo(f"finished in {found['seconds']:.0f} s; all processes have ended{where}")
 
 
 def _clear(root: Path, keep: Path | None) -> None:

@@ -31,8 +31,8 @@ def experiment_command(
         list[str] | None,
         typer.Option(
             metavar="PATH|synthetic:NAME",
-            help="A file, or synthetic:net, synthetic:call, synthetic:sms; may be given several"
-            " times. Default: the experiment's own data.",
+            help="A file, or synthetic:net, synthetic:call, synthetic:sms. Can be repeated."
+            " Default: the data of the experiment.",
             rich_help_panel=opt.DATA,
         ),
     ] = None,
@@ -73,9 +73,9 @@ def experiment_command(
 ) -> None:
     """Reproduce a table or figure of the paper, on the embedded data or on your own.
 
-    It writes tables (Markdown, CSV) and figures (PNG). Runs already done are reused, also those of
-    fuels compare; an interrupted experiment goes on with the same command. How a file is read can
-    be set with --set, such as --set data.resample=1h --set data.how=mean.
+    Writes tables (Markdown, CSV) and figures (PNG). Finished runs are reused, including those of
+    fuels compare; to continue an interrupted experiment, give the same command again. Options for
+    reading a file are given with --set, such as --set data.resample=1h --set data.how=mean.
 
     Example: fuels experiment ablation --data traffic.csv --rounds 80
     """
@@ -161,7 +161,8 @@ def run_experiment(
     names = [file_name(Path(source_name(source)).stem) for source in data]
     if twice := next((name for name in names if names.count(name) > 1), ""):
         raise FuelsError(
-            f"--data: two are called {twice}, and so would be their tables; rename one of them"
+            f"--data: two sources are named {twice}, so their tables would have the same name;"
+            " rename one of them"
         )
     sources = data or experiment.usual_sources()
     if any(source.startswith("synthetic:") for source in sources):
@@ -185,15 +186,15 @@ def run_experiment(
             "yellow",
         )
     need_writable(out, context.store.record_folder)
-    with shared.going_on(f"fuels experiment {experiment.name}"):
+    with shared.resumable(f"fuels experiment {experiment.name}"):
         result = experiment.result(context)
         files = write(experiment, context, result, shared.command_line())
     console = Console()
-    more = f", with {len(files) - 1} more files beside it" if len(files) > 1 else ""
+    more = f" and {len(files) - 1} other files in its folder" if len(files) > 1 else ""
     shared.show(
         console,
         next(iter(result.tables.values())),
-        [*result.text, f"Everything is in {files[0]}{more}."],
+        [*result.text, f"Written to {files[0]}{more}."],
     )
 
 

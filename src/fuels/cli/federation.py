@@ -1,4 +1,4 @@
-"""`fuels federation`: organisations that train together found, run and watch it."""
+"""`fuels federation`: set up, run and monitor a federation of several organisations."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from fuels.storage.config_file import read_config
 if TYPE_CHECKING:
     from fuels.federation.flower.folders import ServerFolder
 
-federation_app = typer.Typer(help="Found, run and watch a federation.", no_args_is_help=True)
+federation_app = typer.Typer(help="Set up, run and monitor a federation.", no_args_is_help=True)
 federation_app.callback()(need_flower)
 
 FoundedDir = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The folder that init made, such as metro.")
+    Path, typer.Argument(metavar="DIR", help="Folder created by init, such as metro.")
 ]
 Methods = Annotated[
     str,
     typer.Option(
         metavar="A,B,...",
-        help="Methods the sites consent to, between commas, such as fuels,fedavg. Each site can"
-        " change its own site.toml.",
+        help="Comma-separated methods that the sites consent to, such as fuels,fedavg. Each site"
+        " can change this in its site.toml.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 @federation_app.command("init")
@@ -44,38 +44,42 @@ def init_command(
     ],
     sites: Annotated[
         str,
-        typer.Option(metavar="A,B,...", help="Sites between commas, such as north,south,east."),
+        typer.Option(
+            metavar="A,B,...", help="Comma-separated site names, such as north,south,east."
+        ),
     ],
     server: Annotated[
         str,
         typer.Option(
             metavar="HOST",
-            help="Name or IPv4 address at which sites reach the server, such as fed.example.org.",
+            help="Host name or IPv4 address of the server, as the sites reach it, such as"
+            " fed.example.org.",
         ),
     ],
     port: Annotated[
         int,
         typer.Option(
             metavar="PORT",
-            help="Port of the server that sites need; the one above it is for its operator alone.",
+            help="Port that the sites connect to; the next one is for the server's operator only.",
         ),
     ] = 9092,
     listen: Annotated[
         str,
         typer.Option(
             metavar="ADDRESS",
-            help="Interface the server listens on, such as 10.0.0.5. Without it: all, or loopback"
-            " if --server is.",
+            help="Address that the server listens on, such as 10.0.0.5. Default: all interfaces,"
+            " or loopback if --server is a loopback address.",
         ),
     ] = "",
     methods: Methods = "fuels",
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder to make. Without it: the name.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to create. Default: the name of the federation."),
     ] = None,
 ) -> None:
-    """Make one folder per party: certificates, keys and config files.
+    """Create one folder per party, with certificates, keys and config files.
 
-    A README.md in it says who gets which folder and what must never be sent.
+    The README.md in the new folder says who gets which folder and what must never be sent.
 
     Example: fuels federation init --name metro --sites north,south --server fed.example.org
     """
@@ -97,42 +101,45 @@ def add_site_command(
         bool,
         typer.Option(
             "--again",
-            help="Another folder, with a new key, for a site that is there already and lost its"
-            " own.",
+            help="Create a new folder, with a new key, for an existing site that lost its own.",
         ),
     ] = False,
 ) -> None:
-    """Make the folder of one more site, or of one that lost it; this needs authority/ alone.
+    """Create a folder for another site, or for a site that lost its folder; needs only authority/.
 
-    A server/ that is still beside it gets to know the key. Otherwise its operator is sent site.pub.
+    If server/ is in the same folder, the site's key is added to it. Otherwise send site.pub to the
+    server's operator.
 
     Example: fuels federation add-site metro west
     """
     from fuels.federation.flower.provisioning import new_site
 
     if new_site(folder, name, _names(methods), again):
-        typer.echo(f"{folder}/sites/{name}/ is ready; {folder}/server/server.toml has its key.")
+        typer.echo(
+            f"{folder}/sites/{name}/ is ready; its key was added to {folder}/server/server.toml."
+        )
         return
     typer.echo(
-        f"{folder}/sites/{name}/ is ready. Send its site.pub to the server's operator, who lets it"
-        f" in: fuels server admit DIR {name} site.pub"
+        f"{folder}/sites/{name}/ is ready. Send its site.pub to the server's operator, who admits"
+        f" the site: fuels server admit DIR {name} site.pub"
     )
 
 
 @federation_app.command("renew")
 def renew_command(folder: FoundedDir) -> None:
-    """Sign a new certificate for the server; this needs authority/ alone.
+    """Sign a new certificate for the server; needs only authority/.
 
     Example: fuels federation renew metro
     """
     from fuels.federation.flower.provisioning import renew
 
     if not renew(folder):
-        typer.echo("the server has a new certificate; restart it, the sites need nothing")
+        typer.echo("the server has a new certificate: restart it; the sites need no change")
         return
     typer.echo(
-        f"{folder}/server/ is made anew. A server that is there gets its server.key and server.pem"
-        " and is restarted; one that lost its folder gets all of it. The sites need nothing."
+        f"created a new {folder}/server/. If the server still has its folder, replace server.key"
+        " and server.pem in it and restart the server; if it lost its folder, give it this one."
+        " The sites need no change."
     )
 
 
@@ -143,7 +150,7 @@ def run_command(
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"Method to train: {', '.join(METHODS)}. Without it: fuels.",
+            help=f"Method to train: {', '.join(METHODS)}. Default: fuels.",
             autocompletion=opt.complete(METHODS),
         ),
     ] = None,
@@ -151,23 +158,22 @@ def run_command(
         int | None,
         typer.Option(
             metavar="N",
-            help="Training rounds. Without it: 200 with preset paper, 40 with best.",
+            help="Training rounds. Default: 200 with preset paper, 40 with best.",
         ),
     ] = None,
     seed: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="Same seed, same result: everything random follows from it. Without it: 0.",
+            help="Random seed; the same seed gives the same result. Default: 0.",
         ),
     ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
             metavar="|".join(PRESETS),
-            help="Where the settings start: paper (every setting of the paper) or best, the default"
-            " of fuels run (richer inputs, and at each site its own mixture of experts). Without"
-            " it: paper.",
+            help="Base settings: paper (the settings of the paper) or best, the default of fuels"
+            " run (richer inputs, and a mixture of experts at each site). Default: paper.",
             autocompletion=opt.complete(PRESETS),
         ),
     ] = None,
@@ -177,28 +183,30 @@ def run_command(
             "--set",
             metavar="KEY=VALUE",
             help="Any other setting by its name in config.toml, e.g. options.tau=0.05 or"
-            " model.hidden=64. May be given several times.",
+            " model.hidden=64. Can be repeated.",
         ),
     ] = None,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="Go on with the current run, or ask sites that have no models yet once more.",
+            help="Continue the current run, or ask the sites that did not confirm that they saved"
+            " their models again.",
         ),
     ] = False,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Hand the run over and do not wait for its end.")
+        bool, typer.Option("--detach", help="Submit the run and return without waiting for it.")
     ] = False,
     json_: Annotated[
-        bool, typer.Option("--json", help="Print the run's summary.json instead of words.")
+        bool, typer.Option("--json", help="Print the run's summary.json instead of text.")
     ] = False,
     show: Show = False,
 ) -> None:
-    """Train: hand a run to the server and show its progress.
+    """Train: submit a run to the server and show its progress.
 
-    It ends with 0 when every site has its models. Sites that did not confirm this are named, and
-    it ends with 1, although the training is over: with --resume they are asked again.
+    The exit code is 0 when every site has saved its models. Otherwise the sites that have not
+    confirmed this are named and the exit code is 1, although the training is finished; --resume
+    asks those sites again.
 
     Example: fuels federation run metro/server --rounds 200 --method fuels
     """
@@ -211,10 +219,10 @@ def run_command(
     run = ""
     if resume:
         if changes or preset or settings:
-            raise FuelsError("--resume continues a run as it was begun; it takes no other settings")
+            raise FuelsError("--resume continues a run with its own settings; give no others")
         run = str(Current(server).read().get("run", ""))
         if not run:
-            raise FuelsError(f"{server.path}: there is no run to go on with")
+            raise FuelsError(f"{server.path}: there is no run to resume")
         if not (server.runs / run / "flower.toml").is_file():
             raise FuelsError(gone(server, run))
         chosen, _ = read_config(server.runs / run / "config.toml")
@@ -237,7 +245,7 @@ def run_command(
 
 
 def _follow(server: ServerFolder, run: str, rounds: int, as_json: bool) -> None:
-    """Show a run to its end, then what it came to; an error if a site is without its models."""
+    """Show a run until it ends, then its results; an error if a site did not save its models."""
     from fuels.federation.flower.server import undelivered
     from fuels.federation.flower.status import follow
     from fuels.report.display import progress
@@ -247,21 +255,23 @@ def _follow(server: ServerFolder, run: str, rounds: int, as_json: bool) -> None:
         with progress(rounds) as watcher:
             unconfirmed = follow(server, run, rounds, watcher)
     except KeyboardInterrupt:
-        typer.echo(f"run {run} goes on; fuels federation stop {server.path} ends it", err=True)
+        typer.echo(
+            f"run {run} continues; stop it with fuels federation stop {server.path}", err=True
+        )
         raise
     store = RunFolder(server.runs / run)
     if as_json:
         summary = json.loads(store.summary.read_text(encoding="utf-8"))
         typer.echo(json.dumps({"run": run, "folder": str(store.path), **summary}, indent=2))
     else:
-        typer.echo(f"run {run} is finished; results of the server: {store.path}")
+        typer.echo(f"run {run} is finished; the server's results are in {store.path}")
     if unconfirmed:
         raise FuelsError(undelivered(unconfirmed, server))
 
 
 @federation_app.command("status")
 def status_command(folder: ServerDir, json_: Json = False, show: Show = False) -> None:
-    """Where the current run stands and who is connected.
+    """Show the state of the current run and which sites are connected.
 
     Example: fuels federation status metro/server --json
     """
@@ -279,7 +289,7 @@ def status_command(folder: ServerDir, json_: Json = False, show: Show = False) -
         typer.echo(json.dumps(found, indent=2))
         return
     typer.echo(f"server    {'answers' if found['listening'] else 'does not answer'}")
-    typer.echo(f"run       {found['run'] or 'none yet'} ({found['state'] or 'nothing started'})")
+    typer.echo(f"run       {found['run'] or 'none yet'} ({found['state'] or 'not started'})")
     if found["reason"]:
         typer.echo(f"reason    {found['reason']}")
     if found["unconfirmed"]:
@@ -291,14 +301,15 @@ def status_command(folder: ServerDir, json_: Json = False, show: Show = False) -
     for text in found["failures"]:
         typer.echo(f"failure   {text}")
     for number, state in found["others"].items():
-        typer.echo(f"besides   Flower's run {number}: {state}")
+        typer.echo(f"other     Flower's run {number}: {state}")
 
 
 @federation_app.command("stop")
 def stop_command(folder: ServerDir, show: Show = False) -> None:
-    """Stop the current run; server and sites stay up.
+    """Stop the current run; the server and the sites keep running.
 
-    Where there is none, what was submitted by plain `flwr run` and has not begun is stopped.
+    If there is no current run, this stops runs that were submitted with `flwr run` and have not
+    started.
 
     Example: fuels federation stop metro/server
     """
@@ -318,11 +329,13 @@ def stop_command(folder: ServerDir, show: Show = False) -> None:
     if found.get("state") in ACTIVE:
         Current(server).write(state="stopped", reason="stopped by fuels federation stop")
         answer = commands.call(commands.stop_run(number), server)
-        if not answer.get("success") and is_busy(server):  # it may have ended by itself meanwhile
+        if not answer.get("success") and is_busy(server):  # it may have ended in the meantime
             raise FuelsError(f"Flower did not stop the run: {answer.get('error-message', '')}")
-        typer.echo(f"run {found['run']} is stopped; --resume takes it up after its last round")
+        typer.echo(f"run {found['run']} is stopped; --resume continues it after its last round")
         if rest:
-            typer.echo(f"Flower has further runs ({', '.join(rest)}): stop once more ends them")
+            typer.echo(
+                f"Flower has other runs ({', '.join(rest)}): give this command again to stop them"
+            )
         return
     if not rest:
         raise FuelsError(f"{server.path}: no run is in progress")

@@ -1,4 +1,4 @@
-"""`fuels forecast`: the next values of every client from the newest data."""
+"""`fuels forecast`: forecasts for every client from the newest data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def forecast_command(
         Path,
         typer.Argument(
             metavar="RUN",
-            help="Run folder, its models.safetensors, or a folder of Forecaster.save.",
+            help="Run folder, its models.safetensors, or a folder written by Forecaster.save.",
             show_default=False,
         ),
     ],
@@ -58,17 +58,18 @@ def forecast_command(
     forget: Annotated[
         bool,
         typer.Option(
-            "--forget", help="Discard what the mixture learned from the data of earlier forecasts."
+            "--forget", help="Discard what the mixture learned from data given to past forecasts."
         ),
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Forecast the next value, or several, for every client that has a model.
+    """Forecast the next value, or several, for each client that has a model.
 
-    Prints the forecasts as CSV, or writes them with --out: client, time, forecast, and intervals if
-    the run has a mixture of experts. The run's own data are prepended to new data if they are still
-    available. The mixture learns from the values that arrived since the last forecast and saves
-    what it learned in the run's learned.safetensors. Needs no server and no other site.
+    Prints the forecasts as CSV or writes them to --out: client, time, forecast, and intervals if
+    the run has a mixture of experts. The run's own data are prepended to new data if they can still
+    be read. The mixture learns from the values that have arrived since the last forecast and saves
+    what it has learned in learned.safetensors, in the run folder. No server or other site is
+    needed.
 
     Example: fuels forecast first --data today.csv --horizon 24 --out next.csv
     """
@@ -89,7 +90,7 @@ def forecast_command(
     settings, models = saved.settings, saved.models
     if data is None and not saved.data.source:
         raise FuelsError(
-            f"{run}: without config.toml the data of the run are not known; give the newest data"
+            f"{run}: without config.toml, the data of the run are unknown; give the newest data"
             " with --data"
         )
     given: dict[str, Any] = {
@@ -115,18 +116,18 @@ def forecast_command(
     if data is not None and strangers:
         typer.echo(f"note: no model for {listed(strangers)} in the data", err=True)
     if data is not None and read.ids is None and silent:
-        absent = f"no data for the models of {listed(sorted(silent))}"
-        typer.echo(f"note: {absent}: no forecast, and nothing learned", err=True)
+        absent = f"no data for {listed(sorted(silent))}"
+        typer.echo(f"note: {absent}: no forecast is made and nothing is learned", err=True)
     table = forecast_table(result)
     made = len(table) - table["forecast"].null_count()
     if not made:
         raise FuelsError(
-            f"{panel.name}: every client lacks the newest values that a forecast needs"
+            f"{panel.name}: the newest values, which a forecast needs, are missing for every client"
         )
     if out is not None:
         write_table(table, out)
         without = len(table) - made
-        empty = f", {without} row{'s' * (without != 1)} without one" if without else ""
+        empty = f", {without} row{'s' * (without != 1)} without a forecast" if without else ""
         typer.echo(f"{made} forecast{'s' * (made != 1)} in {out}{empty}", err=True)
     elif json_:
         typer.echo(json.dumps(table.to_dicts(), default=str, indent=2))
@@ -136,7 +137,7 @@ def forecast_command(
 
 @contextmanager
 def step_counter(horizon: int) -> Iterator[Callable[[int], None]]:
-    """Shows on stderr how many steps ahead are done."""
+    """Show on stderr for how many steps ahead forecasts are done."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -160,13 +161,13 @@ def _check_target(out: Path, overwrite: bool) -> None:
     if out.suffix not in (".parquet", ".csv"):
         raise FuelsError(f"{out}: forecasts are written as .parquet or .csv")
     if not out.parent.is_dir():
-        raise FuelsError(f"{out}: there is no folder {out.parent}")
+        raise FuelsError(f"{out}: the folder {out.parent} does not exist")
     if out.is_dir():
         raise FuelsError(f"{out} is a folder")
     if not os.access(out.parent, os.W_OK):
-        raise FuelsError(f"{out}: the folder {out.parent} cannot be written to")
+        raise FuelsError(f"{out}: the folder {out.parent} is not writable")
     if out.exists() and not overwrite:
-        raise FuelsError(f"{out} exists; choose another name or give --overwrite")
+        raise FuelsError(f"{out} already exists; choose another name or give --overwrite")
 
 
 def listed(clients: Sequence[str]) -> str:

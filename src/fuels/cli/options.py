@@ -40,13 +40,13 @@ def _zones(incomplete: str) -> list[str]:
 
 
 def count(option: str) -> Callable[[str], int]:
-    """Reads a number of at least 1, or all; settings write all as 0."""
+    """A parser for a number of at least 1, or all, which settings write as 0."""
 
     def parse(text: str) -> int:
         if text.lower() == "all":
             return 0
         if not (text.isascii() and text.isdigit() and int(text) > 0):
-            raise FuelsError(f"{option} takes a whole number from 1 on, or all; not {text}")
+            raise FuelsError(f"{option} takes a positive integer or all, not {text}")
         return int(text)
 
     return parse
@@ -82,8 +82,8 @@ Split = Annotated[
     str | None,
     typer.Option(
         metavar="TRAIN/VAL/TEST",
-        help="Periods for training, validation and test, such as 40/11/11. Default: these"
-        " proportions.",
+        help="Periods for training, validation and test, such as 40/11/11. Default: 40:11:11 in"
+        " proportion.",
         rich_help_panel=DATA,
     ),
 ]
@@ -117,7 +117,7 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="TIME",
-        help="First time to use: a date, or a local time such as 2013-11-01T06:00.",
+        help="Start of the data: a date, or a local time such as 2013-11-01T06:00.",
         rich_help_panel=DATA,
     ),
 ]
@@ -126,7 +126,7 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="TIME",
-        help="End of the data: a date includes the whole day; a time is excluded.",
+        help="End of the data: a date, whose whole day is included, or a time, which is excluded.",
         rich_help_panel=DATA,
     ),
 ]
@@ -134,7 +134,7 @@ ClientColumn = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Column with the client id. Default: a usual name (client, unique_id, cell_id, ...).",
+        help="Column of client ids. Default: found by name (client, unique_id, cell_id, ...).",
         rich_help_panel=DATA,
     ),
 ]
@@ -142,7 +142,7 @@ TimeColumn = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Column with the time. Default: a usual name (time, ds, timestamp, ...).",
+        help="Column of times. Default: found by name (time, ds, timestamp, ...).",
         rich_help_panel=DATA,
     ),
 ]
@@ -150,7 +150,7 @@ ValueColumn = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Column with the value. Default: a usual name (value, y).",
+        help="Column of values. Default: found by name (value, y).",
         rich_help_panel=DATA,
     ),
 ]
@@ -159,8 +159,8 @@ Timezone = Annotated[
     typer.Option(
         metavar="ZONE",
         autocompletion=_zones,
-        help="Time zone of times without one, such as Europe/Rome; daylight saving time is taken"
-        " into account.",
+        help="Time zone of times that have none, such as Europe/Rome; daylight saving time is"
+        " handled.",
         rich_help_panel=DATA,
     ),
 ]
@@ -168,7 +168,7 @@ Missing = Annotated[
     str | None,
     typer.Option(
         metavar="NUMBER",
-        help="Number that marks a missing value, such as 0 in METR-LA; none: no number does.",
+        help="Number that marks missing values, such as 0 in METR-LA, or none if no number does.",
         rich_help_panel=DATA,
     ),
 ]
@@ -185,7 +185,7 @@ Coordinates = Annotated[
     Path | None,
     typer.Option(
         metavar="CSV",
-        help="File with columns client (or cell_id), lng and lat.",
+        help="File with the columns client (or cell_id), lng and lat.",
         rich_help_panel=DATA,
     ),
 ]
@@ -209,11 +209,11 @@ class ReadOptions:
     coordinates: Coordinates = None
 
     def changes(self) -> dict[str, Any]:
-        """The options as changes of the `data` section; None: not given."""
+        """The options as changes to the `data` section; None: not given."""
         return {**vars(self), "ids": parse_ids(self.ids)}
 
     def read(self, path: Path, progress: Progress | None = None) -> Panel:
-        """The panel at `path`, as the options want it."""
+        """The panel at `path`, read with these options."""
         from fuels.data.readers import read_panel
 
         return read_panel(
@@ -280,7 +280,7 @@ def with_read_options(*without: str) -> Callable[[Callable[..., None]], Callable
 
 
 def parse_ids(text: str | None) -> tuple[str, ...] | None:
-    """Ids from `a,b,c` or from `@FILE`, one a line or between commas."""
+    """Ids from `a,b,c` or from `@FILE`, one per line or comma-separated."""
     if text is None:
         return None
     if text.startswith("@"):
@@ -296,7 +296,7 @@ def parse_ids(text: str | None) -> tuple[str, ...] | None:
     return named
 
 
-# Settings that have an option of their own, by the names they have in config.toml.
+# Settings that have a dedicated option, by their names in config.toml.
 _OPTIONS = {
     "seed": "--seed",
     "method": "--method",
@@ -319,14 +319,14 @@ _OPTIONS = {
 
 
 def in_options(message: str, words: Sequence[str]) -> str:
-    """An error message that calls a setting what the user typed: `--rounds` for training.rounds.
+    """An error message that names settings as the user typed them: `--rounds`, training.rounds.
 
-    Only settings whose option stands among `words`, the command line: others come from a file.
+    Only settings whose option is among `words`, the command line: others come from a file.
     """
     typed = {word.partition("=")[0] for word in words}
     for key, option in _OPTIONS.items():
         if option in typed:
-            # A name without a section is an everyday word: it counts at the beginning only.
+            # A name without a section is an everyday word: replaced only at the beginning.
             pattern = rf"(?<![\w.=]){re.escape(key)}(?![\w.=])" if "." in key else rf"^{key}\b"
             message = re.sub(pattern, option, message)
     return message

@@ -1,4 +1,4 @@
-"""`fuels server` and `fuels site`: what each party of a federation starts on its own machine."""
+"""`fuels server` and `fuels site`: what each party of a federation runs on its own machine."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ Show = Annotated[
     bool,
     typer.Option(
         "--show",
-        help="Print the commands behind this one, ready for a shell or a unit file, and do"
-        " nothing.",
+        help="Print the commands that this one would run, ready for a shell or a unit file, and"
+        " exit.",
     ),
 ]
 ServerDir = Annotated[
     Path,
     typer.Argument(
-        metavar="DIR", help="The server's folder, such as metro/server, or the one init made."
+        metavar="DIR",
+        help="The server's folder, such as metro/server, or the folder created by init.",
     ),
 ]
 SiteDir = Annotated[
@@ -37,7 +38,7 @@ SiteDir = Annotated[
 @server_app.callback()
 @site_app.callback()
 def need_flower() -> None:
-    """Flower and its keys come with an extra of this package."""
+    """Flower and the library for keys are installed with an extra of this package."""
     if "--help" in sys.argv or "-h" in sys.argv:
         return
     if not all(importlib.util.find_spec(name) for name in ("flwr", "cryptography")):
@@ -48,8 +49,8 @@ def need_flower() -> None:
 def server_start(folder: ServerDir, show: Show = False) -> None:
     """Start the server: Flower's SuperLink with TLS, authentication and a database.
 
-    It stays until it is stopped; if one of its processes ends, it names it and ends with 1. Started
-    again, it takes up a run that was cut off.
+    It runs until it is stopped. If one of its processes ends, the command names it and exits with
+    1. When the server starts again, it resumes an interrupted run.
 
     Example: fuels server start metro/server
     """
@@ -74,12 +75,12 @@ def server_admit(
     folder: ServerDir,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the site, such as west.")],
     key: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The site.pub that the site has sent.")
+        Path, typer.Argument(metavar="FILE", help="The site.pub file that the site sent.")
     ],
 ) -> None:
-    """Let a site in by its public key: a new site, or one with a new key.
+    """Register a site's public key: of a new site, or the new key of a known one.
 
-    A server that runs knows it in a moment, and accepts the former key no more.
+    A running server picks the key up within seconds and revokes the site's former key.
 
     Example: fuels server admit metro/server west site.pub
     """
@@ -89,17 +90,18 @@ def server_admit(
 
     former = admit(ServerFolder(folder), name, read_public_key(key))
     typer.echo(
-        f"site {name} has a new key; the former one is not accepted any more"
+        f"site {name} has a new key; the former one is revoked"
         if former
-        else f"site {name} is let in"
+        else f"site {name} is admitted"
     )
 
 
 @site_app.command("renew-key")
 def site_renew_key(folder: SiteDir) -> None:
-    """Make a new key pair for a site; the former one is kept beside it.
+    """Create a new key pair for a site; the former pair is kept in the same folder.
 
-    Its models stay. The server must get to know the new public key before the site is let in again.
+    The site keeps its models. Its new public key must be registered at the server before the site
+    can connect again.
 
     Example: fuels site renew-key metro/sites/north
     """
@@ -109,9 +111,9 @@ def site_renew_key(folder: SiteDir) -> None:
     site = SiteFolder(folder)
     renew_key(site)
     typer.echo(
-        f"{site.public_key} is new: send this file, and only this, to the server's operator, who"
-        f" lets it in with fuels server admit DIR {site.config.name} site.pub; then restart the"
-        " site"
+        f"{site.public_key} is the new key: send this file, and only this, to the server's"
+        f" operator, who registers it with fuels server admit DIR {site.config.name} site.pub; then"
+        " restart the site"
     )
 
 
@@ -122,14 +124,14 @@ def site_start(
         str,
         typer.Option(
             metavar="PATH|synthetic:NAME",
-            help="The site's data, such as my.parquet. Without it: data.source of its site.toml.",
+            help="The site's data, such as my.parquet. Default: data.source in its site.toml.",
         ),
     ] = "",
     show: Show = False,
 ) -> None:
     """Start a site: Flower's SuperNode with this site's key and data.
 
-    It stays until it is stopped, and keeps trying where the server cannot be reached.
+    It runs until it is stopped, and keeps trying to reach a server that does not answer.
 
     Example: fuels site start metro/sites/north --data my.parquet
     """
@@ -143,7 +145,7 @@ def site_start(
         return
     extra = commands.site_environment(site)
     for what, command in (
-        ("the worker: keeps the models loaded and trains", commands.worker(site)),
+        ("the worker: stays loaded and trains", commands.worker(site)),
         ("the SuperNode", commands.supernode(site, processes.site_data(site, data), 9094)),
     ):
         typer.echo(f"# {what}\n{commands.shown(command, extra)}")

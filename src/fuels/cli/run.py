@@ -80,8 +80,8 @@ def run_command(
         typer.Option(
             metavar="|".join(SCALES),
             help="Size of the run: quick (24 clients, 30 rounds) or paper (100 clients, 200"
-            " rounds). Default: quick on the synthetic data; on your own data all clients and the"
-            " preset's rounds.",
+            " rounds). Default: quick for the synthetic data; for your own data, all clients and"
+            " the preset's number of rounds.",
             autocompletion=opt.complete(SCALES),
             rich_help_panel=METHOD,
         ),
@@ -107,7 +107,7 @@ def run_command(
         str | None,
         typer.Option(
             metavar="best|last",
-            help="Model to keep per client: the best on the validation part, or the last."
+            help="Model to keep for each client: the best on the validation part, or the last."
             " Default: best.",
             autocompletion=opt.complete(("best", "last")),
             rich_help_panel=METHOD,
@@ -117,7 +117,7 @@ def run_command(
         int | None,
         typer.Option(
             metavar="N",
-            help="Stop after this many rounds without a better validation error. Default: train"
+            help="Stop after this many rounds without a lower validation error. Default: train for"
             " all rounds.",
             rich_help_panel=METHOD,
         ),
@@ -172,7 +172,9 @@ def run_command(
     plots: Annotated[bool, typer.Option(help="Draw plots.", rich_help_panel=OUTPUT)] = True,
     profile: Annotated[
         bool,
-        typer.Option("--profile", help="Show where the time went.", rich_help_panel=COMPUTE),
+        typer.Option(
+            "--profile", help="Show the time taken by each stage.", rich_help_panel=COMPUTE
+        ),
     ] = False,
     threads: opt.Threads = None,
     device: Annotated[
@@ -198,7 +200,7 @@ def run_command(
         int | None,
         typer.Option(
             metavar="N",
-            help="Number of sites with --engine ray; they share the clients and threads.",
+            help="Number of sites for --engine ray; they share the clients and threads.",
             rich_help_panel=COMPUTE,
         ),
     ] = None,
@@ -206,16 +208,16 @@ def run_command(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Ray cluster to use. Default: start Ray on this machine and stop it afterwards.",
+            help="Ray cluster to use. Default: start Ray on this machine for the run.",
             rich_help_panel=COMPUTE,
         ),
     ] = None,
 ) -> None:
     """Train personal forecasters and compare them with simple references.
 
-    Without options it trains FUELS on built-in synthetic data in a minute or two. A run writes
-    everything to one folder: forecasts, models, scores, plots, and the config that reproduces it.
-    Continue an interrupted run with --resume.
+    Without options it trains FUELS on built-in synthetic data, which takes a minute or two. A run
+    writes everything to one folder: forecasts, models, errors, plots, and the settings that
+    reproduce it. Continue an interrupted run with --resume.
 
     Example: fuels run --data traffic.csv --clients 50 --rounds 80 --out first
     """
@@ -250,11 +252,11 @@ def run_command(
     )
     if resume is not None:
         if changes or config or out or settings_ or preset or scale:
-            raise FuelsError("--resume continues a run as it was begun; it takes no other settings")
+            raise FuelsError("--resume continues a run with its own settings; give no others")
         folder, settings, engine = RunFolder.reopen(resume)
         check_options(settings.method, settings.options, str(folder.config))
         if folder.finished:
-            raise FuelsError(f"{resume}: this run is finished, there is nothing to continue")
+            raise FuelsError(f"{resume}: this run is finished; there is nothing to resume")
         notes: list[str] = []
     else:
         settings, engine, notes = assemble(changes, preset, scale, config, settings_ or [])
@@ -285,7 +287,7 @@ def train(
     console = Console(stderr=True)
 
     def watch(loop: Loop) -> Progress:
-        for note in () if as_json else notes:  # only now is it sure that the run can begin
+        for note in () if as_json else notes:  # only now is it certain that the run can start
             say(console, note, "yellow")
         return progress(
             loop.training.rounds,

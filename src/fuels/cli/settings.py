@@ -1,4 +1,4 @@
-"""From what stands on the command line, and in a config file, to the settings of a run."""
+"""From the command line and a config file to the settings of a run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def assemble(
     """Config file, then preset, then scale, then options, then --set: the later one wins."""
     start = with_preset(Settings(), DEFAULT_PRESET, "preset"), Engine()
     settings, engine = start if config is None else read_config(config)
-    options = {str(config): settings.options}  # of the method, by where they come from
+    options = {str(config): settings.options}  # options of the method, by their source
     notes: list[str] = []
     if preset is not None:
         before, settings = settings, with_preset(settings, preset, f"--preset {preset}")
@@ -53,10 +53,10 @@ def assemble(
         if config is not None and replaced:
             notes.append(f"--preset {preset} replaces {replaced} of {config}")
     elif settings.preset == "paper":
-        notes.append(f"preset paper is used, as {config} says")
+        notes.append(f"using preset paper, as {config} says")
     else:
         notes.append(
-            f"--preset {settings.preset} is used; every setting of the paper is --preset paper"
+            f"using preset {settings.preset}; for the settings of the paper, give --preset paper"
         )
     embedded = config is None and "source" not in changes.get("data", {})
     if scale is None and embedded:
@@ -73,7 +73,7 @@ def assemble(
         options[f"--set {text}"] = change.get("options", {})
     if not settings.data.source:
         raise FuelsError(
-            "data.source is empty: name a file or a folder, or synthetic:net for the embedded data"
+            "data.source is empty: give a file, a folder, or synthetic:net for the embedded data"
         )
     for place, own in options.items():
         check_options(settings.method, own, place)
@@ -84,13 +84,13 @@ def assemble(
             f"--scale quick: {settings.data.clients or 'all'}"
             f" client{'s' * (settings.data.clients != 1)},"
             f" {settings.training.rounds} round{'s' * (settings.training.rounds != 1)};"
-            " the paper's size is --scale paper (100 clients, 200 rounds)"
+            " for the size used in the paper (100 clients, 200 rounds), give --scale paper"
         )
     return settings, engine, notes
 
 
 def differences(one: Settings, other: Settings) -> list[str]:
-    """The names of the settings in which two differ, sections alone."""
+    """The names of the settings in which the two differ; only those in sections."""
     first, second = to_dict(one), to_dict(other)
     return [
         f"{section}.{key}"
@@ -102,7 +102,7 @@ def differences(one: Settings, other: Settings) -> list[str]:
 
 
 def check_options(method: str, options: Mapping[str, Any], place: str) -> None:
-    """Refuse options that the method has not, or of a wrong type, naming the place they are in."""
+    """Refuse options that the method does not have, or of a wrong type, naming their source."""
     if options:
         from fuels.methods.registry import method_options  # and torch with it
 
@@ -110,14 +110,14 @@ def check_options(method: str, options: Mapping[str, Any], place: str) -> None:
 
 
 def refuse_idle(data: Data) -> None:
-    """Options that say how a file is read would do nothing to the embedded data, silently."""
+    """Refuse options for reading a file with the embedded data, which would ignore them."""
     if not data.source.startswith("synthetic:"):
         return
     for field in fields(data):
         if field.name not in ("source", "clients", "ids") and getattr(data, field.name):
             raise FuelsError(
-                f"data.{field.name} is for data from a file; the embedded data are --data"
-                " synthetic:net, synthetic:sms and synthetic:call as they are"
+                f"data.{field.name} applies to data from a file; the embedded data (synthetic:net,"
+                " synthetic:sms, synthetic:call) take no such options"
             )
 
 

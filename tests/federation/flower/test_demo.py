@@ -122,7 +122,7 @@ def test_an_interrupted_demo_is_removed(place: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
-    [(["--method", "fuel"], "unknown method"), (["--keep", "."], "it exists; name a new folder")],
+    [(["--method", "fuel"], "unknown method"), (["--keep", "."], "this folder exists; name a new one")],
 )
 def test_what_cannot_be_begins_nothing(place: Path, arguments: list[str], reason: str) -> None:
     result = runner.invoke(federation_app, ["demo", *arguments])

@@ -312,7 +312,7 @@ def test_a_run_takes_the_papers_settings_or_those_of_a_preset(
     fewer = chosen(metro, monkeypatch, "--preset", "best", "--rounds", "7", "--seed", "3")
     assert (fewer.training.rounds, fewer.seed) == (7, 3)
     help_ = runner.invoke(federation_app, ["run", "--help"]).output
-    assert "--preset" in help_ and "Without it: paper" in help_
+    assert "--preset" in help_ and "Default: paper" in help_
 
 
 @pytest.mark.parametrize(
@@ -324,8 +324,8 @@ def test_a_run_takes_the_papers_settings_or_those_of_a_preset(
         (["--set", "windows.lags=none"], "lags"),
         (["--set", "options.rhoo=1"], "no option options.rhoo"),
         (["--method", "fuel"], "unknown method fuel"),
-        (["--resume", "--rounds", "9"], "takes no other settings"),
-        (["--resume"], "there is no run to go on with"),
+        (["--resume", "--rounds", "9"], "with its own settings"),
+        (["--resume"], "there is no run to resume"),
     ],
 )
 def test_a_run_that_cannot_be_is_refused_before_anyone_hears_of_it(

@@ -68,7 +68,7 @@ def test_a_site_is_added_with_what_the_founder_keeps(kept: Path, tmp_path: Path)
     assert private_keys(kept) == {"authority/ca.key": 0o600, "sites/west/site.key": 0o600}
     before = server.config_file.read_text()
     assert "west" not in server.config.sites
-    assert "is let in" in fuels("server", "admit", server.path, "west", site.public_key).output
+    assert "is admitted" in fuels("server", "admit", server.path, "west", site.public_key).output
     assert server.config.sites["west"] == public(site.path)
     assert server.config_file.read_text().replace(f'west = "{public(site.path)}"\n', "") == before
 
@@ -80,7 +80,7 @@ def test_a_site_that_lost_its_folder_gets_another(kept: Path, tmp_path: Path) ->
     folder = kept / "sites/north"
     assert SiteFolder(folder).config.name == "north" and public(folder) != lost
     shown = fuels("server", "admit", server.path, "north", folder / "site.pub").output
-    assert "the former one is not accepted any more" in shown
+    assert "the former one is revoked" in shown
     assert server.config.sites["north"] == public(folder) and len(server.config.sites) == 2
     assert lost not in server.config_file.read_text()
     # And once more: the record of the founder follows.

@@ -146,7 +146,7 @@ def test_a_run_of_plain_flwr_run_is_seen_and_stopped(running: Cluster) -> None:
     run = f"flower-{number}"
     running.wait(lambda: len(running.history(run)) >= 1, LONG, "round 1 did not end")
     told = fuels("federation", "status", server.path)
-    assert f"{run} (running)" in told and "besides" not in told
+    assert f"{run} (running)" in told and "\nother" not in told
     assert f"run {run} is stopped" in fuels("federation", "stop", server.path)
     assert running.state() == "stopped"
     fuels("federation", "run", server.path, "--resume", "--detach")
