@@ -76,7 +76,7 @@ def test_the_default_run_says_it_is_synthetic_and_quick(fuels: Fuels) -> None:
     code, out, err = fuels("run", "--clients", "3", *SMALL)
     assert code == 0, err
     assert "synthetic" in out and "--scale paper" in out + err
-    assert "--preset best" in err and "--preset paper" in err and "Intervals" in out
+    assert "using preset best" in err and "--preset paper" in err and "Intervals" in out
     assert list(Path("runs").iterdir()) == [Path("runs/fuels-synthetic-net-seed0-001")]
 
 

@@ -29,14 +29,14 @@ from helpers.panels import make_panel
         (["--split", "1/2"], "fuels: --split is train/val/test in whole periods"),
         (["--period", "1"], "fuels: --period must be at least 2"),
         (["--seed", "-1"], "fuels: --seed must not be negative, it is -1"),
-        (["--clients", "-3"], "fuels: --clients takes a whole number from 1 on, or all; not -3"),
-        (["--clients", "0"], "fuels: --clients takes a whole number from 1 on, or all; not 0"),
+        (["--clients", "-3"], "fuels: --clients takes a positive integer or all, not -3"),
+        (["--clients", "0"], "fuels: --clients takes a positive integer or all, not 0"),
         (["--set", "data.clients=-3"], "fuels: data.clients must not be negative"),
         (["--keep", "all"], "fuels: --keep must be best or last"),
-        (["--threads", "0"], "fuels: --threads takes a whole number from 1 on, or all; not 0"),
+        (["--threads", "0"], "fuels: --threads takes a positive integer or all, not 0"),
         (["--set", "engine.threads=-1"], "fuels: engine.threads must not be negative"),
         (["--horizon", "0"], "fuels: --horizon must be at least 1"),
-        (["--data", ""], "fuels: --data is empty: give it a value or leave it out"),
+        (["--data", ""], "fuels: --data is empty: give it a value or omit it"),
         (["--out="], "fuels: --out is empty"),
         (["--config", " "], "fuels: --config is empty"),
         (["--resume", ""], "fuels: --resume is empty"),
@@ -46,9 +46,9 @@ from helpers.panels import make_panel
         (["--set", "engine.kernels=x"], "fuels: engine.kernels must be one of auto, fused, plain"),
         (["--set", "options.tau=a"], "fuels: --set options.tau=a: options.tau must be a number"),
         (["--set", "mixture.levels="], "fuels: mixture.levels are percentages"),
-        (["--set", "model.hidden=10000000"], "fuels: this machine has not enough memory for it"),
-        (["--activity", "sms"], "fuels: --activity is for data from a file; the embedded data"),
-        (["--from", "2013-11-05"], "fuels: --from is for data from a file"),
+        (["--set", "model.hidden=10000000"], "fuels: this machine does not have enough memory"),
+        (["--activity", "sms"], "fuels: --activity applies to data from a file; the embedded data"),
+        (["--from", "2013-11-05"], "fuels: --from applies to data from a file"),
     ],
 )
 def test_errors_name_the_option_that_was_typed(
@@ -213,7 +213,7 @@ def test_text_for_programs_is_not_wrapped(fuels: Fuels, csv: str) -> None:
     """Each note is one line, whatever rich takes for the width of a pipe."""
     _, _, err = fuels("run", "--data", csv, "--scale", "quick", "--clients", "all", *SMALL)
     notes = [line for line in err.splitlines() if line.startswith("--scale quick")]
-    assert len(notes) == 1 and notes[0].endswith("(100 clients, 200 rounds)")
+    assert len(notes) == 1 and notes[0].endswith("give --scale paper")
     code, out, _ = fuels("data", "describe", csv, "--missing", "99999")
     lines = out.splitlines()
     assert code == 0 and all(line == line.rstrip() for line in lines)

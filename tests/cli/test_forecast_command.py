@@ -18,7 +18,7 @@ def test_forecasts_say_what_is_missing(fuels: Fuels, csv: str, tmp_path: Path) -
     code, _, err = fuels("forecast", "empty")
     assert code == 1 and "empty: not a finished run, models.safetensors is missing" in err
     code, _, err = fuels("forecast", "r", "--out", "nowhere/x.csv")
-    assert code == 1 and "there is no folder nowhere" in err
+    assert code == 1 and "the folder nowhere does not exist" in err
     code, _, err = fuels("run", "--set", "data.source=")
     assert code == 1 and "data.source is empty" in err
     later = pl.col("ds").str.to_datetime().dt.offset_by("60d")  # the run's own data do not help
@@ -40,7 +40,7 @@ def test_only_forecasts_that_were_made_are_counted(fuels: Fuels, csv: str, tmp_p
     code, _, err = fuels("forecast", "p", "--data", "one-silent.csv", "--out", "next.csv")
     made = pl.read_csv("next.csv")["forecast"]
     assert code == 0 and made.null_count() == 1 and len(made) == 4
-    assert "3 forecasts in next.csv, 1 row without one" in err
+    assert "3 forecasts in next.csv, 1 row without a forecast" in err
 
 
 @pytest.mark.parametrize("preset", ["paper", pytest.param("best", marks=pytest.mark.nightly)])
@@ -67,7 +67,7 @@ def test_forecast_looks_at_its_target_before_anything_else(fuels: Fuels, tmp_pat
     """A wrong --out is told at once, not after minutes of forecasting."""
     (tmp_path / "folder.csv").mkdir()
     for out, words in (
-        ("missing/next.csv", "there is no folder missing"),
+        ("missing/next.csv", "the folder missing does not exist"),
         ("next.txt", "written as .parquet or .csv"),
         ("folder.csv", "is a folder"),
     ):

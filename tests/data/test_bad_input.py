@@ -258,7 +258,7 @@ def test_an_existing_file_is_replaced_only_with_overwrite(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
-    [("p.xlsx", "can write"), ("no/p.csv", "there is no folder"), ("d.csv", "is a folder")],
+    [("p.xlsx", "can write"), ("no/p.csv", "does not exist"), ("d.csv", "is a folder")],
 )
 def test_targets_that_cannot_be_written(tmp_path, name, sentence):
     (tmp_path / "d.csv").mkdir()

@@ -295,7 +295,7 @@ def test_command_prints_and_writes_json(fuels: Fuels) -> None:
         (("--skip", "flowr"), "--skip flowr is unknown; did you mean flower?"),
         (("--turns", "0"), "--turns must be at least 1, not 0"),
         (("--clients", "2"), "clients must be at least 4, not 2"),
-        (("--out", "nowhere/bench.json"), "there is no folder nowhere"),
+        (("--out", "nowhere/bench.json"), "the folder nowhere does not exist"),
         (("--threads", "-1"), "--threads takes a whole number from 1 on"),
     ],
 )

@@ -46,7 +46,7 @@ def bench_command(
     from fuels.research.bench.work import Sizes
 
     if out is not None and not out.parent.is_dir():
-        raise FuelsError(f"--out {out}: there is no folder {out.parent}")
+        raise FuelsError(f"--out {out}: the folder {out.parent} does not exist")
     machine = describe_machine()
     busy = machine["load"] or 0.0
     if busy > 0.5:

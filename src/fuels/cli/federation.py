@@ -315,11 +315,11 @@ def stop_command(folder: ServerDir, show: Show = False) -> None:
     """
     from fuels.federation.flower import commands
     from fuels.federation.flower.folders import ServerFolder
-    from fuels.federation.flower.runs import ACTIVE, Current, is_busy, standing
+    from fuels.federation.flower.runs import ACTIVE, Current, current_run, is_busy
     from fuels.federation.flower.status import others
 
     server = ServerFolder(folder)
-    found = standing(server)
+    found = current_run(server)
     number = str(found.get("flower_run", ""))
     if show:
         extra = commands.server_environment(server)

@@ -215,9 +215,9 @@ def run_command(
 ) -> None:
     """Train personal forecasters and compare them with simple references.
 
-    Without options it trains FUELS on built-in synthetic data, which takes a minute or two. A run
-    writes everything to one folder: forecasts, models, errors, plots, and the settings that
-    reproduce it. Continue an interrupted run with --resume.
+    Without options it trains FUELS on built-in synthetic data in a minute or two. A run writes
+    everything to one folder: forecasts, models, errors, plots, and the settings that reproduce it.
+    Continue an interrupted run with --resume.
 
     Example: fuels run --data traffic.csv --clients 50 --rounds 80 --out first
     """

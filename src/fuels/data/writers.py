@@ -68,7 +68,7 @@ def check_target(target: Path, layout: str, overwrite: bool) -> None:
     if target.suffix not in FORMATS:
         raise FuelsError(f"{target}: can write {', '.join(FORMATS)} files only")
     if not target.parent.is_dir():
-        raise FuelsError(f"{target}: there is no folder {target.parent}")
+        raise FuelsError(f"{target}: the folder {target.parent} does not exist")
     if target.is_dir():
         raise FuelsError(f"{target}: is a folder")
     if target.exists() and not overwrite:

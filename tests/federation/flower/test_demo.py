@@ -86,7 +86,7 @@ def test_what_failed_stays_and_is_named(place: Path, monkeypatch: pytest.MonkeyP
     (folder,) = place.iterdir()
     assert (folder / "demo" / "server.log").read_text() == "the reason"
     assert str(result.exception).endswith(
-        f"server ended; the folders and logs of the demo stay in {folder / 'demo'}"
+        f"server ended; the folders and logs of the demo are in {folder / 'demo'}"
     )
 
 
@@ -107,7 +107,7 @@ def test_it_can_be_read_by_people(place: Path, monkeypatch: pytest.MonkeyPatch) 
     result = runner.invoke(federation_app, ["demo"])
     assert result.exit_code == 0, result.output
     assert re.findall(r"([+-][\d.]+)%", result.output) == ["+1.000", "+0.000"]
-    assert "all processes have ended, after 72 s in all" in result.output
+    assert "finished in 72 s; all processes have ended" in result.output
 
 
 def test_an_interrupted_demo_is_removed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,10 @@ def test_an_interrupted_demo_is_removed(place: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
-    [(["--method", "fuel"], "unknown method"), (["--keep", "."], "this folder exists; name a new one")],
+    [
+        (["--method", "fuel"], "unknown method"),
+        (["--keep", "."], "this folder exists; name a new one"),
+    ],
 )
 def test_what_cannot_be_begins_nothing(place: Path, arguments: list[str], reason: str) -> None:
     result = runner.invoke(federation_app, ["demo", *arguments])

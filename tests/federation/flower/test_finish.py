@@ -80,7 +80,7 @@ def test_a_site_gone_at_the_end_is_named_and_gets_its_models_later(
     current = Current(world.server).read()
     assert (current["state"], current["unconfirmed"]) == ("finished", ["east"])
     shown = invoke(world, "status").output
-    assert "no word from east" in shown and f"{world.server.path} --resume" in shown
+    assert "east has not confirmed" in shown and f"{world.server.path} --resume" in shown
     told = json.loads(invoke(world, "status", "--json").stdout)
     assert (told["state"], told["unconfirmed"]) == ("finished", ["east"])
     world.network.sent.clear()
@@ -109,7 +109,7 @@ def test_a_run_that_leaves_a_site_without_models_ends_with_an_error(
     options = ["--json"] if as_json else []
     result = invoke(world, "run", *options)
     assert isinstance(result.exception, FuelsError) and result.exit_code == 1
-    assert "no word from east that the models are written there" in str(result.exception)
+    assert "east has not confirmed that the models were saved" in str(result.exception)
     assert f"fuels federation run {world.server.path} --resume" in str(result.exception)
     if as_json:
         found = json.loads(result.stdout)

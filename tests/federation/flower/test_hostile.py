@@ -120,7 +120,7 @@ def test_an_upload_without_a_usable_client_does_not_count_towards_the_quorum(
 ) -> None:
     world = World(tmp_path / "fed", settings(rounds=3), quorum=1.0)
     world.network.fate = fate(3, "north", becomes=prototype(lambda p: p * np.float32(np.nan)))
-    with pytest.raises(FuelsError, match="round 3: 2 of 3 sites answered, 3 are needed"):
+    with pytest.raises(FuelsError, match="round 3: 2 of 3 sites replied, 3 are needed"):
         world.run()
     assert [line["round"] for line in world.history()] == [1, 2]
     half = prototype(lambda p: np.where(np.arange(2)[:, None, None] == 0, p, np.float32(9)))
@@ -217,7 +217,7 @@ def test_one_diverging_client_does_not_silence_its_site(
     world = World(tmp_path / "fed", settings(rounds=3))
     history = world.run()
     assert [line["clients"] for line in history] == [6, 5, 6]
-    assert history[1]["failures"] == ["north: it withholds client a; its own log says why"]
+    assert history[1]["failures"] == ["north: it withholds client a; see the site's log"]
     assert history[1]["loss_prediction"] < 100  # north's figures of its other client are read
     broken = {"a", "d"}
     silent = World(tmp_path / "silent", settings(rounds=3))

@@ -207,7 +207,7 @@ def hello(**facts: Any) -> Envelope:
     ("facts", "reason"),
     [
         ({"clients": []}, "names no clients"),
-        ({"clients": ["a", "a"]}, "or one twice"),
+        ({"clients": ["a", "a"]}, "or the same one twice"),
         ({"clients": "a"}, "not a list of texts"),
         ({"clients": [f"c{i}" for i in range(11)]}, "11 clients; at most 10 are accepted"),
         ({"clients": [""]}, "an unacceptable name"),
@@ -218,7 +218,7 @@ def hello(**facts: Any) -> Envelope:
         ({"train_periods": True}, "the length of its training part"),
         ({"train_periods": 101}, "101 periods; at most 100 are accepted"),
         ({"clients": ["a", "s"]}, "client 's' belongs to site south"),
-        ({"clients": ["b"]}, "it joined this run with client 'a', which is missing now"),
+        ({"clients": ["b"]}, "it joined this run with client 'a', which is now missing"),
     ],
 )
 def test_an_introduction_that_cannot_be(facts: dict[str, Any], reason: str) -> None:

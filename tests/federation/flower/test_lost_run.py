@@ -46,8 +46,8 @@ def test_a_run_whose_folder_is_gone_is_over(server: ServerFolder, was: str) -> N
     shutil.rmtree(server.runs)
     told = json.loads(fuels("federation", "status", server.path, "--json").stdout)
     assert (told["run"], told["state"], told["round"], told["rounds"]) == (run, "failed", 0, 0)
-    assert "cannot go on: start a new one" in told["reason"]
-    with pytest.raises(FuelsError, match="is not there, so this run cannot go on"):
+    assert "cannot continue: start a new one" in told["reason"]
+    with pytest.raises(FuelsError, match="is missing, so this run cannot continue"):
         fuels("federation", "run", server.path, "--resume")
     with pytest.raises(FuelsError, match="no run is in progress"):
         fuels("federation", "stop", server.path)
@@ -65,7 +65,9 @@ def test_without_its_folder_a_run_does_not_stand_in_the_way_of_a_new_one(
 
 
 def test_without_a_server_no_run_is_left_behind(server: ServerFolder) -> None:
-    with pytest.raises(FuelsError, match="the server does not answer: fuels server start "):
+    with pytest.raises(
+        FuelsError, match="the server does not answer: start it with fuels server start "
+    ):
         fuels("federation", "run", server.path, "--detach")
     assert not server.runs.exists() and Current(server).read() == {}
     runs.new_run(server, Settings())
@@ -146,7 +148,7 @@ def test_a_run_that_always_ends_at_once_has_failed_after_some_tries(
 
 def test_a_damaged_note_of_the_current_run_is_one_sentence(server: ServerFolder) -> None:
     server.current.write_text("{half a")
-    with pytest.raises(FuelsError, match="damaged; without this file a new run can be started"):
+    with pytest.raises(FuelsError, match="damaged; delete it to start a new run"):
         fuels("federation", "status", server.path)
 
 

@@ -189,7 +189,7 @@ def test_a_port_that_is_in_use_is_named(server: ServerFolder, key: str) -> None:
         result = subprocess.run([*LAUNCH, "server", str(server.path)], capture_output=True,
                                 text=True, timeout=120)  # fmt: skip
     assert result.returncode == 1 and "Traceback" not in result.stderr
-    assert f"{key} {port} on 127.0.0.1 cannot be listened on (address already" in result.stderr
+    assert f"cannot listen on {key} {port} of 127.0.0.1 (address already" in result.stderr
 
 
 def test_an_address_of_another_machine_is_named(server: ServerFolder) -> None:

@@ -78,7 +78,7 @@ def test_a_key_that_is_none_is_no_site() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"sites": ["north", "north"]}, "none twice"),
+        ({"sites": ["north", "north"]}, "all names must be different"),
         ({"sites": ["../x"]}, "lower-case letters"),
         ({"sites": []}, "at least one"),
         ({"name": "Metro City"}, "lower-case letters"),

@@ -164,7 +164,7 @@ def test_a_late_upload_made_of_other_arrays_does_not_join_the_round(
     world.network.fate = decide
     history = world.run()
     assert [line["clients"] for line in history] == [4, 4, 6]
-    reason = "late: it is of round *, whose arrays differ from those of round *"
+    reason = "late: it is from round *, whose arrays differ from round *"
     assert refused(world, lines) == {"north": {reason: 1}}
 
 

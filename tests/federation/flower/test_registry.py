@@ -105,7 +105,7 @@ def test_a_key_that_was_taken_back_is_never_accepted_again_and_that_is_said(
     assert "site north is not let in: its key was taken back before" in said.text
     assert "fuels site renew-key" in said.text
     assert states(server)["south"] == "registered"
-    assert "never accepts such a key again" in states(server)["north"]
+    assert "never accepts a revoked key again" in states(server)["north"]
     admit(server, "north", make_site_key(tmp_path))
     assert register_keys(server) and link.accepted() == keys(server)
 

@@ -116,15 +116,15 @@ def test_sites_that_cannot_be_added(
 
 
 def test_a_site_is_added_where_the_authority_is_and_never_over_another(metro: Path) -> None:
-    with pytest.raises(FuelsError, match="the founder's folder is needed, with authority/ in it"):
+    with pytest.raises(FuelsError, match="not the founder's folder: authority/ is missing"):
         fuels("federation", "add-site", metro / "server", "west")
     (metro / "sites" / "west").mkdir()
-    with pytest.raises(FuelsError, match="exists; it is not replaced"):
+    with pytest.raises(FuelsError, match="exists and is not replaced"):
         fuels("federation", "add-site", metro, "west")
     assert list((metro / "sites" / "west").iterdir()) == []
     (metro / "authority" / "server.toml").unlink()
     shutil.rmtree(metro / "server")
-    with pytest.raises(FuelsError, match=r"server\.toml is missing; put a copy"):
+    with pytest.raises(FuelsError, match=r"server\.toml is missing; copy the server"):
         fuels("federation", "add-site", metro, "east")
 
 
@@ -170,11 +170,11 @@ def test_keys_that_are_not_let_in(metro: Path, tmp_path: Path) -> None:
     other.write_text("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ/9P1hDHlTOBu4VFPEpuGTl8ZSm2pc3GyRwNP\n")
     for name, file, reason in (
         ("north", own / "site.key", "this is a private key, which must never be sent"),
-        ("north", own / "site.pub", "site north has this key already"),
-        ("west", own / "site.pub", "site north has this key already"),
+        ("north", own / "site.pub", "site north already has this key"),
+        ("west", own / "site.pub", "site north already has this key"),
         ("west", other, "not the public key of a site"),
         ("west", metro / "README.md", "not the public key of a site"),
-        ("west", tmp_path / "nothing", "no public key can be read"),
+        ("west", tmp_path / "nothing", "not readable as a public key"),
         ("West", own / "site.pub", "lower-case"),
     ):
         with pytest.raises(FuelsError, match=reason):

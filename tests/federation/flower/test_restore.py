@@ -75,7 +75,7 @@ def test_a_key_is_renewed_in_the_middle_of_a_run(running: Cluster) -> None:
     now = server.config_file.read_text()
     server.config_file.write_text(before)
     running.wait(
-        lambda: "its key was taken back before" in (server.state / "supervisor.log").read_text(),
+        lambda: "its key was revoked" in (server.state / "supervisor.log").read_text(),
         60, "nothing was said of the former key",
     )  # fmt: skip
     assert "renew-key" in fuels("federation", "status", server.path)
@@ -110,7 +110,7 @@ def test_a_server_is_restored_without_its_runs(running: Cluster) -> None:
     shutil.rmtree(server.runs)
     start_server(running)
     running.wait(lambda: running.state() == "failed", 60, "the lost run was not noticed")
-    assert "is not there, so this run cannot go on" in fuels("federation", "status", server.path)
+    assert "is missing, so this run cannot continue" in fuels("federation", "status", server.path)
     assert lost == Current(server).read()["run"]
     assert clients(running, running.submit(settings(rounds=2))) == [6, 6]
 

@@ -47,7 +47,7 @@ def test_one_that_others_can_read_is_closed(
     path.chmod(0o660)
     monkeypatch.setattr(log, "propagate", True)
     assert read_secret(path) == first and path.stat().st_mode & 0o777 == 0o600
-    assert "others could read it; now its owner alone can" in caplog.text
+    assert "others could read it; now only its owner can" in caplog.text
     path.chmod(0o660)
 
     def of_another(*_: object) -> None:

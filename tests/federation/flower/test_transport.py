@@ -274,7 +274,7 @@ def test_without_a_quorum_the_run_stops_and_can_be_resumed(world: World) -> None
         return (NEVER if away else 0.0), reply
 
     world.network.fate = gone
-    with pytest.raises(FuelsError, match="round 3: 1 of 3 sites answered, 2 are needed"):
+    with pytest.raises(FuelsError, match="round 3: 1 of 3 sites replied, 2 are needed"):
         world.run()
     limit["rounds"] = 99
     assert [line["round"] for line in world.run()] == [1, 2, 3, 4]

@@ -59,7 +59,7 @@ def test_a_cut_of_minutes_at_two_of_three_sites_ends_no_run(tmp_path: Path) -> N
 def test_a_run_ends_only_after_all_its_attempts_lasted_a_deadline(tmp_path: Path) -> None:
     world = World(tmp_path / "fed", settings(rounds=3), deadline=600.0, attempts=3)
     at_training(world, 1, lambda: world.network.there.intersection_update({"east"}))
-    with pytest.raises(FuelsError, match="round 2: 1 of 3 sites answered, 2 are needed"):
+    with pytest.raises(FuelsError, match="round 2: 1 of 3 sites replied, 2 are needed"):
         world.run()
     assert 1800 <= world.network.time < 1803
 
@@ -125,7 +125,7 @@ def test_where_few_are_drawn_a_dead_site_ends_no_run(tmp_path: Path, how: str) -
     history = world.run()
     assert [line["clients"] for line in history] == [6] + [1] * 11
     last = history[-1]["failures"]  # who cannot be drawn is named all the same
-    named = {"gone": ["east: not connected"], "mute": ["east: silent since it was last asked"]}
+    named = {"gone": ["east: not connected"], "mute": ["east: no reply since it was last asked"]}
     assert last == named.get(how, [])
     if how == "mute":  # one deadline until it is known, and then it is not drawn any more
         assert sum(letters(world, "east", n) for n in range(2, 13)) == 1
@@ -264,7 +264,7 @@ def test_a_site_that_dies_after_its_upload_holds_a_round_up_once_and_is_named(
         reply,
     )
     history = world.run()
-    assert history[1]["failures"] == ["north: no answer to evaluate"]
+    assert history[1]["failures"] == ["north: no reply to evaluate"]
     assert history[1]["clients"] == 6 and history[1]["val_mse"] is not None
     assert 10.0 <= world.network.time <= most
 

@@ -74,7 +74,7 @@ def test_a_clerk_answers_as_the_process_itself_would(
     (site.path / "own.csv").write_text("time,client,value\n2024-01-01,a,secret\n")
     content, facts = question("hello")
     elsewhere = content, facts | {"data": str(site.path / "own.csv")}
-    with pytest.raises(RefusalError, match="see the log in its own folder") as told:
+    with pytest.raises(RefusalError, match="see the log in the site's folder") as told:
         ask_worker(site, *elsewhere)
     assert "secret" not in str(told.value) and "own.csv" not in str(told.value)
     assert "secret" in (site.state / "site.log").read_text()

@@ -239,7 +239,7 @@ class GridNetwork:
             message.has_error() or facts.src_node_id == asked
         ):
             return True
-        log.warning("a message from node %d replies to nothing it was asked", facts.src_node_id)
+        log.warning("a message from node %d is no reply to a request", facts.src_node_id)
         return False
 
 
@@ -256,7 +256,7 @@ def _reason(text: str) -> str:
     """The error of a site's process, as one short line."""
     inner = text.partition(":<'")[2].removesuffix("'>") or text
     shown = "".join(sign if sign.isprintable() else " " for sign in inner)
-    return " ".join(shown.split())[:300] or "its process failed without a reason"
+    return " ".join(shown.split())[:300] or "its process failed without giving a reason"
 
 
 @server_app.main()  # type: ignore[untyped-decorator, unused-ignore]
@@ -266,7 +266,7 @@ def main(grid: Grid, context: Context) -> None:
 
     where = os.environ.get("FUELS_SERVER", "")
     if not where:
-        raise FuelsError("FUELS_SERVER is not set; it names the server's folder")
+        raise FuelsError("FUELS_SERVER is not set; it must name the server's folder")
     end_with_parent()
     folder = ServerFolder(Path(where))
     set_up_log(folder.state / "server.log")

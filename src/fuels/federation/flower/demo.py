@@ -1,7 +1,6 @@
 """A whole federation on this machine: TLS, keys, real processes, embedded data.
 
-It uses nothing but what operators use, listens on 127.0.0.1 alone, and ends every process that it
-started.
+It uses only what operators use, listens only on 127.0.0.1, and stops every process that it started.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from fuels.runs.build import build
 from fuels.runs.settings import ResolvedSettings, resolve
 from fuels.storage.run_folder import RunFolder
 
-PATIENCE = 90.0  # seconds until the server answers
+PATIENCE = 90.0  # seconds to wait for the server to answer
 
 
 @contextmanager
@@ -37,7 +36,7 @@ def federation(
     rules: Rules,
     prepare: Callable[[Path], None] = lambda root: None,
 ) -> Iterator[tuple[ServerFolder, Processes]]:
-    """Found and start a federation in `root`: each site has some clients of one data source.
+    """Create and start a federation in `root`: each site has some clients of one data source.
 
     `prepare` may change the folders before anything is started.
     """
@@ -61,7 +60,7 @@ def federation(
     try:
         processes.start("server", ["server", str(server.path)])
         wait_for(server, processes)
-        for site in sites:  # the server knows the keys now
+        for site in sites:  # by now the keys are registered at the server
             processes.start(site, ["site", str(root / "sites" / site)])
         yield server, processes
     finally:
@@ -69,7 +68,7 @@ def federation(
 
 
 def wait_for(server: ServerFolder, processes: Processes) -> None:
-    """Until the server answers and knows the keys."""
+    """Wait until the server answers and the keys are registered."""
     end = time.monotonic() + PATIENCE
     while not (server.state / "ready").exists():
         processes.check()
@@ -91,7 +90,7 @@ def consent_to_all(root: Path) -> None:
 
 
 def demo_clients(settings: Settings, sites: int, each: int) -> dict[str, list[str]]:
-    """The first clients of the embedded data, dealt out to the sites in turn."""
+    """The first clients of the embedded data, assigned to the sites in turn."""
     ids = sorted(load_panel(settings).ids)[: sites * each]
     if len(ids) < sites * each:
         raise FuelsError(f"--sites {sites}: the embedded data have only {len(ids)} clients")
@@ -99,9 +98,9 @@ def demo_clients(settings: Settings, sites: int, each: int) -> dict[str, list[st
 
 
 def run_demo(root: Path, settings: Settings, sites: int, watcher: Watcher) -> dict[str, float]:
-    """Train in this process, then across several; returns the errors of both, and the seconds.
+    """Train in this process, then in a federation; returns the errors of both, and the seconds.
 
-    First here: on a machine that has not compiled the kernels yet, the sites would all do it.
+    In this order because otherwise, on a new machine, all sites would compile the kernels at once.
     """
     began = time.monotonic()
     clients = demo_clients(settings, sites, each=4)
@@ -114,7 +113,7 @@ def run_demo(root: Path, settings: Settings, sites: int, watcher: Watcher) -> di
         runs.start(server)
         missing = follow(server, run, settings.training.rounds, watcher, processes.check)
     if missing:
-        raise FuelsError(f"{', '.join(missing)} did not write the models; their logs say why")
+        raise FuelsError(f"{', '.join(missing)} did not save the models; see the sites' logs")
     history = RunFolder(server.runs / run).history()
     summaries = {
         site: json.loads((root / "sites" / site / "runs" / run / "summary.json").read_text())
@@ -132,7 +131,7 @@ def run_demo(root: Path, settings: Settings, sites: int, watcher: Watcher) -> di
 
 
 def local_errors(settings: Settings, ids: Sequence[str]) -> dict[str, float]:
-    """The same training by the engine of one machine."""
+    """The errors of the same training on the local engine."""
     from fuels.evaluation.scores import score
 
     with build(merge(settings, {"data": {"ids": sorted(ids)}}, "demo"), Engine()) as job:

@@ -3,8 +3,8 @@
 server/   server.toml  ca.pem  server.pem  server.key  app/  state/  runs/RUN/
 site/     site.toml    ca.pem  site.key    site.pub          state/  runs/RUN/
 
-A site's raw data stay where they are; its folder only names the file. A server's folder contains
-nothing that a site did not send.
+A site's raw data stay where they are; its folder only names the file. About a site's data, the
+server's folder contains only what the site sent.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ class Rules:
 
     deadline: float = 600.0  # seconds a round waits for its sites
     quorum: float = 0.5  # share of the asked sites that must answer
-    attempts: int = 10  # per round, a deadline each, before the run gives up
+    attempts: int = 10  # per round, each up to a deadline, before the run stops
     staleness: int = 1  # rounds that an upload may be late
     join: float = 120.0  # seconds to wait for sites at the start and after a restart
     evaluate_every: int = 1  # rounds between evaluations after aggregation
-    # Limits on what a site may claim. Its training part is its weight in an average.
-    most_clients: int = 10_000  # of one site
-    most_periods: int = 4_000  # of a training part: ten years of days
+    most_clients: int = 10_000  # clients that one site may claim
+    most_periods: int = 4_000  # training periods that a site may claim: ten years of days
 
 
 @dataclass(frozen=True)
@@ -66,12 +65,13 @@ class Consent:
     # Arrays computed from raw values (FedDA's set), or with rows for every training period (the
     # concatenation prototype of FUELS, options.periodic = false).
     raw_derived: bool = False
-    # The server chooses period and split: a prototype that is a mean of fewer periods, or has more
-    # rows, reveals more about single values, and needs `raw_derived` as well.
+    # A prototype that averages fewer training periods reveals more about single values, so it also
+    # needs `raw_derived`. The server chooses period and split.
     least_periods: int = 7
-    longest_period: int = 288  # steps: a day of 5 minutes
-    largest_message_mb: int = 256
-    keep_copies: bool = False  # of every message that leaves, in runs/RUN/sent/
+    # Likewise for a prototype with more rows than this; 288: a day in steps of 5 minutes.
+    longest_period: int = 288
+    largest_message_mb: int = 256  # largest message from the server that the site reads
+    keep_copies: bool = False  # keep every message that leaves, in runs/RUN/sent/
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,10 @@ def key_of(line: str) -> str:
 
 
 def check_listen(host: str, place: str) -> None:
-    """`::` means all interfaces of IPv6 and none of IPv4, which the server itself uses."""
+    """Refuse `::`: it means all interfaces of IPv6 but none of IPv4, which the server uses."""
     if host == "::":
         raise FuelsError(
-            f"{place} {host!r} excludes IPv4; use 0.0.0.0 for all interfaces, or one address"
+            f"{place} {host!r} excludes IPv4; use 0.0.0.0 for all interfaces, or a single address"
         )
 
 

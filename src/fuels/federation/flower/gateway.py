@@ -115,15 +115,15 @@ class SiteKeys:
                 self.keys = {key_of(line) for line in self.folder.config.sites.values()} - {""}
                 self.read = changed
         except (FuelsError, OSError) as error:
-            log.warning("the gateway keeps its list of sites: %s", error)
+            log.warning("the gateway's list of sites is unchanged: %s", error)
         return self.keys
 
 
 class Gateway:
     """An ASGI application that forwards Fleet requests of sites and refuses all others."""
 
-    def __init__(self, client: httpx.AsyncClient, guests: SiteKeys) -> None:
-        self.client, self.guests = client, guests
+    def __init__(self, client: httpx.AsyncClient, keys: SiteKeys) -> None:
+        self.client, self.keys = client, keys
         self.waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -134,7 +134,7 @@ class Gateway:
         if scope["method"] != "POST" or not is_open(path):
             await respond(send, 403, b"not open to sites", CLOSE)
             return
-        if not self.guests.admits(scope["headers"]):
+        if not self.keys.admits(scope["headers"]):
             await respond(send, 412, UNKNOWN_KEY, CLOSE)
             return
         try:

@@ -160,7 +160,7 @@ class Inbox:
         except FuelsError as error:
             return None, [self.refused.add(site, number, "upload", str(error))]
         failures = [
-            failed(site, number, f"it withholds client {client}; its own log says why")
+            failed(site, number, f"it withholds client {client}; see the site's log")
             for client in sent.asked
             if client in withheld
         ]
@@ -194,9 +194,7 @@ def _need_same_arrays(method: Method, asked: int, number: int) -> None:
         for n in (asked, number)
     )
     if then != now:
-        raise FuelsError(
-            f"late: it is of round {asked}, whose arrays differ from those of round {number}"
-        )
+        raise FuelsError(f"late: it is from round {asked}, whose arrays differ from round {number}")
 
 
 def _refused_clients(method: Method, upload: Upload, sent: Request, most: int) -> dict[str, str]:

@@ -48,7 +48,7 @@ class Members:
         clients = text_list(envelope.facts.get("clients"), "the list of clients")
         periods = envelope.facts.get("train_periods")
         if not clients or len(set(clients)) != len(clients):
-            raise FuelsError("it names no clients, or one twice")
+            raise FuelsError("it names no clients, or the same one twice")
         if len(clients) > rules.most_clients:
             raise FuelsError(
                 f"it names {len(clients)} clients; at most {rules.most_clients} are accepted"
@@ -72,7 +72,7 @@ class Members:
             raise FuelsError(f"client {taken[0]!r} belongs to site {self.owner[taken[0]]}")
         gone = sorted(set(self.of(site)) - set(clients))
         if gone:
-            raise FuelsError(f"it joined this run with client {gone[0]!r}, which is missing now")
+            raise FuelsError(f"it joined this run with client {gone[0]!r}, which is now missing")
         return clients, periods
 
     def introduce(self, site: str, clients: tuple[str, ...], periods: int) -> None:

@@ -40,7 +40,7 @@ def request(
     download: Download,
     best_round: int = 0,
 ) -> Envelope:
-    """What the server asks of a site; at the end also of which best round its model is, if any."""
+    """A request to a site; at the end with the round of the best model, if the server kept one."""
     best = {"best_round": best_round} if best_round else {}
     return Envelope(
         kind=kind,
@@ -65,10 +65,10 @@ def read_request(envelope: Envelope) -> tuple[tuple[str, ...], Download]:
 
 
 def read_best_round(envelope: Envelope) -> int:
-    """The best round whose model a request brings; 0 where the server names none."""
+    """The round of the best model in a request; 0 if the server names none."""
     found = envelope.facts.get("best_round", 0)
     if type(found) is not int or not 0 <= found <= envelope.round:
-        raise FuelsError("the best round is none of the run's")
+        raise FuelsError("the best round is not a round of this run")
     return found
 
 
@@ -167,11 +167,11 @@ def agreed(method: Method, periods: Mapping[str, int]) -> Method:
         alike = [site for site, other in periods.items() if _same(method, count, other)]
         if 2 * len(alike) > len(periods):
             return sized(method, count)
-    told = ", ".join(f"{site} {count}" for site, count in sorted(periods.items()))
+    stated = ", ".join(f"{site} {count}" for site, count in sorted(periods.items()))
     raise FuelsError(
         f"{method.title} with these options sends {', '.join(growing(method))}, whose size depends"
-        f" on the training part, and no length is shared by a majority of sites (periods: {told});"
-        " give all sites the same windows.split"
+        " on the training part, and no length is shared by a majority of sites (periods:"
+        f" {stated}); give all sites the same windows.split"
     )
 
 
@@ -205,8 +205,8 @@ def need_equal(method: Method, periods: Mapping[str, int]) -> None:
     for site, count in periods.items():
         if declared(method, count) != declared(method, own):
             raise FuelsError(
-                f"the training part of site {site} has {count} periods with samples, that of this"
-                f" run has {own}: {method.title} with these options sends"
+                f"the training part of site {site} has {count} periods with samples, but this run"
+                f" has {own}: {method.title} with these options sends"
                 f" {', '.join(growing(method))}, whose size depends on it; give all sites the same"
                 " windows.split"
             )

@@ -89,10 +89,10 @@ def make_site_key(folder: Path) -> str:
 
 
 def public_key_line(pem: bytes) -> str:
-    """A public key in PEM as the line that config files hold; "" if it is no such key."""
+    """A public key in PEM as the line used in config files; "" if it is no such key."""
     try:
         key = serialization.load_pem_public_key(pem)
-    except (ValueError, UnsupportedAlgorithm):  # no key, or one on a curve that is not known
+    except (ValueError, UnsupportedAlgorithm):  # not a key, or on an unknown curve
         return ""
     return _line(key) if isinstance(key, ec.EllipticCurvePublicKey) else ""
 
@@ -102,7 +102,7 @@ def write_private(path: Path, content: bytes) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise FuelsError(f"{path} exists; it is not replaced") from None
+        raise FuelsError(f"{path} already exists and is not replaced") from None
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
 
@@ -149,15 +149,15 @@ def _line(key: ec.EllipticCurvePublicKey) -> str:
 
 
 def read_public_key(file: Path) -> str:
-    """The line of a site.pub that a site has sent."""
+    """The key in a site.pub that a site sent."""
     try:
         text = file.read_text(encoding="ascii")
     except (OSError, UnicodeError) as error:
-        raise FuelsError(f"{file}: no public key can be read ({error})") from None
+        raise FuelsError(f"{file}: not readable as a public key ({error})") from None
     if "PRIVATE KEY" in text:
         raise FuelsError(
-            f"{file}: this is a private key, which must never be sent; the site renews it and sends"
-            " site.pub"
+            f"{file}: this is a private key, which must never be sent; create a new one at the site"
+            " with fuels site renew-key and send site.pub"
         )
     try:
         key = load_ssh_public_key(text.strip().encode("ascii"))
@@ -169,28 +169,30 @@ def read_public_key(file: Path) -> str:
 
 
 def read_secret(path: Path) -> bytes:
-    """The secret in a file, which is made if it is missing."""
+    """The secret in a file, which is created if it is missing."""
     if not path.exists():
         _make(path)
     if path.stat().st_mode & 0o077:
         _close(path)
     secret = path.read_bytes()
     if len(secret) != SIZE:
-        raise FuelsError(f"{path}: it is not {SIZE} bytes long; delete it, another one is made")
+        raise FuelsError(f"{path}: not {SIZE} bytes long; delete it, and a new one is created")
     return secret
 
 
 def _close(path: Path) -> None:
-    """For its owner only again: volumes and backups come with modes of their own."""
+    """Make it readable for its owner only: volumes and backups may change file modes."""
     try:
         path.chmod(0o600)
     except OSError:
-        raise FuelsError(f"{path}: others can read it; delete it, another one is made") from None
-    log.warning("%s: others could read it; now its owner alone can", path)
+        raise FuelsError(
+            f"{path}: others can read it; delete it, and a new one is created"
+        ) from None
+    log.warning("%s: others could read it; now only its owner can", path)
 
 
 def _make(path: Path) -> None:
-    """Written as a whole, readable by its owner only; of two at the same time the first stays."""
+    """Create it atomically and readable by its owner only; of two processes, the first one wins."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = mkstemp(dir=path.parent)  # with mode 0600
     try:

@@ -1,8 +1,8 @@
 """Starts and stops the processes of a server or a site, which do not outlive it.
 
-Flower's own task processes notice when their parent is gone, but then try to reach it once more and
-hang, holding the lock of their run. They exit instead: everything that matters is on disk. Other
-programs are ended by the kernel, on Linux.
+Flower's own task processes notice when their parent has ended, but then try to reach it once more
+and hang, holding the lock of their run. Here they exit instead: everything that matters is on disk.
+Other programs are ended by the kernel, on Linux.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from fuels.errors import FuelsError
 from fuels.federation.flower import commands
 from fuels.federation.flower.folders import ServerFolder, SiteFolder, log, set_up_log
 
-PARENT_LOOK = 0.25  # seconds between two looks
+PARENT_LOOK = 0.25  # seconds between two checks of the parent
 PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent ends
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 ENDING = 60.0  # seconds that a stopped run, or a process, has to end
-LOOK = 0.2  # seconds between two looks at the parts of a server
+LOOK = 0.2  # seconds between two checks of a server's processes
 SHORTEST, LONGEST = 1.0, 10.0  # seconds before a SuperNode that ended is started again
 STOPPING = 20.0  # seconds that a process of a demo has to end
 LAUNCH = [*commands.MODULE, "fuels.federation.flower.processes"]
 
 
 def end_with_parent() -> None:
-    """Leave at once when the parent process is gone."""
+    """Exit at once when the parent process has ended."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -48,7 +48,7 @@ def end_with_parent() -> None:
 
 
 def bind_to_parent() -> None:
-    """For a child between fork and exec: be killed when the thread that started it is gone."""
+    """For a child between fork and exec: be killed when the thread that started it has ended."""
     if LIBC is not None:
         LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
@@ -56,8 +56,9 @@ def bind_to_parent() -> None:
 def run_server(folder: ServerFolder) -> None:
     """Run the SuperLink, the gateway and the supervisor until a signal arrives or one of them ends.
 
-    If one ends, the others are stopped and a FuelsError names it: part of a server would look like
-    a whole one. A service manager restarts all of it, and an interrupted run continues.
+    If one ends, the others are stopped and a FuelsError names it, because a server with a missing
+    part could pass for a working one. A service manager then restarts all parts, and an interrupted
+    run continues.
     """
     parts = {
         "SuperLink": commands.superlink(folder),
@@ -79,8 +80,8 @@ def run_server(folder: ServerFolder) -> None:
             for name, child in running.items():
                 if child.poll() is not None:
                     raise FuelsError(
-                        f"the {name} ended (status {child.returncode}) and the server with it: the"
-                        f" lines before this one, or {folder.state}/supervisor.log, say why"
+                        f"the {name} ended (status {child.returncode}), so the server stops; for"
+                        f" the reason see the lines above or {folder.state}/supervisor.log"
                     )
     finally:
         (folder.state / "ready").unlink(missing_ok=True)
@@ -115,8 +116,8 @@ def need_ports(folder: ServerFolder) -> None:
             except OSError as error:
                 reason = error.strerror or str(error)
                 raise FuelsError(
-                    f"{folder.config_file}: {key} {port} on {host} cannot be listened on"
-                    f" ({reason.lower()}); does this server run already?"
+                    f"{folder.config_file}: cannot listen on {key} {port} of {host}"
+                    f" ({reason.lower()}); is this server already running?"
                 ) from None
 
 
@@ -195,7 +196,9 @@ class RestartedProcess(threading.Thread):
             kill_group(child)
             if not self.stopping.is_set():
                 pause = SHORTEST if time.monotonic() - began > LONGEST else min(2 * pause, LONGEST)
-                log.warning("the %s ended (status %d): again in %g s", self.name, status, pause)
+                log.warning(
+                    "the %s ended (status %d): restarting it in %g s", self.name, status, pause
+                )
                 self.stopping.wait(pause)
 
 
@@ -247,15 +250,15 @@ class Processes:
         return process
 
     def check(self) -> None:
-        """Raise if one has ended."""
+        """Raise an error if one of them has ended."""
         for name, process in self.running.items():
             if process.poll() is not None:
-                raise FuelsError(f"{name} ended; {self.root / f'{name}.log'} says why")
+                raise FuelsError(f"{name} ended; for the reason see {self.root / f'{name}.log'}")
 
     def stop(self) -> None:
-        """End them all, the sites before the server, by their ids, and wait for what they started.
+        """Stop them all, sites before the server, and wait for the processes that they started.
 
-        Flower's own processes leave when they notice that their parent is gone.
+        Flower's own processes exit when they notice that their parent has ended.
         """
         below = [number for p in self.running.values() for number in descendants(p.pid)]
         for process in reversed(self.running.values()):
@@ -272,7 +275,7 @@ class Processes:
 
 
 def descendants(parent: int) -> list[int]:
-    """The ids of all processes below one, nearest first; none where a system has no /proc."""
+    """The ids of all processes below one, nearest first; none on systems without /proc."""
     found: list[int] = []
     for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
         try:
@@ -285,7 +288,7 @@ def descendants(parent: int) -> list[int]:
 
 
 def is_alive(number: int) -> bool:
-    """Whether there is such a process; one that ended and waits to be noticed does not count."""
+    """Whether there is such a process; a zombie does not count."""
     try:
         state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -35,20 +35,20 @@ from fuels.federation.flower.folders import (
 from fuels.federation.flower.pki import make_authority, make_server_certificate, make_site_key
 from fuels.methods.registry import find_method
 
-LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"  # of a host name; those of IPv4 fit too
+LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"  # of a host name; parts of IPv4 fit too
 HOST = re.compile(rf"(?=.{{1,253}}$){LABEL}(\.{LABEL})*")
 
 
 SERVER_HEADER = """\
-# The server of a federation. `rules` says when a round closes: after all answers, or after
-# `deadline` seconds; with fewer than `quorum` of the asked sites it is asked again. `sites` lists
-# who may take part: a name and its public key. Take a line out to exclude a site.
+# The server of a federation. `rules` says when a round closes: when all sites have replied, or
+# after `deadline` seconds; with replies from less than `quorum` of the sites it is repeated.
+# `sites` lists who may take part, by name and public key. Remove a line to exclude a site.
 """
 SITE_HEADER = """\
-# A site of a federation. `consent` says what may leave it: which methods it takes part in (fuels
-# sends prototypes, others send model parameters), whether error figures may be sent (`metrics`),
-# and whether arrays may that are computed from raw values, have rows for every training period, or
-# are means of fewer periods than `least_periods` or of periods with more steps than
+# A site of a federation. `consent` says what may leave it: the methods it takes part in (fuels
+# sends prototypes, others send model parameters), whether it sends error figures (`metrics`), and
+# whether it sends arrays that are computed from raw values, have a row for every training period,
+# or are means of fewer periods than `least_periods` or of periods with more steps than
 # `longest_period` (`raw_derived`). `data.source` is the file to train on.
 """
 
@@ -67,12 +67,12 @@ def provision(
     methods: Sequence[str] = ("fuels",),
     rules: Rules | None = None,
 ) -> None:
-    """Make the folders of a new federation in `path`, which must not exist yet."""
+    """Create the folders of a new federation in `path`, which must not exist yet."""
     check_name(name, "--name")
     for site in sites:
         check_name(site, "site")
     if not sites or len(set(sites)) != len(sites):
-        raise FuelsError("--sites needs at least one name, and none twice")
+        raise FuelsError("--sites needs at least one name, and all names must be different")
     check_host(server, "--server")
     if listen:
         check_listen(listen, "--listen")
@@ -81,8 +81,8 @@ def provision(
     for number in (port, control_port):
         if not 1 <= number <= 65535:
             raise FuelsError(
-                f"--port {port}: a port lies between 1 and 65534; the one above it is for the"
-                " operator's own commands"
+                f"--port {port} must be between 1 and 65534; the next port is for the operator's"
+                " own commands"
             )
     check_methods(methods)
     if path.exists():
@@ -108,9 +108,9 @@ def provision(
 
 
 def make_server(path: Path, config: ServerConfig) -> None:
-    """The server's folder, with a certificate that the authority beside it signs."""
+    """The server's folder, with a certificate signed by the authority in the same folder."""
     folder = path / "server"
-    for private in (folder, folder / "state"):  # it will hold who takes part, and prototypes
+    for private in (folder, folder / "state"):  # for the members and their prototypes
         private.mkdir(parents=True)
         private.chmod(0o700)
     host = config.address.rpartition(":")[0]
@@ -121,8 +121,8 @@ def make_server(path: Path, config: ServerConfig) -> None:
 
 
 def check_host(host: str, place: str) -> None:
-    """A name or an IPv4 address, as it stands in a certificate and before a port."""
-    digits = host.rpartition(".")[2].isdecimal()  # then it is an address or nothing
+    """A name or an IPv4 address, as used in a certificate and before a port."""
+    digits = host.rpartition(".")[2].isdecimal()  # then it can only be an address
     if not HOST.fullmatch(host) or (digits and not _is_address(host)):
         hint = "a host name or an IPv4 address, in ASCII and without a port (that is --port)"
         raise FuelsError(f"{place} {host!r} must be {hint}")
@@ -145,13 +145,13 @@ def check_methods(methods: Sequence[str]) -> None:
 
 @contextmanager
 def all_or_nothing(folder: Path) -> Iterator[None]:
-    """A folder that is filled as a whole or not at all; it must not exist yet."""
+    """Fill a folder completely or not at all; it must not exist yet."""
     made = [folder, *(parent for parent in folder.parents if not parent.exists())]
     try:
         yield
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
-        for parent in made[1:]:  # nearest first; none of them was there before
+        for parent in made[1:]:  # nearest first; none of them existed before
             with suppress(OSError):
                 parent.rmdir()
         if isinstance(error, OSError):
@@ -184,30 +184,29 @@ def write(path: Path, header: str, content: dict[str, object]) -> None:
 
 
 def _page(name: str, sites: Sequence[str], folder: str) -> str:
-    rows = "\n".join(f"| `sites/{site}/` | the owner of site {site} alone |" for site in sites)
+    rows = "\n".join(f"| `sites/{site}/` | only the owner of site {site} |" for site in sites)
     return f"""\
 # Federation {name}: who gets which folder
 
 | folder | goes to |
 |---|---|
-| `authority/` | nobody: the founder keeps it, offline, since it can sign a false server |
-| `server/` | whoever runs the server |
+| `authority/` | nobody: the founder keeps it, offline, because it can certify a false server |
+| `server/` | the server's operator |
 {rows}
 
-Hand a folder over on a way that only its receiver can read, then delete your copy. Keep
-`{folder}/authority/`, and a copy of it in another place: with it alone, and with nothing else of
-this folder,
+Hand each folder over through a channel that only its recipient can read, then delete your copy.
+Keep `{folder}/authority/`, and a copy of it in another place. It is all that these commands need:
 
-    fuels federation add-site {folder} NAME            makes the folder of one more site
-    fuels federation add-site {folder} NAME --again    makes another for a site that lost its own
-    fuels federation renew {folder}                    makes a server/ with a new certificate
+    fuels federation add-site {folder} NAME            creates the folder of another site
+    fuels federation add-site {folder} NAME --again    creates a new one for a site that lost it
+    fuels federation renew {folder}                    creates a server/ with a new certificate
 
-Never send, to anyone:
+Never send to anyone:
 
 - `authority/ca.key`, `server/server.key`, `sites/*/site.key`: private keys (mode 0600)
-- a site's data file, and what a site has in `state/` and `runs/`: models and forecasts are its own
+- a site's data file, and its `state/` and `runs/`: models and forecasts belong to the site
 
-May be known to anyone: `ca.pem`, `server.pem`, `site.pub`.
+These files are public: `ca.pem`, `server.pem`, `site.pub`.
 
 ## Starting
 
@@ -215,26 +214,26 @@ May be known to anyone: `ca.pem`, `server.pem`, `site.pub`.
     fuels site start {folder}/sites/{sites[0]} --data FILE     # at each site, with its own folder
     fuels federation run {folder}/server --rounds 200
 
-`--show` prints the commands of Flower behind each of these, for systemd, Compose or Kubernetes.
+With `--show`, these print the commands that they would run, for systemd, Compose or Kubernetes.
 """
 
 
 def new_site(path: Path, site: str, methods: Sequence[str], again: bool = False) -> bool:
-    """A site's folder, for a new site or, `again`, for one that lost it; both get a new key.
+    """A folder for a new site or, with `again`, for a site that lost its folder; with a new key.
 
-    Returns whether the server's folder is here and knows the key. If not, its operator must be
-    given the public key.
+    Returns whether the key was added to the server's folder, if that is here. If not, the server's
+    operator needs the public key.
     """
     check_name(site, "site")
     check_methods(methods)
     record = federation_record(path)
     config = record.config
     if again and site not in config.sites:
-        raise FuelsError(f"{record.config_file}: there is no site {site} that lost its folder")
+        raise FuelsError(f"{record.config_file}: there is no site {site}; omit --again")
     if not again and site in config.sites:
         raise FuelsError(
-            f"{record.config_file}: there is a site {site} already; if it lost its folder, make"
-            " another with --again"
+            f"{record.config_file}: there is already a site {site}; if it lost its folder, create"
+            " a new one with --again"
         )
     folder = unused(path / "sites" / site)
     with all_or_nothing(folder):
@@ -247,8 +246,8 @@ def new_site(path: Path, site: str, methods: Sequence[str], again: bool = False)
 def renew(path: Path) -> bool:
     """A new certificate and key for the server, signed by the authority.
 
-    Where the server's folder is here, the former files are kept beside the new ones. Where it is
-    not, it is made anew from the founder's record: returns whether that was done.
+    If the server's folder is here, the former files are kept in it. Otherwise the folder is created
+    from the founder's record. Returns whether it was created.
     """
     authority, record = path / "authority", federation_record(path)
     if not (authority / "ca.key").is_file():
@@ -275,7 +274,7 @@ def renew(path: Path) -> bool:
 
 
 def renew_key(folder: SiteFolder) -> None:
-    """A new key pair for a site, made at the site; the former one is kept beside it."""
+    """A new key pair for a site, created at the site; the former one is kept in the folder."""
     check_name(folder.config.name, f"{folder.config_file}: name")
     fresh = cleared(folder.path / "renewed")
     with all_or_nothing(fresh):
@@ -290,45 +289,45 @@ def renew_key(folder: SiteFolder) -> None:
 
 def unused(folder: Path) -> Path:
     if folder.exists():
-        raise FuelsError(f"{folder} exists; it is not replaced")
+        raise FuelsError(f"{folder} already exists and is not replaced")
     return folder
 
 
 def cleared(folder: Path) -> Path:
-    """Without what a renewal that was killed has left: nobody uses those keys."""
+    """Delete what an interrupted renewal left: those keys are not in use."""
     shutil.rmtree(folder, ignore_errors=True)
     return folder
 
 
 def federation_record(path: Path) -> ServerFolder:
-    """Where the founder reads what the federation is: server/ if it is here, else authority/."""
+    """The folder with the founder's record: server/ if it is here, otherwise authority/."""
     authority = path / "authority"
     if not (authority / "ca.pem").is_file():
-        raise FuelsError(f"{path}: the founder's folder is needed, with authority/ in it")
+        raise FuelsError(f"{path}: not the founder's folder: authority/ is missing")
     if (path / "server" / "server.toml").is_file():
         return ServerFolder(path)
     if not (authority / "server.toml").is_file():
-        raise FuelsError(f"{authority}: server.toml is missing; put a copy of the server's there")
+        raise FuelsError(f"{authority}: server.toml is missing; copy the server's file there")
     return ServerFolder(authority)
 
 
 def update_record(path: Path) -> None:
-    """Bring the founder's copy of server.toml up to date where the server's own is here."""
+    """Update the founder's copy of server.toml if the server's own is here."""
     current = path / "server" / "server.toml"
     if current.is_file():
         _replace(path / "authority" / "server.toml", current.read_text(encoding="utf-8"))
 
 
 def admit(folder: ServerFolder, site: str, line: str) -> bool:
-    """Put a site's public key into server.toml; returns whether it takes the place of another.
+    """Put a site's public key into server.toml; returns whether it replaced another.
 
-    The rest of the file stays as it is, with its comments.
+    The rest of the file, including comments, does not change.
     """
     check_name(site, "site")
     config = folder.config
     for name, known in config.sites.items():
         if key_of(known) == key_of(line):
-            raise FuelsError(f"{folder.config_file}: site {name} has this key already")
+            raise FuelsError(f"{folder.config_file}: site {name} already has this key")
     lines = folder.config_file.read_text(encoding="utf-8").splitlines(keepends=True)
     entry = tomli_w.dumps({site: line})
     heads = [i for i, text in enumerate(lines) if re.match(r"\s*\[\s*sites\s*\]", text)]
@@ -341,7 +340,7 @@ def admit(folder: ServerFolder, site: str, line: str) -> bool:
     else:
         text = "".join(lines).rstrip("\n") + f"\n\n[sites]\n{entry}"
     if not _says(text, {**config.sites, site: line}):
-        raise FuelsError(f"{folder.config_file}: add this to its [sites] by hand: {entry.strip()}")
+        raise FuelsError(f"{folder.config_file}: add this line to [sites]: {entry.strip()}")
     _replace(folder.config_file, text)
     return site in config.sites
 

@@ -1,4 +1,4 @@
-"""The current run of a server: create it, submit it to Flower, and tell whether it runs."""
+"""The current run of a server: create it, submit it to Flower, and check whether it is running."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Current:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise FuelsError(f"{self.path}: damaged; without this file a new run can be started")
+            raise FuelsError(f"{self.path}: damaged; delete it to start a new run")
         return found
 
     def write(self, **changes: Any) -> None:
@@ -70,7 +70,7 @@ def is_busy(folder: ServerFolder) -> bool:
     return False
 
 
-def standing(folder: ServerFolder) -> dict[str, Any]:
+def current_run(folder: ServerFolder) -> dict[str, Any]:
     """The current run; if its folder is missing, the run is marked as failed."""
     current = Current(folder)
     found = current.read()
@@ -83,7 +83,7 @@ def standing(folder: ServerFolder) -> dict[str, Any]:
 
 
 def gone(folder: ServerFolder, run: str) -> str:
-    return f"{folder.runs / run} is not there, so this run cannot go on: start a new one"
+    return f"{folder.runs / run} is missing, so this run cannot continue: start a new one"
 
 
 def is_listening(folder: ServerFolder) -> bool:
@@ -101,16 +101,18 @@ def is_listening(folder: ServerFolder) -> bool:
 def need_server(folder: ServerFolder) -> None:
     """Refuse a run that no server would receive, before its folder is created."""
     if not is_listening(folder):
-        raise FuelsError(f"the server does not answer: fuels server start {folder.path}")
+        raise FuelsError(
+            f"the server does not answer: start it with fuels server start {folder.path}"
+        )
 
 
 def new_run(folder: ServerFolder, settings: Settings) -> str:
     """Write a new run's folder and make it the current one; returns its name."""
-    found = standing(folder)
+    found = current_run(folder)
     if found.get("state") in ACTIVE:
         raise FuelsError(
-            f"run {found['run']} is not finished: stop it with fuels federation stop, or let it go"
-            " on with fuels federation run --resume"
+            f"run {found['run']} is not finished: stop it with fuels federation stop, or continue"
+            " it with fuels federation run --resume"
         )
     moment = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
     run = f"{settings.method}-{moment}"
@@ -128,19 +130,19 @@ def start(folder: ServerFolder) -> None:
     end = time.monotonic() + ENDING
     while is_busy(folder):  # a run that was stopped a moment ago
         if time.monotonic() > end:
-            raise FuelsError(f"{folder.path}: the run before has not ended yet; try again later")
+            raise FuelsError(f"{folder.path}: the previous run is still ending; try again later")
         time.sleep(0.2)
     Current(folder).write(state="submitted", reason="")
     reason = submit(folder)
     if reason:
         Current(folder).write(state="failed", reason=reason)
-        raise FuelsError(f"the server did not take the run: {reason}")
+        raise FuelsError(f"Flower did not accept the run: {reason}")
 
 
 def revoked(site: str) -> str:
     """The message about a key that was removed from server.toml and added again."""
     return (
-        f"site {site} is not let in: its key was taken back before, and Flower never accepts such a"
-        " key again; the site makes a new one with fuels site renew-key, and the server gets it"
-        " with fuels server admit"
+        f"site {site} cannot connect: its key was revoked, and Flower never accepts a revoked key"
+        " again; create a new one at the site with fuels site renew-key and register it at the"
+        " server with fuels server admit"
     )

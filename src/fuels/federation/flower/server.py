@@ -1,4 +1,4 @@
-"""The server's side of a run: open its folder, let the sites join, run the rounds.
+"""The server's side of a run: open its folder, admit the sites, run the rounds.
 
 An interrupted run continues after its last finished round: the checkpoint holds the method's server
 state (for FUELS the prototypes and their divergences), the members and the counters. Random numbers
@@ -35,7 +35,7 @@ class StoppedError(FuelsError):
 
 
 def refuse(folder: ServerFolder, run: str, reason: str) -> None:
-    """A current run that cannot begin, by its settings, is over: it is not taken up again."""
+    """Mark the current run as failed because its settings are refused: it is not resumed."""
     current = Current(folder)
     if current.read().get("run") == run:
         current.write(state="failed", reason=reason)
@@ -49,10 +49,11 @@ def serve(
     time: Time | None = None,
     flower_run: str = "",
 ) -> None:
-    """Run, or take up again, the run of this name until its last round.
+    """Start or resume the run of this name and continue until its last round.
 
-    `flower_run` is Flower's number of it, by which it is stopped; `flwr run` tells nobody else. It
-    is noted only when this run is at work: another one may be.
+    `flower_run` is Flower's number for it, by which it can be stopped. It is recorded here, because
+    only this process knows it if the run was submitted with `flwr run`, and only once this run
+    holds the lock, because another one may be in progress.
     """
     folder.state.mkdir(parents=True, exist_ok=True)
     current = Current(folder)
@@ -72,7 +73,7 @@ def serve(
 
 
 def _until_stopped(time: Time, current: Current) -> Time:
-    """Time that ends when the run is stopped; Flower would let it go on for half a minute."""
+    """A clock that raises when the run is stopped; Flower would let it run for half a minute."""
 
     def pause(seconds: float) -> None:
         time.sleep(seconds)
@@ -83,7 +84,7 @@ def _until_stopped(time: Time, current: Current) -> Time:
 
 
 def _hold(lock: IO[str], folder: ServerFolder) -> None:
-    """Take the lock that says a run is at work; whoever only looks holds it for a moment."""
+    """Take the lock of the process that runs the rounds; `is_busy` may hold it for a moment."""
     for _ in range(20):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -96,7 +97,7 @@ def _hold(lock: IO[str], folder: ServerFolder) -> None:
 def _serve(
     network: Network, folder: ServerFolder, run: str, settings: ResolvedSettings, time: Time
 ) -> list[str]:
-    """Train to the end; returns the sites that did not confirm that they have their models."""
+    """Train to the end; returns the sites that did not confirm that they saved their models."""
     config = folder.config
     path = folder.runs / run
     if not path.exists():  # submitted by Flower's own command: needed to resume it
@@ -112,25 +113,25 @@ def _serve(
         transport.join(set(config.sites))
     else:
         transport.load(unprefixed("transport", restored[0]))
-        log.info("run %s goes on after round %d", run, restored[1]["round"])
+        log.info("run %s continues after round %d", run, restored[1]["round"])
     method = transport.use(method_for(settings, transport.members.train_periods))
     loop = Loop(method, transport, settings.training, settings.seed, refused, transport.reachable)
     if restored is not None:
         loop.load(*restored)
         if not loop.finished:
             transport.rejoin(loop.round + 1)
-    else:  # who joined with which clients is known from now on, even if round 1 never ends
+    else:  # from now on a restart knows which sites joined, even if round 1 never ends
         save_state(store.checkpoint, *loop.state())
     loop.run([store, _Log()], saver=store)
-    # Only those who trained: a site that introduces itself from now on has nothing to write.
+    # Only members: a site that announces its clients from now on has nothing to write.
     sites = {site: len(transport.members.of(site)) for site in sorted(transport.members.sites)}
     waiting = set(sites)
-    if store.finished:  # once before, but for some sites
+    if store.finished:  # earlier, except that some sites did not confirm
         before = json.loads(store.summary.read_text(encoding="utf-8"))
         waiting &= set(before["unconfirmed"])
         refused.load(before["refused"])
         transport.count(before["counters"])
-    # Models that are judged after training are the sites' own: they need nothing more for them.
+    # Personal models are complete at the sites; only an aggregated model is sent at the end.
     own = not method.evaluate_after_aggregation
     download = Download() if own else loop.final_download()
     best = 0 if loop.best_download is None else loop.best_round
@@ -140,7 +141,7 @@ def _serve(
     if not unconfirmed:
         store.finish(summary)
         return []
-    # The checkpoint stays until every site has its models: a resumed run asks the rest again.
+    # The checkpoint stays until all sites have confirmed: a resumed run asks the others again.
     with writing(store.summary) as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     log.warning("%s", undelivered(unconfirmed, folder))
@@ -148,11 +149,12 @@ def _serve(
 
 
 def undelivered(sites: Sequence[str], folder: ServerFolder) -> str:
-    """What to tell the operator of sites that did not confirm the end of a run."""
+    """The message about sites that did not confirm the end of a run."""
+    verb = "has" if len(sites) == 1 else "have"
     return (
-        f"no word from {', '.join(sites)} that the models are written there: once back, fuels"
-        f" federation run {folder.path} --resume asks again; whoever will not come back is taken"
-        " out of server.toml"
+        f"{', '.join(sites)} {verb} not confirmed that the models were saved: ask again with fuels"
+        f" federation run {folder.path} --resume, or remove sites that will not return from"
+        " server.toml"
     )
 
 
@@ -170,7 +172,7 @@ def _summary(loop: Loop, transport: FlowerTransport, settings: Settings) -> dict
 
 
 class _Log:
-    """One line a round; failures and refusals are logged as they happen."""
+    """One line per round; failures and refusals are logged as they happen."""
 
     def on_round(self, done: Round) -> None:
         log.info("round %d of %d: %d clients", done.number, done.of, done.clients)

@@ -1,4 +1,4 @@
-"""How far a federation is: what `fuels federation run` and `status` show."""
+"""The progress of a federation, as shown by `fuels federation run` and `status`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import Any
 from fuels.errors import FuelsError
 from fuels.federation.flower.commands import REVOKED, Node, registered, unfinished
 from fuels.federation.flower.folders import ServerFolder, key_of
-from fuels.federation.flower.runs import ACTIVE, Current, is_busy, is_listening, revoked, standing
+from fuels.federation.flower.runs import (
+    ACTIVE,
+    Current,
+    current_run,
+    is_busy,
+    is_listening,
+    revoked,
+)
 from fuels.federation.loop import Round, Watcher
 from fuels.federation.transport import Failure
 from fuels.storage.config_file import read_config
@@ -26,9 +33,9 @@ def follow(
     watcher: Watcher,
     alive: Callable[[], None] = lambda: None,
 ) -> list[str]:
-    """Tell the watcher of every round until the run ends; `alive` may raise if it cannot.
+    """Report every round to the watcher until the run ends; `alive` may raise to give up earlier.
 
-    Returns the sites that did not confirm that they have their models. A run that failed or was
+    Returns the sites that did not confirm that they saved their models. A run that failed or was
     stopped raises FuelsError.
     """
     shown = 0
@@ -67,11 +74,11 @@ def as_round(line: Mapping[str, Any], rounds: int) -> Round:
 
 def status(folder: ServerFolder) -> dict[str, Any]:
     """The current run, its round, its sites and the latest failures."""
-    current, listening = standing(folder), is_listening(folder)
+    current, listening = current_run(folder), is_listening(folder)
     run = str(current.get("run", ""))
     state = str(current.get("state", ""))
     if state == "running" and not is_busy(folder):
-        state = "interrupted; the server takes it up again by itself"
+        state = "interrupted; the server resumes it automatically"
     lines = read_lines(folder.runs / run / "metrics.jsonl") if run else []
     config = folder.runs / run / "config.toml"
     rounds = read_config(config)[0].training.rounds if run and config.is_file() else 0
@@ -93,7 +100,7 @@ def status(folder: ServerFolder) -> dict[str, Any]:
 
 
 def others(folder: ServerFolder, current: Mapping[str, Any]) -> dict[str, str]:
-    """Flower's runs that are not over and not the current one: of another app, or still waiting."""
+    """Flower's unfinished runs other than the current one: of another app, or still waiting."""
     own = str(current.get("flower_run", "")) if current.get("state") in ACTIVE else ""
     try:
         return {number: status for number, status in unfinished(folder).items() if number != own}
@@ -102,7 +109,7 @@ def others(folder: ServerFolder, current: Mapping[str, Any]) -> dict[str, str]:
 
 
 def states(folder: ServerFolder) -> dict[str, str]:
-    """What Flower says of each site; it lists a dead one as online for a minute or so."""
+    """The status of each site in Flower, which lists a dead one as online for about a minute."""
     try:
         nodes = registered(folder)
     except FuelsError:

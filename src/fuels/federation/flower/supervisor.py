@@ -1,11 +1,11 @@
-"""Watches over a SuperLink: registers the sites' keys and resumes an interrupted run.
+"""Supervises a SuperLink: registers the sites' keys and resumes an interrupted run.
 
 `fuels server start` runs it next to the SuperLink; it can also be a separate service. Flower keeps
-registered keys and runs in its database, but does not continue a ServerApp that was killed. Whether
-one is running shows in a lock that the system releases with the process.
+registered keys and runs in its database, but does not continue a ServerApp that was killed. A
+running one holds a lock, which the system releases when the process ends.
 
-Flower's list of keys is the only one: a copy would be wrong as soon as the database is lost or
-restored from a backup. Flower keeps a revoked key for ever and never accepts it again.
+Flower's list of keys is not copied: a copy would be wrong as soon as the database is lost or
+restored from a backup. Flower keeps a revoked key forever and never accepts it again.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from fuels.federation.flower.processes import end_with_parent
 from fuels.federation.flower.runs import (
     ACTIVE,
     Current,
+    current_run,
     is_busy,
     is_listening,
     revoked,
-    standing,
     submit,
 )
 
 LOOK = 1.0  # seconds between two looks
-AGAIN = 30.0  # seconds before what failed with the keys is tried again
-GRACE = 60.0  # seconds a submitted run has to begin
-TRIES = 5  # times that a run is taken up without a round that ends
+AGAIN = 30.0  # seconds before a failed change of the keys is tried again
+GRACE = 60.0  # seconds a submitted run has to start
+TRIES = 5  # times that a run is resumed without finishing a round
 
 
 def register_keys(folder: ServerFolder) -> bool:
     """Make the SuperLink accept the keys in server.toml and no others.
 
-    Returns whether all was done that can be done; what Flower failed at may be tried again.
+    Returns whether all changes were made; those that Flower refused can be tried again.
     """
     done = True
     sites = {name: key_of(line) for name, line in folder.config.sites.items()}
@@ -50,10 +50,10 @@ def register_keys(folder: ServerFolder) -> bool:
             continue
         answer = commands.call(commands.unregister(node.number), folder)
         if answer.get("success"):
-            log.info("the key of node %s, not in server.toml, is taken back", node.number)
+            log.info("the key of node %s is not in server.toml: revoked", node.number)
         else:
             message = answer.get("error-message", "")
-            log.error("the key of node %s could not be taken back: %s", node.number, message)
+            log.error("the key of node %s could not be revoked: %s", node.number, message)
             done = False
     folder.keys.mkdir(exist_ok=True)
     for name, key in sorted(sites.items()):
@@ -77,16 +77,18 @@ def _register(folder: ServerFolder, name: str, key: str) -> bool:
 
 
 class Keys:
-    """Keeps the registered keys those of server.toml, also when the file is edited."""
+    """Keeps the registered keys in step with server.toml, including later edits of the file."""
 
     def __init__(self, folder: ServerFolder) -> None:
         self.folder = folder
-        self.seen = self._changed()  # when the file was changed, at the last look
-        self.done = 0  # and as it was registered
-        self.failed, self.again = 0, 0.0  # as it could not be, and when that is tried again
+        # Modification times of the file: at the last check, when its keys were registered, and when
+        # that failed; `again` is the time of the next attempt.
+        self.seen = self._changed()
+        self.done = 0
+        self.failed, self.again = 0, 0.0
 
     def look(self) -> None:
-        """Register what is new, once the file is as it was at the look before."""
+        """Register new keys, once the file has not changed between two checks."""
         changed = self._changed()
         settled, self.seen = changed == self.seen, changed
         if not changed or not settled or changed == self.done:
@@ -96,7 +98,7 @@ class Keys:
         try:
             done = register_keys(self.folder)
         except FuelsError as error:
-            log.error("the keys stay as they are: %s", error)
+            log.error("the registered keys are unchanged: %s", error)
             done = False
         if done:
             self.done = changed
@@ -104,7 +106,7 @@ class Keys:
             self.failed, self.again = changed, time.monotonic() + AGAIN
 
     def _changed(self) -> int:
-        """When the file was changed; 0 while an editor has it out of the way."""
+        """When the file was last modified; 0 while an editor is replacing it."""
         try:
             return self.folder.config_file.stat().st_mtime_ns
         except OSError:
@@ -112,56 +114,55 @@ class Keys:
 
 
 class Tries:
-    """How often the current run was taken up since its last round: not for ever."""
+    """Counts how often the current run was resumed since its last round, to limit it."""
 
     def __init__(self, folder: ServerFolder) -> None:
         self.folder = folder
         self.count, self.mark = 0, ("", 0)
 
     def are_over(self) -> bool:
-        """Whether it was too often; then the run has failed, and its note says so."""
+        """Whether the limit is reached; the run is then marked as failed."""
         run = str(Current(self.folder).read()["run"])
-        metrics = self.folder.runs / run / "metrics.jsonl"  # it grows by a line a round
+        metrics = self.folder.runs / run / "metrics.jsonl"  # grows by one line per round
         mark = (run, metrics.stat().st_size if metrics.is_file() else 0)
         if mark != self.mark:
             self.count, self.mark = 0, mark
         if self.count < TRIES:
             return False
         reason = (
-            f"it was taken up {TRIES} times and ended without a round each time:"
-            f" {self.folder.state / 'server.log'} may say why; fuels federation run --resume tries"
-            " again"
+            f"it was resumed {TRIES} times and ended each time without finishing a round; see"
+            f" {self.folder.state / 'server.log'}, and try again with fuels federation run --resume"
         )
         log.error("run %s: %s", run, reason)
-        self.count = 0  # for whoever resumes it
+        self.count = 0  # for the next --resume
         Current(self.folder).write(state="failed", reason=reason)
         return True
 
 
 def supervise(folder: ServerFolder) -> None:
-    """As long as the SuperLink lives: register keys, then keep the current run going."""
+    """While the SuperLink is running: register keys and keep the current run going."""
     while not is_listening(folder):
         time.sleep(0.2)
     keys = Keys(folder)
     keys.look()
     (folder.state / "ready").write_text(str(os.getppid()))
-    idle_since, taken_up, tries = None, False, Tries(folder)
+    idle_since, resumed, tries = None, False, Tries(folder)
     while True:
         keys.look()
-        state = standing(folder).get("state")
+        state = current_run(folder).get("state")
         if state not in ACTIVE or is_busy(folder):
-            idle_since, taken_up = None, False
+            idle_since, resumed = None, False
         elif idle_since is None:
             idle_since = time.monotonic()
-        # A run that has begun and is not at work was cut off; one just handed over needs a while.
-        patience = GRACE if taken_up or state == "submitted" else 2 * LOOK
+        # A run that started and is not running was interrupted; a submitted one needs some time.
+        patience = GRACE if resumed or state == "submitted" else 2 * LOOK
         waited = idle_since is not None and time.monotonic() - idle_since > patience
         if waited and not tries.are_over():
-            idle_since, taken_up = time.monotonic(), True
-            log.info("the current run is not at work: it is taken up again")
+            idle_since, resumed = time.monotonic(), True
+            log.info("the current run was interrupted: resuming it")
             reason = submit(folder)
             if reason:
-                log.error("the run could not be taken up: %s", reason)
+                log.error("the run could not be resumed: %s", reason)
             else:
                 tries.count += 1
         time.sleep(LOOK)
@@ -172,8 +173,8 @@ def main() -> None:
     folder = ServerFolder(Path(sys.argv[1]))
     set_up_log(folder.state / "supervisor.log")
     try:
-        commands.write_connection(folder)  # the folder may have come from elsewhere
-        update_app(folder)  # or from an older version
+        commands.write_connection(folder)  # the folder may have been moved
+        update_app(folder)  # or written by an older version
         supervise(folder)
     except (FuelsError, OSError) as error:
         log.error("the supervisor cannot continue: %s", error)

@@ -1,11 +1,11 @@
 """The transport between the round loop and sites on other machines.
 
-A round asks the sites of its clients and closes when all have answered or its deadline is over.
-Below the quorum it waits until then for whoever comes back, and is asked again: a site that has
-trained the round already only repeats its answer. An answer that comes after its round closed is
-used in the next one if it is fresh enough and its site has nothing newer; otherwise it is refused
-as stale. A site that comes, or comes back, is asked who its clients are, beside the round; new ones
-train from the next one on.
+A round asks the sites of its clients to train and closes when all have replied or at its deadline.
+Below the quorum it waits for returning sites until the deadline, and is then attempted again: a
+site that has already trained the round only repeats its reply. A reply that arrives after its round
+has closed is used in the next round if it is recent enough and the site has sent nothing newer;
+otherwise it is refused as stale. A site that connects or reconnects is asked for its clients while
+the round goes on; new clients train from the next round on.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from fuels.federation.transport import Chosen, Failure, Reply, TooFewError
 from fuels.methods.base import Method
 from fuels.methods.messages import Download
 
-POLL = 0.5  # seconds between two looks for answers
-JUDGING = 5.0  # seconds that sites have at least to judge a new model
+POLL = 0.5  # seconds between two checks for replies
+EVALUATION = 5.0  # seconds that sites have at least to evaluate a new model
 PAUSE = 60.0  # seconds before a site that failed is asked for the same round again
 MOST_HELLO = 8 * 2**20  # bytes of a site's list of clients
 
@@ -40,7 +40,7 @@ MOST_HELLO = 8 * 2**20  # bytes of a site's list of clients
 class FlowerTransport:
     """Sites on other machines; see the module's docstring."""
 
-    method: Method | None = None  # known once the sites said how long their training parts are
+    method: Method | None = None  # known once the sites have stated their training parts
 
     def __init__(
         self, network: Network, run: str, rules: Rules, rounds: int, time: Time, refused: Refusals
@@ -50,15 +50,15 @@ class FlowerTransport:
         self.gate = Gate(run, rules.staleness)
         self.members, self.refused = Members(), refused
         self.inbox = Inbox(self.gate, self.members, refused)
-        self.greeted: set[str] = set()  # sites that are there and said who they are
+        self.greeted: set[str] = set()  # connected sites that have stated their clients
         self.requests = Requests(network, run, rules, refused, self._limit)
-        # By site: the newest answer of an earlier round.
+        # By site: the newest reply of an earlier round.
         self.late: dict[str, tuple[Request, Envelope]] = {}
-        self.silent: set[str] = set()  # sites that left a question to train open, no sign since
-        # The round at work: how often it was asked, what came of it, until when it lasts.
+        self.silent: set[str] = set()  # sites that left a request to train unanswered until now
+        # The current round: its attempts so far, its deadline, and its usable replies.
         self.round, self.attempt, self.end = 0, 0, 0.0
         self.replies: dict[str, Reply] = {}
-        self.lost: set[str] = set()  # sites that were asked in it and gave nothing to use
+        self.lost: set[str] = set()  # sites that were asked in it without a usable reply
         self.failures: list[Failure] = []  # of all its attempts
 
     @property
@@ -77,15 +77,19 @@ class FlowerTransport:
         self.members.sort()
 
     def rejoin(self, number: int) -> None:
-        """Before the first round of a run that goes on: wait likewise for those who take part.
+        """Before the first round of a resumed run: wait in the same way for its members.
 
-        After a power cut sites come back in their own time. Whoever is missing is waited for in the
-        round as well, but a draw among few would not be that of an uninterrupted run.
+        After a power cut, sites reconnect at different times. The round itself also waits for
+        missing sites, but a draw among a few of them would differ from that of an uninterrupted
+        run.
         """
         self._gather(self.members.sites & self.network.allowed(), number)
 
     def _gather(self, expected: set[str], number: int) -> dict[str, str]:
-        """Ask who comes for its clients until all expected have said; why some have not."""
+        """Ask connecting sites for their clients until all expected ones have replied.
+
+        Returns why sites have not.
+        """
         end = self.clock() + self.rules.join
         asked: set[str] = set()
         failures: dict[str, str] = {}
@@ -106,9 +110,9 @@ class FlowerTransport:
         return failures
 
     def use(self, method: Method) -> Method:
-        """The method of the run, in the size that the members' training parts give it.
+        """The method of the run, sized for the members' training parts.
 
-        A site whose uploads would be of another size than those of most is no member.
+        A site whose uploads would differ in size from those of the majority is removed.
         """
         self.method = agreed(method, self.members.periods)
         for site, periods in sorted(self.members.periods.items()):
@@ -121,19 +125,19 @@ class FlowerTransport:
         return self.method
 
     def _greet(self, came: set[str], number: int, at_work: set[str]) -> None:
-        """Ask those who came, or came back and may have changed, who their clients are.
+        """Ask sites that connected, or reconnected and may have changed, for their clients.
 
-        Also those who were silent and have nothing else to answer: they can be drawn again if they
-        do.
+        This includes silent sites without another open request: if they reply, they can be drawn
+        again.
         """
         unknown = came - self.greeted | (came & self.silent - at_work)
-        # An answer may take until the round after: only then is the question taken for lost.
+        # A reply may take until the following round; only then is the request considered lost.
         hellos = [sent for sent in self.requests.open.values() if sent.kind == "hello"]
         new = unknown - {sent.site for sent in hellos if sent.number >= number - 1}
         self.requests.send("hello", number, dict.fromkeys(sorted(new), ()), Download())
 
     def _introduce(self, sent: Request, envelope: Envelope) -> Failure | None:
-        """Let a site say who its clients are: when it comes, and when it comes back."""
+        """Handle a site's list of clients, sent when it connects or reconnects."""
         site = sent.site
         try:
             reason = self.gate.refusal(envelope, site, "hello", sent.number, sent.number)
@@ -154,9 +158,9 @@ class FlowerTransport:
     # -- rounds --------------------------------------------------------------------------------
 
     def reachable(self) -> set[str]:
-        """Clients that can be asked at present: of sites that are there and did not just fail.
+        """Clients that can currently be asked: of connected sites that did not just fail.
 
-        Where there is no such site, those that may take part: some may come back.
+        If there is no such site, the clients of all sites that may take part: some may reconnect.
         """
         allowed = self.network.allowed() & self.members.sites
         there = allowed & self.network.connected()
@@ -166,7 +170,7 @@ class FlowerTransport:
     def train(
         self, round_number: int, clients: Sequence[str], download: Download
     ) -> tuple[list[Reply], list[Failure]]:
-        """One attempt at a round; TooFewError if another may be made, of the same or others."""
+        """One attempt at a round; TooFewError if another may follow, perhaps with other clients."""
         if round_number != self.round:
             self.round, self.attempt, self.replies, self.lost = round_number, 0, {}, set()
             self.failures = []
@@ -174,32 +178,31 @@ class FlowerTransport:
         allowed = self.network.allowed()
         everyone = self.members.by_site(tuple(clients))
         asked = {site: ids for site, ids in everyone.items() if site in allowed}
-        # Who is asked besides those drawn may stay silent without an effect on the round.
+        # Sites that are asked only for extra clients do not count towards the quorum.
         extra = clients.extra if isinstance(clients, Chosen) else frozenset()
         counted = {site for site, ids in asked.items() if not extra.issuperset(ids)}
         needed = max(1, ceil(self.rules.quorum * len(counted) - 1e-9))
         self.failures += self._absent(allowed & self.members.sites - asked.keys())
         self.failures += self._attempt(asked, download, counted, needed)
-        there = len(self.replies.keys() & counted)  # others may have sent what was late
+        there = len(self.replies.keys() & counted)  # late uploads of other sites do not count
         if there >= needed:
             self.lost = set()
-            failures = list(
-                dict.fromkeys(self.failures)
-            )  # an attempt repeats what the last one saw
+            # Without repeats: an attempt may fail for the same reason as the previous one.
+            failures = list(dict.fromkeys(self.failures))
             return [self.replies[site] for site in sorted(self.replies)], failures
         self.lost |= asked.keys() - self.replies.keys()
-        told = f"round {self.round}: {there} of {len(counted)} sites answered, {needed} are needed"
+        reason = f"round {self.round}: {there} of {len(counted)} sites replied, {needed} are needed"
         if self.attempt >= self.rules.attempts:
             raise FuelsError(
-                f"{told}; after {self.attempt} attempts the run stops here and can be resumed"
+                f"{reason}; the run stops after {self.attempt} attempts and can be resumed"
             )
-        log.warning("%s; attempt %d is over", told, self.attempt)
-        raise TooFewError(told)
+        log.warning("%s; attempt %d failed", reason, self.attempt)
+        raise TooFewError(reason)
 
     def _absent(self, sites: set[str]) -> list[Failure]:
-        """Of sites that are not asked: those that could not be, named like those that fail."""
+        """Failures of the sites that are not asked because they are away or silent."""
         away, silent = sites - self.network.connected(), sites & self.silent
-        reasons = dict.fromkeys(silent, "silent since it was last asked") | dict.fromkeys(
+        reasons = dict.fromkeys(silent, "no reply since it was last asked") | dict.fromkeys(
             away, "not connected"
         )
         return [failed(site, self.round, reasons[site]) for site in sorted(reasons)]
@@ -211,24 +214,24 @@ class FlowerTransport:
         counted: set[str],
         needed: int,
     ) -> list[Failure]:
-        """Ask, and wait until all have answered or the deadline is over.
+        """Ask sites to train, and wait until all have replied or the deadline has passed.
 
-        Below the quorum it is the deadline in any case: until then whoever comes back is asked, and
-        whoever failed is asked again after a pause.
+        Below the quorum it always waits until the deadline: sites that reconnect are asked, and
+        sites that failed are asked again after a pause.
         """
         number, replies = self.round, self.replies
         self.end = self.clock() + self.rules.deadline
         failures: list[Failure] = []
         pending: set[str] = set()
-        heard: dict[str, float] = {}  # site: when it last answered, or failed to
-        met: set[str] = set()  # sites that were there at some moment
+        replied: dict[str, float] = {}  # site: when it last replied, or reported a failure
+        met: set[str] = set()  # sites that were connected at some time
         while True:
             waiting = asked.keys() - replies.keys() - pending
             if len(replies.keys() & counted) < needed and (waiting or not pending):
                 connected = self.network.connected()
                 if waiting - connected and not met:
-                    log.info("round %d: not there: %s", number, sorted(waiting - connected))
-                due = {site for site in waiting if self.clock() >= heard.get(site, -inf) + PAUSE}
+                    log.info("round %d: not connected: %s", number, sorted(waiting - connected))
+                due = {site for site in waiting if self.clock() >= replied.get(site, -inf) + PAUSE}
                 ready = {site: asked[site] for site in sorted(due & connected)}
                 self.requests.send("train", number, ready, download)
                 pending |= ready.keys()
@@ -238,7 +241,7 @@ class FlowerTransport:
             for sent, reply in self._collect("train", number):
                 if sent.kind == "train":
                     pending.discard(sent.site)
-                    heard[sent.site] = self.clock()
+                    replied[sent.site] = self.clock()
                 if isinstance(reply, Failure):
                     failures.append(reply)
                 elif reply is not None:
@@ -247,8 +250,8 @@ class FlowerTransport:
             if (enough and not pending) or self.clock() >= self.end:
                 break
             self.sleep(POLL)
-        away = asked.keys() - replies.keys() - pending - heard.keys()
-        silent = f"no answer within {self.rules.deadline:g} s"
+        away = asked.keys() - replies.keys() - pending - replied.keys()
+        silent = f"no reply within {self.rules.deadline:g} s"
         failures += [failed(site, number, "not connected") for site in sorted(away)]
         failures += [failed(site, number, silent) for site in sorted(pending)]
         self.silent = (self.silent - asked.keys()) | pending | away
@@ -260,15 +263,15 @@ class FlowerTransport:
             if site in self.replies:
                 log.info("%s: its late upload of round %d is not needed", site, sent.number)
             else:
-                log.info("%s: its late upload of round %d stands in", site, sent.number)
+                log.info("%s: using its late upload of round %d", site, sent.number)
                 failures += self._use(sent, envelope)
         self.late.clear()
         return failures
 
     def _use(self, sent: Request, envelope: Envelope) -> list[Failure]:
-        """Let an upload into the round at work; returns what of it is not used."""
+        """Use an upload in the current round; returns the parts that are not used, as failures."""
         if sent.site in self.replies:
-            log.info("%s: one upload of round %d is enough", sent.site, self.round)
+            log.info("%s: it has already sent an upload of round %d", sent.site, self.round)
             return []
         found, failures = self.inbox.upload(self._method, sent, envelope, self.round)
         if found is not None:
@@ -278,16 +281,16 @@ class FlowerTransport:
     # -- evaluation and end --------------------------------------------------------------------
 
     def evaluate(self, round_number: int, download: Download) -> Sequence[Report | Failure]:
-        """What the sites say of the new model, within the deadline of the round.
+        """The sites' errors with the new model, within the deadline of the round.
 
-        It is theirs for training and judging; where training took all of it, judging has a tenth
-        more.
+        Training and evaluation share the deadline; if training took all of it, evaluation gets
+        another tenth.
         """
         if round_number % self.rules.evaluate_every and round_number != self.rounds:
             return []
-        # Whoever did not answer in time has a round's deadline behind it and gets no second one.
+        # A site that missed the deadline of the round does not get a second one.
         sites = self.members.sites - self.silent
-        end = max(self.end, self.clock() + max(JUDGING, self.rules.deadline / 10))
+        end = max(self.end, self.clock() + max(EVALUATION, self.rules.deadline / 10))
         answers, failures = self._ask("evaluate", round_number, sites, download, end)
         reports = [self.inbox.report(sent, envelope) for sent, envelope in answers]
         return [*(report for report in reports if report is not None), *failures]
@@ -295,9 +298,9 @@ class FlowerTransport:
     def finish(
         self, round_number: int, sites: set[str], download: Download, best_round: int = 0
     ) -> set[str]:
-        """Let these sites write their models; returns those that did not confirm it.
+        """Ask these sites to save their models; returns those that did not confirm it.
 
-        `best_round`: of the model in `download`, where it is not the last one.
+        `best_round`: the round of the model in `download`, if that is not the last one.
         """
         end = self.clock() + self.rules.deadline
         answers, _ = self._ask("finish", round_number, sites, download, end, best_round)
@@ -312,10 +315,10 @@ class FlowerTransport:
         end: float,
         best_round: int = 0,
     ) -> tuple[list[tuple[Request, Envelope]], list[Failure]]:
-        """The answers until all have come or time is over, and who gave none that can be used.
+        """Ask sites and collect their replies until the deadline `end`; also returns the failures.
 
-        Nobody waits for a site that was silent before or is gone: it is asked, and its answer is
-        taken if it comes while others are waited for.
+        A site that was silent before or has disconnected is asked but not waited for: its reply is
+        used if it arrives while others are awaited.
         """
         asked = {site: self.members.of(site) for site in sorted(sites & self.network.connected())}
         self.requests.send(kind, number, asked, download, best_round)
@@ -337,10 +340,10 @@ class FlowerTransport:
             if not waited_for or self.clock() >= end:
                 break
             self.sleep(POLL)
-        failures += [failed(site, number, f"no answer to {kind}") for site in sorted(pending)]
+        failures += [failed(site, number, f"no reply to {kind}") for site in sorted(pending)]
         return sorted(found, key=lambda pair: pair[0].site), failures
 
-    # -- letters -------------------------------------------------------------------------------
+    # -- replies -------------------------------------------------------------------------------
 
     @property
     def _method(self) -> Method:
@@ -395,5 +398,5 @@ class FlowerTransport:
         self.count(facts["counters"])
 
     def count(self, before: Mapping[str, int]) -> None:
-        """Go on counting where an earlier process stopped."""
+        """Continue counting where an earlier process stopped."""
         self.requests.counters = {name: before[name] for name in self.requests.counters}

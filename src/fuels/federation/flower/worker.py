@@ -129,9 +129,9 @@ class Worker:
         except FuelsError as error:  # it quotes only the server's message
             raise RefusalError(f"the server's message is refused: {error}") from None
         if envelope.site != self.config.name:
-            raise RefusalError(f"the message is for site {envelope.site!r}, this is another")
+            raise RefusalError(f"the message is for another site, {envelope.site!r}")
         if not RUN.fullmatch(envelope.run):
-            raise RefusalError("the run has no acceptable name")
+            raise RefusalError("the name of the run is not acceptable")
         check_consent(self.settings.method, self.config)
         run = self.folder.runs / envelope.run
         run.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,9 @@ class Worker:
         everyone = job.dataset.ids
         unknown = sorted(set(asked) - set(everyone))
         if unknown:
-            raise RefusalError(f"the server asks for {unknown[0]!r}, which is not a client here")
+            raise RefusalError(
+                f"the server asks for {unknown[0]!r}, which is no client of this site"
+            )
         expected = asked if envelope.kind == "train" else everyone
         reason = download_refusal(download, job.method.downloads(), expected)
         if reason:
@@ -188,7 +190,7 @@ class Worker:
         made: float,
     ) -> Envelope:
         if not asked:
-            raise RefusalError(f"round {envelope.round}: the server asked for no client")
+            raise RefusalError(f"round {envelope.round}: the server asked for no clients")
         if progress.round == envelope.round and progress.trained.intersection(asked):
             log.info("round %d was already trained: repeating the reply", envelope.round)
             return decode(progress.answer, len(progress.answer))
@@ -199,7 +201,8 @@ class Worker:
             )
         if progress.round > envelope.round:
             log.warning(
-                "the server asks for round %d, this site is at %d: it continues from its models",
+                "the server asks for round %d and this site has trained round %d: it continues from"
+                " its current models",
                 envelope.round, progress.round,
             )  # fmt: skip
         log.info("run %s, round %d: %d clients train", envelope.run, envelope.round, len(asked))
@@ -279,8 +282,8 @@ def check_upload(
         log.error("round %d: nothing of client %s is sent: %s", number, client, reason)
     if whole or not rows:
         # Without the numbers that a reason quotes.
-        told = [f"client {client}: {general(reason)}" for client, reason in reasons.items()]
-        why = general(whole) or "; ".join(told)
+        each = [f"client {client}: {general(reason)}" for client, reason in reasons.items()]
+        why = general(whole) or "; ".join(each)
         raise RefusalError(f"nothing is sent: {why}")
     return (upload.take(rows) if reasons else upload), list(reasons)
 
@@ -314,13 +317,13 @@ def write_results(
     folder, dataset = RunFolder(path), job.dataset
     write_toml(folder.config, job.settings, engine)
     models = write_models(job, folder, download)
-    judged = evaluate_job(job, models)
-    write_evaluation(dataset, folder, judged)
+    evaluated = evaluate_job(job, models)
+    write_evaluation(dataset, folder, evaluated)
     kept = kept_models(job, shared_best=best_round > 0)
     if kept.last and job.method.one_model and job.settings.training.keep == "best":
         # The server chose the model, by the validation errors that sites report.
         kept = replace(kept, reason="because the server named no best round")
-    folder.finish(essentials(job, judged, rounds=rounds, kept=kept))
+    folder.finish(essentials(job, evaluated, rounds=rounds, kept=kept))
 
 
 def reply_to(
@@ -347,7 +350,7 @@ def reply_to(
         # Of any kind, on purpose: Flower sends the text of the error to the server, and an error
         # in reading or training may quote data. Only refusals are written to be sent.
         log.exception("this request could not be answered")
-        raise RefusalError("it could not answer; see the log in its own folder") from None
+        raise RefusalError("it could not answer; see the log in the site's folder") from None
 
 
 def attend(folder: SiteFolder, connection: Connection, jobs: JobCache) -> None:
