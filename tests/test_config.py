@@ -85,6 +85,7 @@ def test_wrong_keys_and_types_are_refused(changes: dict[str, object], message: s
         ({"seed": -1}, "negative"),
         ({"mixture": {"levels": []}}, r"mixture\.levels are percentages .* at least one, not none"),
         ({"mixture": {"levels": [80, 100]}}, "between 0 and 100"),
+        ({"model": {"head": "both"}}, r"model\.head must be concat or sum, not both"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(changes: dict[str, object], message: str) -> None:

@@ -61,6 +61,11 @@ class Model:
 
     encoder: str = "gru"
     hidden: int = 128
+    # What the decoder reads: concat, the states of the branches side by side, or sum, their sum.
+    head: str = "concat"
+
+
+HEADS = ("concat", "sum")
 
 
 @dataclass(frozen=True)
@@ -309,6 +314,8 @@ def check(settings: Settings) -> None:
         )
     late_joiners(training.late)
     newcomer_share(settings.data.newcomers)
+    if settings.model.head not in HEADS:
+        raise FuelsError(f"model.head must be {' or '.join(HEADS)}, not {settings.model.head}")
     if training.keep not in ("best", "last"):
         raise FuelsError(f"training.keep must be best or last, not {training.keep}")
 
@@ -362,14 +369,18 @@ def newcomer_share(text: str) -> tuple[float, int]:
 def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
     """Plain nested values, as in config.toml.
 
-    Without sharing its section is left out, as in runs made before it existed.
+    Without sharing its section is left out, and so is the usual head, as in runs made before they
+    existed.
     """
     sections = {field.name: getattr(settings, field.name) for field in fields(Settings)}
     if settings.sharing == Sharing():
         del sections["sharing"]
     if engine is not None:
         sections["engine"] = engine
-    return {name: _plain(value) for name, value in sections.items()}
+    content = {name: _plain(value) for name, value in sections.items()}
+    if settings.model.head == Model.head:
+        del content["model"]["head"]
+    return content
 
 
 def _plain(value: Any) -> Any:

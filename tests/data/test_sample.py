@@ -98,6 +98,27 @@ def test_a_head_adds_the_weight_of_its_slot() -> None:
     assert said.tolist() == [[11, 21, 31, 41]]
 
 
+def test_a_summed_head_reads_the_sum_of_the_states_and_has_the_papers_size() -> None:
+    papers = build_network("gru", 128, Sample(paper_branches(24, 3, 3), 24), "sum")
+    assert sum(papers.sizes.values()) == 100737 and papers.width == 256
+    sample = sample_of(merge(Settings(), {"windows": RICH}, "test").windows)
+    network = build_network("gru", 6, sample, "sum")
+    wide = build_network("gru", 6, sample)
+    parts = {n: torch.from_numpy(a)[None] for n, a in network.initial(0).items()}
+    rng = np.random.default_rng(0)
+    decoder = rng.standard_normal((1, sample.horizon, network.head), dtype=np.float32)
+    states = [decoder[:, :, :6]] * len(sample.branches)
+    repeated = np.concatenate([*states, decoder[:, :, 6:]], axis=2).reshape(1, -1)
+    x = torch.from_numpy(rng.standard_normal((1, 5, len(sample.lags)), dtype=np.float32))
+    clock = torch.from_numpy(
+        rng.random((5, 3, sample.clock_width + sample.encoder_clock_width), dtype=np.float32)
+    )
+    parts["decoder"] = torch.from_numpy(decoder.reshape(1, -1))
+    said = network.predict_all(parts, x, clock)
+    parts["decoder"] = torch.from_numpy(repeated)
+    torch.testing.assert_close(wide.predict_all(parts, x, clock), said)
+
+
 def test_the_paper_starts_from_the_same_numbers_as_before() -> None:
     """Further heads add numbers behind those of the paper's model and change none of them."""
     paper = Sample(paper_branches(24, 3, 3), 24)

@@ -21,14 +21,14 @@ F = nn.functional
 
 
 class Model(nn.Module):
-    """Eq. 2 and the decoder: two GRUs side by side and a linear layer."""
+    """Eq. 2 and the decoder: two GRUs and a linear layer that reads both states, or their sum."""
 
     def __init__(self, start: dict[str, Tensor]) -> None:
         super().__init__()
         hidden = start["encoder.gru.0.weight_hh_l0"].shape[1]
         self.close = nn.GRU(1, hidden, batch_first=True)
         self.periodic = nn.GRU(1, hidden, batch_first=True)
-        self.head = nn.Linear(2 * hidden, 1)
+        self.head = nn.Linear(start["decoder.weight"].shape[1], 1)
         self.double()
         with torch.no_grad():
             for name, value in self.named().items():
@@ -49,7 +49,13 @@ class Model(nn.Module):
         return torch.cat([close[0], periodic[0]], dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        forecast: Tensor = self.head(self.encode(x))[:, 0]
+        return self.decode(self.encode(x))
+
+    def decode(self, r: Tensor) -> Tensor:
+        """[row, 2 hidden] to [row]."""
+        hidden = r.shape[1] // 2
+        read = r if self.head.in_features > hidden else r[:, :hidden] + r[:, hidden:]
+        forecast: Tensor = self.head(read)[:, 0]
         return forecast
 
     @property

@@ -106,7 +106,7 @@ def fuels_client(
         for index, batch in enumerate(client.batches()):
             optimiser.zero_grad()
             r = model.encode(batch.x)
-            loss = F.mse_loss(model.head(r)[:, 0][batch.target], batch.y[batch.target])
+            loss = F.mse_loss(model.decode(r)[batch.target], batch.y[batch.target])
             if options.intra:
                 share = torch.tensor(a[batch.steps])[:, None]
                 r_augmented = model.encode(share * batch.x + (1 - share) * batch.x_next)

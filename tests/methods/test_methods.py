@@ -61,6 +61,14 @@ def test_methods_with_the_common_optimiser(method: str, epochs: int, selection: 
     assert_same_models(job, textbook, fed)
 
 
+def test_a_head_that_reads_the_sum_of_the_states() -> None:
+    panel = small_panel()
+    job = trained("fedrep", panel, options={"head_epochs": 2}, model={"head": "sum"})
+    fed = federation(job, panel)
+    assert job.site.parts["decoder"].shape == (3, 8 + 1)
+    assert_same_models(job, oracle.fedrep(fed, head_epochs=2), fed)
+
+
 @pytest.mark.parametrize("outer", ["next", "every"])
 @pytest.mark.parametrize("variant", ["fo", "hf"])
 def test_perfedavg(variant: str, outer: str) -> None:

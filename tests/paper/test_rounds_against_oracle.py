@@ -71,6 +71,10 @@ def test_variants(options: dict[str, Any]) -> None:
     assert_equals_oracle(small_panel(), options=options)
 
 
+def test_a_head_that_reads_the_sum_of_the_states() -> None:
+    assert_equals_oracle(small_panel(), model={"head": "sum"})
+
+
 def test_concatenation_prototype() -> None:
     assert_equals_oracle(small_panel(holes=False), options={"periodic": False})
 

@@ -139,6 +139,19 @@ def test_a_mean_decided_by_few_clients_is_reported() -> None:
     assert sentence.endswith("although FUELS has the lower mean.")
 
 
+def test_fuels_is_tested_against_solo_wherever_they_rank() -> None:
+    def pairs(**errors: float) -> list[str]:
+        found = compare([[record(name, 0, [mse] * 7)] for name, mse in errors.items()])
+        tested = [note for note in notes(found) if "Wilcoxon" in note]
+        return [re.sub(r".*?(\w+) \(MSE .*? against (\w+) .*", r"\1 \2", note) for note in tested]
+
+    assert pairs(fuels=0.1, solo=0.2) == ["FUELS Solo"]
+    assert pairs(fuels=0.1, fedavg=0.2, solo=0.3) == ["FUELS FedAvg", "FUELS Solo"]
+    assert pairs(solo=0.1, fedavg=0.2, fuels=0.3) == ["Solo FedAvg", "Solo FUELS"]
+    assert pairs(fedavg=0.1, fuels=0.2, solo=0.3) == ["FedAvg FUELS", "FUELS Solo"]
+    assert pairs(fedavg=0.1, solo=0.2, fuels=0.3) == ["FedAvg Solo", "FedAvg FUELS", "Solo FUELS"]
+
+
 def test_the_notes_say_that_seeds_draw_different_clients() -> None:
     same = compare([[record("fuels", 0, [1, 2]), record("fuels", 1, [3, 4])]])
     other = compare([[record("fuels", 0, [1, 2]), record("fuels", 1, [3, 4], ["c0", "c7"])]])
@@ -213,9 +226,10 @@ def test_records_stay_small(tmp_path: Path) -> None:
             **{name: rng.random(rounds) for name in columns},
             **{name: np.full(rounds, 6144.0) for name in ("numbers_up", "numbers_down", "clients")},
         },
+        by_period={name: rng.random((100, 22)) for name in ("targets", "mse", "mae")},
     )
     big.write(tmp_path / "record.json")
-    assert (tmp_path / "record.json").stat().st_size < 40_000
+    assert (tmp_path / "record.json").stat().st_size < 100_000
     kept = Record.read(tmp_path / "record.json")
     np.testing.assert_allclose(kept.mse["ridge"], big.mse["ridge"], rtol=1e-6)
 
@@ -261,9 +275,9 @@ def test_the_command_writes_the_table_three_times(
         (["--methods", "fuels", "--set", "options.tau=big"], "must be a number"),
         (["--set", "training.round=1"], "did you mean rounds"),
         (["--seeds", "9" * 30], "is too large"),
-        (["--set", "seed=5"], "give --seeds"),
-        (["--set", "method=fedavg"], "give --methods"),
-        (["--set", "engine.threads=2"], "give --threads"),
+        (["--set", "seed=5"], "use --seeds"),
+        (["--set", "method=fedavg"], "use --methods"),
+        (["--set", "engine.threads=2"], "use --threads"),
         (["--clients", "4", "--out", "/proc/no"], "/proc/no: cannot be created"),
         (["--data", "nowhere.csv"], "nowhere.csv"),
     ],

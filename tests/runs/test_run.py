@@ -27,8 +27,9 @@ from fuels.report.facts import facts
 from fuels.runs.build import build
 from fuels.runs.run import origin, run
 from fuels.runs.settings import resolve
-from fuels.storage.checkpoint import load_state
+from fuels.storage.checkpoint import load_state, save_state
 from fuels.storage.config_file import read_config
+from fuels.storage.models import load_models
 from fuels.storage.run_folder import RunFolder
 from helpers.panels import make_panel
 
@@ -278,6 +279,26 @@ def test_warm_start_begins_where_the_other_ended(tmp_path: Path, panel: Panel) -
     )
     loss = "loss_prediction"
     assert warm.history[0][loss] < 0.7 * cold.history[0][loss]
+
+
+def test_saved_models_know_their_head(tmp_path: Path, panel: Panel) -> None:
+    settings = small(model={"head": "sum"})
+    outcome = do_run(tmp_path / "run", settings, panel)
+    folder = RunFolder(tmp_path / "run")
+    models = load_models(folder.models)
+    assert models.network.sizes == build_network("gru", 4, models.sample, "sum").sizes
+    with build(settings, Engine(threads=1), panel) as job:
+        again = job.site.forecast(models.parts, "test")
+    np.testing.assert_array_equal(again, outcome.forecasts["FUELS"])
+    assert read_config(folder.config)[0].model.head == "sum"
+    # A folder from before there was a choice says nothing of it.
+    do_run(tmp_path / "usual", small(training={"rounds": 1}), panel)
+    usual = RunFolder(tmp_path / "usual")
+    assert "head" not in usual.config.read_text()
+    arrays, facts = load_state(usual.models)
+    del facts["head"]
+    save_state(usual.models, arrays, facts)
+    assert load_models(usual.models).head == "concat"
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path, panel: Panel) -> None:

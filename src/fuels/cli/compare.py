@@ -20,6 +20,7 @@ from fuels.errors import FuelsError, InterruptedRunError
 
 if TYPE_CHECKING:
     from fuels.report.tables import Table
+    from fuels.research.study.compare import Comparison
 
 METHODS, OUTPUT = "Methods and training", "Results"
 LARGEST_SEED = 2**63 - 1  # the largest integer in TOML
@@ -101,6 +102,15 @@ def compare_command(
         ),
     ] = None,
     settings_: Changes = None,
+    divide_test: Annotated[
+        str,
+        typer.Option(
+            metavar="11,11",
+            help="Divide the test part into stretches of so many periods, with a table for each."
+            " Default: one table for the whole test part.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = "",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -157,7 +167,7 @@ def compare_command(
         for name in names
     ]
     with resumable("fuels compare"):
-        compare_all(wanted, engine, folder, store, records, remarks, json_)
+        compare_all(wanted, engine, folder, store, records, remarks, json_, divide_test)
 
 
 def compare_all(
@@ -168,36 +178,56 @@ def compare_all(
     records: Path | None,
     remarks: Sequence[str],
     as_json: bool,
+    divide_test: str = "",
 ) -> None:
-    """Run what is missing, then write and print the table."""
-    from rich.console import Console
-
+    """Run what is missing, then write and print the table, or one for each stretch."""
     from fuels.report.terminal import say
-    from fuels.research.study import compare
-    from fuels.research.study.files import need_writable, write_text
+    from fuels.research.study.compare import compare
+    from fuels.research.study.files import need_writable
+    from fuels.research.study.periods import divide, parse_lengths, stretches
     from fuels.research.study.progress import Reporter
     from fuels.research.study.store import DEFAULT_RUNS, Store, ensure_runs
 
     reporter, store = Reporter(), Store(runs or DEFAULT_RUNS, records)
+    lengths = parse_lengths(divide_test, "--divide-test")
     every = [settings for row in wanted for settings in row]
-    store.dataset(every[0])  # data that cannot be used are refused before anything is said
+    # Data that cannot be used are refused before anything is said.
+    stretches(lengths, store.dataset(every[0]))
     for remark in remarks:
         say(reporter.console, remark, "yellow")
     need_writable(folder, store.record_folder)
-    done = ensure_runs(every, engine, store, reporter=reporter)
-    results = iter(done)
-    comparison = compare.compare([[next(results).record for _ in row] for row in wanted])
-    table, notes = compare.table(comparison), compare.notes(comparison)
-    remarks_below = "".join(f"- {note}\n" for note in notes)
-    page = f"`{command_line()}`\n\n{table.to_markdown()}\n{remarks_below}"
-    content = json.dumps(compare.as_json(comparison), indent=2) + "\n"
-    write_text(folder / "compare.md", page)
-    write_text(folder / "compare.csv", table.to_csv())
+    done = iter(ensure_runs(every, engine, store, by_period=bool(lengths), reporter=reporter))
+    rows = [[next(done).record for _ in row] for row in wanted]
+    datasets = [store.dataset(settings) for settings in wanted[0]]
+    found = divide(rows, datasets, lengths) if lengths else {"": compare(rows)}
+    write_and_show(found, folder, as_json)
+
+
+def write_and_show(found: Mapping[str, Comparison], folder: Path, as_json: bool) -> None:
+    """The table of a comparison, or of each stretch of the test part by its name."""
+    from rich.console import Console
+
+    from fuels.research.study import compare
+    from fuels.research.study.files import write_text
+
+    first, *_, last = (*found, *found)
+    tables = {name: compare.table(comparison) for name, comparison in found.items()}
+    notes = {name: compare.results(comparison) for name, comparison in found.items()}
+    notes[last] += compare.general_notes(found[first])
+    contents = {name: compare.as_json(comparison) for name, comparison in found.items()}
+    content = json.dumps(contents.get("", contents), indent=2) + "\n"
     write_text(folder / "compare.json", content)
+    page = [f"`{command_line()}`\n"]
+    for name, table in tables.items():
+        page += [table.to_markdown(), "".join(f"- {note}\n" for note in notes[name])]
+        write_text(folder / f"{'-'.join(['compare', *name.split()])}.csv", table.to_csv())
+    write_text(folder / "compare.md", "\n".join(page))
     if as_json:
         typer.echo(content, nl=False)
         return
-    show(Console(), table, [*notes, f"Written to {folder}."])
+    notes[last].append(f"Written to {folder}.")
+    for name, table in tables.items():
+        show(Console(), table, notes[name])
 
 
 def command_line() -> str:

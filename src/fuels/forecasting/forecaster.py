@@ -158,6 +158,7 @@ class Forecaster:
                 own,
                 encoder=settings.model.encoder,
                 hidden=settings.model.hidden,
+                head=settings.model.head,
                 method=settings.method,
             )
         self.left_out = job.dataset.left_out

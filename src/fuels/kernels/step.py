@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def descend(network: Network, parts: Parts, steps: Sequence[Step]) -> Any:
     updates = [u for step in steps for several in step.updates.values() for u in several]
-    if network.encoder.gru is None or not all(_has_stage(update) for update in updates):
+    if not _covered(network) or not all(_has_stage(update) for update in updates):
         return NotImplemented
     plan = _Plan(network, parts, shared=True)
     found = []
@@ -41,12 +41,17 @@ def descend(network: Network, parts: Parts, steps: Sequence[Step]) -> Any:
 
 
 def differentiate(network: Network, parts: Parts, names: Sequence[str], batch: Batch) -> Any:
-    if network.encoder.gru is None:
+    if not _covered(network):
         return NotImplemented
     plan = _Plan(network, parts, shared=False)
     _, terms, gradient = plan.add(batch, dict.fromkeys(names, ()), None, None)
     plan.run()
     return terms["prediction"], {name: gradient[name] for name in names}
+
+
+def _covered(network: Network) -> bool:
+    """Whether there are stages for the network: GRUs, and heads that read r."""
+    return network.encoder.gru is not None and not network.summed
 
 
 def _has_stage(update: Update) -> bool:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fuels.config import nearest
+from fuels.config import Model, nearest
 from fuels.data.sample import Branches, Sample
 from fuels.errors import FuelsError
 from fuels.model.gru import GruShape, branch_weights, encode
@@ -132,14 +132,16 @@ class Target:
 class Network:
     """Encoder and decoder; the decoder is one fully connected layer from d_r to each step ahead.
 
-    A head's row is [weights of r | weights of the clock | bias]. If the sample's target is the
+    A head's row is [weights of r | weights of the clock | bias]. `summed` heads read the sum of the
+    branches' states instead of r: the branches share their weights. If the sample's target is the
     change, windows are relative to their last value and a head's output is added to it: a shift of
     the level then shifts the forecast by as much.
     """
 
-    def __init__(self, encoder: Encoder, sample: Sample) -> None:
-        self.encoder, self.sample = encoder, sample
-        self.head = encoder.width + sample.clock_width + 1
+    def __init__(self, encoder: Encoder, sample: Sample, summed: bool = False) -> None:
+        self.encoder, self.sample, self.summed = encoder, sample, summed
+        self.reads = encoder.width // len(sample.branches) if summed else encoder.width
+        self.head = self.reads + sample.clock_width + 1
         self.sizes = {"encoder": encoder.size, "decoder": sample.horizon * self.head}
 
     @property
@@ -149,12 +151,12 @@ class Network:
     def initial(self, seed: int) -> dict[str, NDArray[np.float32]]:
         """The one model every client starts from, [size] per part, drawn from the seed."""
         rng = generator(seed, WEIGHTS)
-        bound = 1 / np.sqrt(self.encoder.width)
+        bound = 1 / np.sqrt(self.reads)
         encoder = self.encoder.initial(rng)
         heads = np.zeros((self.sample.horizon, self.head))  # the clock's weights start at 0
         for head in heads:
-            drawn = rng.uniform(-bound, bound, self.width + 1)
-            head[: self.width], head[-1] = drawn[:-1], drawn[-1]
+            drawn = rng.uniform(-bound, bound, self.reads + 1)
+            head[: self.reads], head[-1] = drawn[:-1], drawn[-1]
         return {"encoder": encoder, "decoder": heads.ravel().astype(np.float32)}
 
     def encode(self, parts: Mapping[str, Tensor], x: Tensor, clock: Tensor) -> Tensor:
@@ -173,13 +175,24 @@ class Network:
             signs = signs.repeat(x.shape[1] // len(signs), 1)
         return x, signs
 
+    def on_r(self, decoder: Tensor) -> Tensor:
+        """Decoders [client, H * head] as layers that read r.
+
+        Weights of a sum of states are weights of r that repeat for every branch.
+        """
+        if not self.summed:
+            return decoder
+        heads = decoder.view(len(decoder), self.sample.horizon, self.head)
+        weights = heads[:, :, : self.reads].repeat(1, 1, self.width // self.reads)
+        return torch.cat([weights, heads[:, :, self.reads :]], dim=2).flatten(1)
+
     def decode(self, parts: Mapping[str, Tensor], r: Tensor, x: Tensor, clock: Tensor) -> Tensor:
         """y = de(phi; r): the next value, [client, row].
 
         `clock` [row, H, column] has the calendar columns of the steps ahead.
         """
-        weight = parts["decoder"][:, : self.width]
-        offset = self.offset(parts["decoder"][:, : self.head], x, clock[:, 0])
+        first = self.on_r(parts["decoder"])[:, : self.width + self.sample.clock_width + 1]
+        weight, offset = first[:, : self.width], self.offset(first, x, clock[:, 0])
         if offset.shape[1] == 1:  # the same for all rows: the product adds it
             return torch.baddbmm(offset.unsqueeze(2), r, weight.unsqueeze(2)).squeeze(2)
         return torch.bmm(r, weight.unsqueeze(2)).squeeze(2) + offset
@@ -187,7 +200,7 @@ class Network:
     def offset(self, head: Tensor, x: Tensor, clock: Tensor) -> Tensor:
         """What a head adds to its product with r, [client, row]; [client, 1] if only a bias.
 
-        head [client, size], clock [row, column].
+        head [client, size] reads r; clock [row, column].
         """
         bias = head[:, -1:]
         if self.sample.calendar:
@@ -204,7 +217,7 @@ class Network:
         self, parts: Mapping[str, Tensor], r: Tensor, x: Tensor, clock: Tensor
     ) -> Tensor:
         """The values 2, ..., H steps ahead, [client, row, H - 1]."""
-        heads = parts["decoder"].view(len(r), self.sample.horizon, self.head)[:, 1:]
+        heads = self.on_r(parts["decoder"]).view(len(r), self.sample.horizon, -1)[:, 1:]
         said = torch.bmm(r, heads[:, :, : self.width].transpose(1, 2))
         offsets = [self.offset(heads[:, h], x, clock[:, h + 1]) for h in range(heads.shape[1])]
         return said + torch.stack([o.expand(said.shape[:2]) for o in offsets], dim=2)
@@ -232,7 +245,8 @@ class Network:
         return named
 
 
-def build_network(encoder: str, hidden: int, sample: Sample) -> Network:
+def build_network(encoder: str, hidden: int, sample: Sample, head: str = Model.head) -> Network:
     if encoder not in ENCODERS:
         raise FuelsError(f"model.encoder {encoder} is unknown{nearest(encoder, ENCODERS)}")
-    return Network(ENCODERS[encoder](hidden, sample.branches, sample.encoder_clock_width), sample)
+    made = ENCODERS[encoder](hidden, sample.branches, sample.encoder_clock_width)
+    return Network(made, sample, summed=head == "sum")

@@ -33,6 +33,7 @@ class Sizes:
     clients: int = 100  # N
     period: int = Windows.period  # p, and the rows B of a batch
     hidden: int = Model.hidden  # width of one GRU
+    head: str = Model.head  # what the decoder reads
     closeness: int = Windows.closeness  # c
     periodicity: int = Windows.periodicity  # q
     train_periods: int = 40  # periods of the training part
@@ -92,8 +93,8 @@ class Sizes:
 
     @property
     def model(self) -> int:
-        """|w| = |delta| + |phi|."""
-        return self.encoder + self.width + 1
+        """|w| = |delta| + |phi|; phi reads r, or the sum of the states of both GRUs."""
+        return self.encoder + (self.hidden if self.head == "sum" else self.width) + 1
 
     @property
     def prototype(self) -> int:

@@ -69,7 +69,7 @@ def method_for(settings: ResolvedSettings, periods: int, secret: bytes = b"") ->
     """The settings' method; a server without data learns `periods` from its sites."""
     training, model, sample = settings.training, settings.model, settings.sample
     facts = Facts(
-        network=build_network(model.encoder, model.hidden, sample),
+        network=build_network(model.encoder, model.hidden, sample, model.head),
         sample=sample,
         train_periods=periods,
         local_epochs=training.local_epochs,

@@ -193,6 +193,7 @@ def write_models(job: Job, folder: RunFolder, download: Download) -> PersonalMod
         extra,
         encoder=model.encoder,
         hidden=model.hidden,
+        head=model.head,
         method=job.settings.method,
     )
     save_models(folder.models, models)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fuels.config import Model
 from fuels.data.calendar import Calendar, listed_holidays
 from fuels.data.sample import Sample
 from fuels.data.windows import Dataset
@@ -38,6 +39,7 @@ class PersonalModels:
     calendar: Calendar
     encoder: str
     hidden: int
+    head: str
     method: str
     step_seconds: int
     clock_seconds: int  # where the steps lie on the clock: Panel.clock_seconds
@@ -50,7 +52,7 @@ class PersonalModels:
 
     @property
     def network(self) -> Network:
-        return build_network(self.encoder, self.hidden, self.sample)
+        return build_network(self.encoder, self.hidden, self.sample, self.head)
 
     def take(self, ids: Sequence[str]) -> PersonalModels:
         """The models of some clients."""
@@ -82,6 +84,7 @@ def personal_models(
     encoder: str,
     hidden: int,
     method: str,
+    head: str = Model.head,
 ) -> PersonalModels:
     """Whatever trained them: forecasts are made on the CPU, so the parts are brought there."""
     panel = dataset.panel
@@ -95,6 +98,7 @@ def personal_models(
         calendar=dataset.calendar,
         encoder=encoder,
         hidden=hidden,
+        head=head,
         method=method,
         step_seconds=panel.step_seconds,
         clock_seconds=panel.clock_seconds,
@@ -114,6 +118,7 @@ def save_models(path: Path, models: PersonalModels) -> None:
         "holidays": sorted(str(day) for day in models.calendar.holidays),
         "encoder": models.encoder,
         "hidden": models.hidden,
+        "head": models.head,
         "method": models.method,
         "step_seconds": models.step_seconds,
         "clock_seconds": models.clock_seconds,
@@ -140,6 +145,7 @@ def load_models(path: Path) -> PersonalModels:
         calendar=listed_holidays(facts["holidays"]),
         encoder=facts["encoder"],
         hidden=facts["hidden"],
+        head=facts.get("head", Model.head),  # models of 0.1.0 have no other
         method=facts["method"],
         step_seconds=facts["step_seconds"],
         clock_seconds=facts["clock_seconds"],

@@ -73,5 +73,6 @@ def _gradient(
     moving = leaves(parts, names)
     encoded = network.encode(moving, batch.views, batch.clock)
     target = network.target(batch.y, batch.weight, batch.x, batch.clock)
-    loss, terms = local_losses(moving["decoder"], encoded, target, *step.contrast(moving, batch))
+    decoder = network.on_r(moving["decoder"])
+    loss, terms = local_losses(decoder, encoded, target, *step.contrast(moving, batch))
     return encoded.detach(), terms, gradients(loss, names, moving)

@@ -51,4 +51,5 @@ EXPERIMENT = Experiment(
     run=run,
     quick=Budget(clients=16, rounds=50),
     paper=Budget(clients=100, rounds=200),
+    options={"divide": ""},
 )

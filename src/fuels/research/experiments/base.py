@@ -118,13 +118,21 @@ class Context:
         """Refuse runs that cannot work, without training."""
         check_runs(wanted, self.store)
 
-    def runs(self, wanted: Sequence[Settings], *, with_folder: bool = False) -> list[RunResult]:
+    def runs(
+        self, wanted: Sequence[Settings], *, with_folder: bool = False, by_period: bool = False
+    ) -> list[RunResult]:
         """Finished runs in the given order; those already done are reused.
 
-        `with_folder`: also models and forecasts, in `result.folder`.
+        `with_folder`: also models and forecasts, in `result.folder`. `by_period`: also errors by
+        test period, which early records do not have.
         """
         return ensure_runs(
-            wanted, self.engine, self.store, with_folder=with_folder, reporter=self.reporter
+            wanted,
+            self.engine,
+            self.store,
+            with_folder=with_folder,
+            by_period=by_period,
+            reporter=self.reporter,
         )
 
 

@@ -101,6 +101,7 @@ def sizes_of(job: Job) -> Sizes:
         clients=len(dataset.ids),
         period=dataset.period,
         hidden=settings.model.hidden,
+        head=settings.model.head,
         closeness=settings.windows.closeness,
         periodicity=settings.windows.periodicity,
         train_periods=dataset.split.train // dataset.period,

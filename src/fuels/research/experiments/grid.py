@@ -24,6 +24,7 @@ from fuels.report.style import (
 from fuels.report.tables import Cell, Column, Table
 from fuels.research.experiments.base import Context, source_name
 from fuels.research.study.compare import Comparison, compare, spread
+from fuels.research.study.periods import divide, parse_lengths, stretches
 from fuels.research.study.record import Record
 
 if TYPE_CHECKING:
@@ -46,22 +47,38 @@ class Variant:
 
 
 def study(context: Context, variants: Sequence[Variant]) -> dict[str, Comparison]:
-    """All variants on all sources with all seeds, in one series of runs; by source."""
+    """All variants on all sources with all seeds, in one series of runs; by source.
+
+    The option divide=11,11 of an experiment that has it gives a comparison for each stretch of the
+    test part instead, by source and stretch.
+    """
+    lengths = parse_lengths(context.options.get("divide", ""), "--option divide")
     wanted = [
         context.settings(variant.method, source=source, seed=seed, **variant.changes)
         for source in context.sources
         for variant in variants
         for seed in context.seeds
     ]
-    done = iter(context.runs(wanted))
-    names = [variant.name for variant in variants]
-    return {
-        source: compare([[next(done).record for _ in context.seeds] for _ in variants], names)
-        for source in context.sources
-    }
+    stretches(lengths, context.dataset(wanted[0]))  # refused before anything is trained
+    records = iter(run.record for run in context.runs(wanted, by_period=bool(lengths)))
+    names, seeds = [variant.name for variant in variants], len(context.seeds)
+    found: dict[str, Comparison] = {}
+    for i, source in enumerate(context.sources):
+        rows = [[next(records) for _ in context.seeds] for _ in variants]
+        if not lengths:
+            found[source] = compare(rows, names)
+            continue
+        first = i * len(variants) * seeds
+        datasets = [context.dataset(settings) for settings in wanted[first : first + seeds]]
+        for stretch, comparison in divide(rows, datasets, lengths, names).items():
+            found[f"{title_of(source)}, {stretch}"] = comparison
+    return found
 
 
 def title_of(source: str) -> str:
+    """The title of a source, or of a stretch of its test part, which is one already."""
+    if ", test periods " in source:
+        return source
     return TITLES.get(source, source_name(source).rsplit(".", 1)[0])
 
 

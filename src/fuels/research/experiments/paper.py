@@ -8,7 +8,7 @@ compared with these; the order of the methods and the numbers sent can.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fuels.report.tables import Cell, Column, Table
@@ -69,6 +69,17 @@ NOT_COMPARABLE = (
     "The paper's errors are for 100 cells of Trentino, whose data were not available: only the"
     " order of the rows and the numbers sent can be compared with ours, not the size of the errors."
 )
+
+
+def beside(ours: Table, printed: Mapping[str, Sequence[float]], name: str = "") -> Table:
+    """Our table with the paper's MSE and MAE after our errors; empty where it shows none."""
+    heading = f"paper {name}".rstrip()
+    rows: list[list[Cell]] = []
+    for row in ours.rows:
+        errors = printed.get(str(row[0]), ())
+        rows.append([*row[:5], *([f"{error:.3f}" for error in errors] or ["", ""]), *row[5:]])
+    papers = [Column(f"{heading} {measure}", "as printed") for measure in ("MSE", "MAE")]
+    return Table([*ours.columns[:5], *papers, *ours.columns[5:]], rows, ours.title)
 
 
 def table(

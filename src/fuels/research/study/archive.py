@@ -48,7 +48,8 @@ def pack(path: Path, folders: Iterable[Path]) -> dict[str, int]:
     """Merge the JSON records of folders into an archive, and count what happened to them.
 
     A record with the settings of an archived one does not replace it: published numbers stay. One
-    with the same key and other settings, made under newer defaults, does.
+    with the same key and other settings, made under newer defaults, does, and so does one with
+    errors by test period, which early records do not have.
     """
     records = read_archive(path) if path.exists() else {}
     counts = {"added": 0, "replaced": 0, "already there": 0}
@@ -58,7 +59,7 @@ def pack(path: Path, folders: Iterable[Path]) -> dict[str, int]:
             raise FuelsError(f"{folder}: holds no records")
         for record in map(Record.read, files):
             archived = records.get(record.name)
-            if archived is not None and archived.agrees(record.settings):
+            if archived is not None and archived.serves_as(record):
                 counts["already there"] += 1
                 continue
             counts["added" if archived is None else "replaced"] += 1

@@ -170,17 +170,24 @@ def default_title(comparison: Comparison) -> str:
     spelt = str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
     return (
         f"Test errors on {record.data_name}, {len(record.clients)} clients,"
-        f" {spelt} round{'s' * (rounds != [1])}, split {record.split}"
+        f" {spelt} round{'s' * (rounds != [1])}, split {record.split}{_stretch(record)}"
     )
+
+
+def _stretch(record: Record) -> str:
+    """The test periods of a record that was restricted to some of them."""
+    first, last = record.data.get("test_periods", (0, 0))
+    return f", test periods {first} to {last}" if last else ""
 
 
 def notes(comparison: Comparison) -> list[str]:
     """What a reader of the table should know."""
-    return [
-        *significance(comparison),
-        *against_references(comparison),
-        *general_notes(comparison),
-    ]
+    return [*results(comparison), *general_notes(comparison)]
+
+
+def results(comparison: Comparison) -> list[str]:
+    """What the errors say."""
+    return [*significance(comparison), *against_references(comparison)]
 
 
 def general_notes(comparison: Comparison) -> list[str]:
@@ -291,16 +298,20 @@ def _way(row: Row) -> str:
 
 
 def significance(comparison: Comparison) -> list[str]:
-    """The first method against the second, and against FUELS if it is neither (Wilcoxon)."""
+    """The first method against the second, and FUELS against the first and Solo (Wilcoxon)."""
     ranking = comparison.ranking
     if len(ranking) < 2:
         return []
     found = [_tested(ranking[0], ranking[1])]
-    place = next((i for i, row in enumerate(ranking) if row.name == "FUELS"), 0)
+    places = {row.name: i for i, row in enumerate(ranking)}
+    place = places.get("FUELS", 0)
     if place > 1:
         found.append(
             f"FUELS ranks {place + 1} of {len(ranking)}. {_tested(ranking[0], ranking[place])}"
         )
+    solo = places.get("Solo")
+    if "FUELS" in places and solo is not None and {place, solo} not in ({0, 1}, {0, place}):
+        found.append(_tested(*(ranking[i] for i in sorted((place, solo)))))
     return found
 
 

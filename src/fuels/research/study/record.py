@@ -3,7 +3,8 @@
 Run folders are large and stay where they were made; records are small enough to be published with
 the project. A record holds the completed settings, the errors of the method and of the references
 for each client, the mean errors of the experts in a mixture, and the history of the rounds, with
-seven significant digits. It names no folder of the machine it was made on.
+seven significant digits. It names no folder of the machine it was made on. The errors of the method
+for each period of the test part, with four digits, let a comparison divide the test part later.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from fuels.research.study.files import write_text
 from fuels.runs.settings import resolve
 
 FORMAT = 1
-DIGITS = 7
+DIGITS, DIGITS_BY_PERIOD = 7, 4
 NOTHING_TO_COMPARE = (
     f"{{}}: the test part {NO_TARGETS}, so a comparison has nothing to compare; change"
     " windows.split"
@@ -59,6 +60,9 @@ class Record:
     # Mean errors of the experts, coverage and width of the intervals, and how often the model had
     # the largest weight, as in summary.json; empty without a mixture.
     mixture: dict[str, Any] = field(default_factory=dict)
+    # mse and mae of the method and the number of targets, each [client, period of the test part];
+    # empty in records from before they were kept.
+    by_period: dict[str, Floats] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -95,6 +99,10 @@ class Record:
     def agrees(self, settings: Mapping[str, Any]) -> bool:
         return agree(self.settings, settings)
 
+    def serves_as(self, other: Record) -> bool:
+        """Whether this record of the same run need not be replaced by the other."""
+        return self.agrees(other.settings) and bool(self.by_period or not other.by_period)
+
     # -- on disk -------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -105,11 +113,20 @@ class Record:
                 raise ValueError("not one error for each client")
             if not np.isfinite(errors[self.title]).any():
                 raise ValueError("no errors of the method")
+        if self.by_period and {rows.shape for rows in self.by_period.values()} != {
+            (len(self.clients), len(self.by_period["targets"][0]))
+        }:
+            raise ValueError("not one error for each client and period")
 
     def to_dict(self) -> dict[str, Any]:
-        content = {"format": FORMAT, **_plain(asdict(self))}
-        if not self.mixture:  # records from before there were mixtures have no such entry
-            del content["mixture"]
+        content = {"format": FORMAT, **_plain(asdict(replace(self, by_period={})))}
+        content["by_period"] = {
+            name: [_plain(row, DIGITS_BY_PERIOD) for row in rows]
+            for name, rows in self.by_period.items()
+        }
+        for added in ("mixture", "by_period"):  # early records have no such entries
+            if not content[added]:
+                del content[added]
         return content
 
     @classmethod
@@ -121,6 +138,10 @@ class Record:
                 raise FuelsError(f"{place}: a record in another format; delete it to run again")
             for name in ("mse", "mae", "history"):
                 content[name] = {key: _floats(value) for key, value in content[name].items()}
+            content["by_period"] = {
+                name: np.array([_floats(row) for row in rows])
+                for name, rows in content.get("by_period", {}).items()
+            }
             content["std"], content["clients"] = _floats(content["std"]), tuple(content["clients"])
             record = cls(**content)
             record.check()
@@ -172,7 +193,23 @@ def make_record(key: str, outcome: Outcome) -> Record:
         },
         seconds=round(sum(summary["seconds"].values()), 1),
         mixture={} if outcome.mixture is None else outcome.mixture.summary(),
+        by_period=by_period(dataset, outcome.forecasts[outcome.title]),
     )
+
+
+def by_period(dataset: Dataset, forecast: NDArray[Any]) -> dict[str, Floats]:
+    """mse, mae and targets of a forecast of the test part [client, step], each [client, period]."""
+    first, last = dataset.split.part("test")
+    starts = np.arange(0, last - first, dataset.period)
+    target = dataset.target[:, first:last]
+    apart = np.where(target, dataset.series[:, first:last].astype(np.float64) - forecast, 0.0)
+    targets = np.add.reduceat(target, starts, axis=1, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        return {
+            "targets": targets,
+            "mse": np.add.reduceat(apart**2, starts, axis=1) / targets,
+            "mae": np.add.reduceat(np.abs(apart), starts, axis=1) / targets,
+        }
 
 
 def describe(settings: Settings) -> dict[str, Any]:
@@ -240,16 +277,16 @@ def _floats(values: Sequence[float | None]) -> Floats:
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
-def _plain(value: Any) -> Any:
-    """Values for JSON: seven digits, null for NaN."""
+def _plain(value: Any, digits: int = DIGITS) -> Any:
+    """Values for JSON: numbers with so many digits, null for NaN."""
     if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: _plain(inner, digits) for key, inner in value.items()}
     if isinstance(value, np.ndarray):
-        return [_plain(float(number)) for number in value]
+        return [_plain(float(number), digits) for number in value]
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [_plain(inner, digits) for inner in value]
     if isinstance(value, float):
         if not np.isfinite(value):
             return None
-        return int(value) if value.is_integer() else float(f"{value:.{DIGITS}g}")
+        return int(value) if value.is_integer() else float(f"{value:.{digits}g}")
     return value

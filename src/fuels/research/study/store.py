@@ -100,23 +100,24 @@ class Store:
             *([] if second is None else [second / f"{method}-{key}.json"]),
         ]
 
-    def find(self, key: str, settings: Settings) -> Record | None:
-        """The record of a finished run with these settings."""
+    def find(self, key: str, settings: Settings, *, by_period: bool = False) -> Record | None:
+        """The record of a finished run with these settings; `by_period`: with errors by period."""
         files = self.record_files(key, settings.method)
         candidates = [Record.read(path) for path in files if path.is_file()]
         archived = self.archived.get(f"{settings.method}-{key}")
         candidates += [] if archived is None else [archived]
         wanted = describe(settings)
-        return next((record for record in candidates if record.agrees(wanted)), None)
+        fitting = (record for record in candidates if record.agrees(wanted))
+        return next((record for record in fitting if record.by_period or not by_period), None)
 
     def save(self, record: Record) -> Record:
-        """Write the record where there is none, or one with other settings.
+        """Write the record where there is none, or one with other settings or with less in it.
 
         Returns it as read back, so that a table made later has the same digits.
         """
         first, *_ = files = self.record_files(record.key, record.method)
         for path in files:
-            if not path.is_file() or not Record.read(path).agrees(record.settings):
+            if not path.is_file() or not Record.read(path).serves_as(record):
                 record.write(path)
         return Record.read(first)
 
@@ -148,18 +149,20 @@ def ensure_run(
     store: Store,
     *,
     with_folder: bool = False,
+    by_period: bool = False,
     reporter: Reporter | None = None,
 ) -> RunResult:
     """The run with these settings: reused, resumed, or trained now.
 
-    `with_folder` also asks for models and forecasts, which a record does not have.
+    `with_folder` also asks for models and forecasts, which a record does not have, and `by_period`
+    for errors by test period, which early records do not have.
     """
     settings = resolve(settings)
     dataset = store.dataset(settings)
     key = run_key(settings, dataset)
     with store.locked(key):
         folder = store.folder(key, settings)
-        record = store.find(key, settings)
+        record = store.find(key, settings, by_period=by_period)
         if record is None and folder.finished:
             record = rebuild_record(key, settings, engine, folder, store.panel(settings))
         if record is None or (with_folder and not folder.finished):
@@ -183,6 +186,7 @@ def ensure_runs(
     store: Store,
     *,
     with_folder: bool = False,
+    by_period: bool = False,
     reporter: Reporter | None = None,
 ) -> list[RunResult]:
     """Many runs, in the given order."""
@@ -192,7 +196,14 @@ def ensure_runs(
         place = None if reporter is None else reporter.run(number, len(wanted))
         try:
             done.append(
-                ensure_run(settings, engine, store, with_folder=with_folder, reporter=place)
+                ensure_run(
+                    settings,
+                    engine,
+                    store,
+                    with_folder=with_folder,
+                    by_period=by_period,
+                    reporter=place,
+                )
             )
         except FuelsError as error:
             raise FuelsError(
