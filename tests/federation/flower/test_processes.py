@@ -141,7 +141,7 @@ def test_sites_killed_in_mid_round(running: Cluster) -> None:
     history = running.finish(run, LONG)
     assert running.timings(run)[1]["train"] <= deadline + 2.0
     assert [history[i]["clients"] for i in (0, 1, -1)] == [6, 2, 6]
-    silent = "no answer within 25 s"
+    silent = "no reply within 25 s"
     assert sorted(history[1]["failures"]) == [f"north: {silent}", f"south: {silent}"]
     for site in SITES:  # a round trained twice, or half, would show in the optimiser's steps
         trained = copies(running, site, run)

@@ -184,9 +184,9 @@ def test_a_round_closes_at_its_deadline_and_the_late_upload_counts_in_the_next(
     world.network.send = send  # type: ignore[method-assign]
     world.network.fate = decide
     history = world.run()
-    assert history[1]["failures"] == ["north: no answer within 10 s"]
+    assert history[1]["failures"] == ["north: no reply within 10 s"]
     assert history[1]["clients"] == 4
-    assert history[2]["failures"] == ["north: no answer within 10 s"]
+    assert history[2]["failures"] == ["north: no reply within 10 s"]
     assert history[2]["clients"] == 6  # the upload of round 2 stands in for that of round 3
     assert 10.0 <= at[2] - at[1] <= 12.0
 

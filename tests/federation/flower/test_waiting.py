@@ -219,7 +219,7 @@ def test_a_site_drawn_again_repeats_its_answer_whichever_of_its_clients_are_aske
     history = world.run()
     assert asked_of(world, "north", 2) == [{"a"}, {"a", "d"}]
     assert [line["clients"] for line in history] == [6, 1, 6]
-    assert history[1]["failures"] == ["north: no answer within 10 s"]  # of the first attempt
+    assert history[1]["failures"] == ["north: no reply within 10 s"]  # of the first attempt
     assert world.summary()["refused"] == {}
 
 

@@ -129,7 +129,7 @@ def test_a_round_ends_at_its_deadline_and_the_answer_counts_when_it_is_whole(
     serve(post, world.server, "run", chosen, Time())
     history = world.history()
     assert [line["clients"] for line in history] == [6, 4, 6]
-    assert history[1]["failures"] == ["north: no answer within 3 s"]
-    assert history[2]["failures"] == ["north: no answer within 3 s"]  # round 2's stands in
+    assert history[1]["failures"] == ["north: no reply within 3 s"]
+    assert history[2]["failures"] == ["north: no reply within 3 s"]  # round 2's stands in
     lines = (world.server.runs / "run" / "timings.jsonl").read_text().splitlines()
     assert deadline <= json.loads(lines[1])["train"] < deadline + 2
