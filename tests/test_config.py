@@ -76,14 +76,17 @@ def test_wrong_keys_and_types_are_refused(changes: dict[str, object], message: s
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"training": {"batch": 12}}, "row b means phase b"),
+        ({"training": {"batch": 12}}, "row b is phase b"),
         ({"training": {"rounds": 0}}, r"training\.rounds"),
-        ({"training": {"selection": 1.5}}, "share of clients"),
+        ({"training": {"selection": 1.5}}, "share of the clients"),
         ({"training": {"keep": "first"}}, "best or last"),
         ({"training": {"optimiser": "lbfgs"}}, "adam or sgd"),
         ({"windows": {"period": 1}}, r"windows\.period must be at least 2"),
         ({"seed": -1}, "negative"),
-        ({"mixture": {"levels": []}}, r"mixture\.levels are percentages .* at least one, not none"),
+        (
+            {"mixture": {"levels": []}},
+            r"mixture\.levels must be one or more percentages.* not none",
+        ),
         ({"mixture": {"levels": [80, 100]}}, "between 0 and 100"),
         ({"model": {"head": "both"}}, r"model\.head must be concat or sum, not both"),
     ],
@@ -153,7 +156,7 @@ def test_a_file_says_what_differs_from_its_preset(tmp_path: Path, line: str) -> 
 
 
 def test_presets_have_one_way_in(tmp_path: Path) -> None:
-    with pytest.raises(FuelsError, match="choose it with --preset"):
+    with pytest.raises(FuelsError, match="use --preset"):
         assignment("preset=best")
     with pytest.raises(FuelsError, match="test: unknown preset papr; did you mean paper"):
         with_preset(Settings(), "papr", "test")

@@ -1,7 +1,7 @@
 """Every setting of a run, its default, and the presets: the one place where defaults live.
 
-`Settings` is what a run is: two runs with equal settings give equal results. How fast it is
-computed (threads, device) is `Engine` and is no part of it. Both are written to a run's
+`Settings` define a run: two runs with equal settings give equal results. How fast it is
+computed (threads, device) is the `Engine`, which is not part of them. Both are written to a run's
 `config.toml`, and `fuels run --config` reads that file back.
 """
 
@@ -22,7 +22,7 @@ class Data:
     """Where the series come from and which of them take part."""
 
     source: str = "synthetic:net"  # a path, or synthetic:{sms,call,net}
-    clients: int = 0  # draw this many of the live clients; 0 takes all
+    clients: int = 0  # number of clients to draw at random; 0: all that can take part
     ids: tuple[str, ...] = ()  # only these clients
     client_column: str = ""
     time_column: str = ""
@@ -46,11 +46,13 @@ class Windows:
     closeness: int = 3  # c: the last c values
     periodicity: int = 3  # q: the same phase of the last q periods
     lags: str = ""  # other windows than c and q, one list per GRU: 1-4/1p,1p+1,2p,7p; p: period
-    calendar: tuple[str, ...] = ()  # what the clock tells the model: time, free, weekday
-    doubt: float = 0.0  # share of training periods whose free days the model sees inverted
-    holidays: tuple[str, ...] = ()  # free days besides weekends: dates, or a country such as IT
-    target: str = "value"  # what the model forecasts: value, or change against the last value
-    horizon: int = 1  # H: steps ahead, each with a head of its own
+    calendar: tuple[str, ...] = ()  # calendar inputs of the model: time, free (days off), weekday
+    doubt: float = 0.0  # share of training periods in which days off and working days are swapped
+    holidays: tuple[
+        str, ...
+    ] = ()  # days off in addition to weekends: dates, or a country such as IT
+    target: str = "value"  # forecast the value, or the change from the last value
+    horizon: int = 1  # H: steps ahead, each with its own output head
     split: str = ""  # periods for train/val/test, e.g. 40/11/11; empty: 40:11:11 in proportion
     max_gap: int = 0  # longest gap that is filled, in steps; 0 means one period
 
@@ -61,7 +63,7 @@ class Model:
 
     encoder: str = "gru"
     hidden: int = 128
-    # What the decoder reads: concat, the states of the branches side by side, or sum, their sum.
+    # Input of the decoder: concat (the states of the branches, concatenated) or sum (their sum).
     head: str = "concat"
 
 
@@ -74,22 +76,22 @@ class Training:
 
     rounds: int = 200  # T
     local_epochs: int = 1
-    batch: int = 0  # B; 0 means one period, and nothing else is accepted
-    # The next four are the method's own where they are left open: Adam 0.001 and all clients in
-    # every round, as in the paper; FedDA alone has its own.
-    optimiser: str = ""  # adam or sgd; empty: the method's own
-    learning_rate: float = 0.0  # 0: the method's own
-    momentum: float = 0.0  # of sgd; 0 where no optimiser is named: the method's own
-    selection: float = 0.0  # alpha: share of clients that train in a round; 0: the method's own
-    late: str = ""  # SHARE@ROUND: that share of the clients joins at that round
+    batch: int = 0  # B; must be one period, which 0 means
+    # Defaults of the next four depend on the method: Adam 0.001 and all clients in every round, as
+    # in the paper; only FedDA differs.
+    optimiser: str = ""  # adam or sgd; empty: the method's default
+    learning_rate: float = 0.0  # 0: the method's default
+    momentum: float = 0.0  # of sgd; if no optimiser is given, 0: the method's default
+    selection: float = 0.0  # alpha: share of clients that train in a round; 0: method's default
+    late: str = ""  # SHARE@ROUND: that share of the clients joins in that round
     keep: str = "best"  # model kept per client: best on the validation part, or last
-    patience: int = 0  # stop after this many rounds without a better validation error; 0: never
-    warm_start: str = ""  # run folder whose models are the start
+    patience: int = 0  # stop after this many rounds without a lower validation error; 0: never
+    warm_start: str = ""  # run folder whose models training starts from
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Local experts beside the personal model, mixed as truth arrives; nothing of it travels."""
+    """Local experts in addition to the personal model, mixed as values arrive; nothing is sent."""
 
     on: bool = False
     levels: tuple[float, ...] = (80.0, 95.0)  # of the intervals, in percent
@@ -101,12 +103,12 @@ class Sharing:
 
     statistics: bool = False  # pooled ridge coefficients from summed products
     live_mean: bool = False  # ridges also see the mean of the other clients
-    min_clients: int = 10  # no sum over fewer
+    min_clients: int = 10  # least number of clients in a sum
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All that decides the result of a run."""
+    """Everything that determines the result of a run."""
 
     seed: int = 0
     preset: str = "paper"
@@ -128,14 +130,14 @@ class Engine:
     device: str = "cpu"
     kernels: str = "auto"  # auto, fused or plain
     transport: str = "local"  # local: one site in this process; ray: sites as Ray actors
-    sites: int = 1  # of ray
-    address: str = ""  # of a running Ray cluster; empty: Ray is started on this machine
+    sites: int = 1  # number of sites with ray
+    address: str = ""  # of a running Ray cluster; empty: start Ray on this machine
 
 
 ENGINES = ("local", "ray")
 
-# The paper's settings are the defaults above: a preset is only what it changes, and no second
-# list of numbers exists. A scale changes clients and rounds, nothing else.
+# The paper's settings are the defaults above. A preset lists only what it changes, so no number is
+# written twice. A scale changes only clients and rounds.
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # Chosen on days before any test day: docs/explanation/forecasts.md shows how.
@@ -151,7 +153,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "sharing": {"statistics": True, "live_mean": True},
     },
 }
-DEFAULT_PRESET = "best"  # where none is named; comparisons and experiments use paper
+DEFAULT_PRESET = "best"  # if none is given; comparisons and experiments use paper
 SCALES: dict[str, dict[str, Any]] = {
     "quick": {"data": {"clients": 24}, "training": {"rounds": 30}},
     "paper": {"data": {"clients": 100}, "training": {"rounds": 200}},
@@ -159,7 +161,7 @@ SCALES: dict[str, dict[str, Any]] = {
 
 
 def with_preset(settings: Settings, preset: str, place: str) -> Settings:
-    """`settings` as `preset` has them in everything that any preset decides, the rest as it was."""
+    """`settings` with every setting that some preset changes as in `preset`, the rest unchanged."""
     if preset not in PRESETS:
         raise FuelsError(f"{place}: unknown preset {preset}{nearest(preset, PRESETS)}")
     papers = Settings()
@@ -209,7 +211,7 @@ def _merge(target: Any, changes: Mapping[str, Any], place: str, prefix: str) -> 
 
 
 def coerce(value: Any, kind: Any, place: str) -> Any:
-    """`value` as the type a setting has, from TOML or from text; refuses what does not fit."""
+    """`value`, from TOML or text, in the type of the setting; refuses values that do not fit."""
     origin = typing.get_origin(kind)
     if origin is tuple:
         items = [i for i in value.split(",") if i] if isinstance(value, str) else value
@@ -230,7 +232,7 @@ def coerce(value: Any, kind: Any, place: str) -> Any:
         number = kind(value) if not isinstance(value, bool) else None
     except (TypeError, ValueError, OverflowError):
         number = None
-    cut = kind is int and not isinstance(value, str) and number != value  # 2.5 became 2
+    cut = kind is int and not isinstance(value, str) and number != value  # 2.5 would become 2
     if number is None or cut:
         raise FuelsError(f"{place} must be {_KINDS.get(kind, kind.__name__)}, not {value!r}")
     if kind is float and not math.isfinite(number):
@@ -241,11 +243,11 @@ def coerce(value: Any, kind: Any, place: str) -> Any:
 
 
 _KINDS = {int: "a whole number", float: "a number"}
-_LARGEST = 2**63 - 1  # TOML's whole numbers end here
+_LARGEST = 2**63 - 1  # the largest integer in TOML
 
 
 def nearest(word: str, known: typing.Iterable[str]) -> str:
-    """`; did you mean X?` where something known is close, else a list of what there is."""
+    """`; did you mean X?` if a known word is similar, otherwise a list of the known words."""
     choices = sorted(known)
     close = difflib.get_close_matches(word, choices, n=1)
     if close:
@@ -254,7 +256,7 @@ def nearest(word: str, known: typing.Iterable[str]) -> str:
 
 
 def check(settings: Settings) -> None:
-    """Refuse settings that cannot work, in words."""
+    """Refuse settings that cannot work."""
     windows, training = settings.windows, settings.training
     positive = {
         "windows.period": windows.period - 1,
@@ -276,41 +278,41 @@ def check(settings: Settings) -> None:
         "seed": settings.seed,
     }.items():
         if count < 0:
-            raise FuelsError(f"{key} must not be negative, it is {count}")
+            raise FuelsError(f"{key} must not be negative; it is {count}")
     if training.batch not in (0, windows.period):
         raise FuelsError(
-            f"training.batch is {training.batch} but the period is {windows.period}: a batch is one"
-            " period, so that its row b means phase b of the period; leave training.batch out or"
-            " set both alike"
+            f"training.batch is {training.batch} but the period is {windows.period}: a batch must"
+            " be one period, so that its row b is phase b; omit training.batch or set it to the"
+            " period"
         )
     if not training.learning_rate >= 0:
         raise FuelsError(
-            f"training.learning_rate must be positive, or 0 for the method's own; it is"
+            f"training.learning_rate must be positive, or 0 for the method's default; it is"
             f" {training.learning_rate}"
         )
     if not 0 <= training.selection <= 1:
         raise FuelsError(
-            f"training.selection is the share of clients per round, at most 1, or 0 for the"
-            f" method's own; it is {training.selection}"
+            f"training.selection must be a share of the clients, at most 1, or 0 for the method's"
+            f" default; it is {training.selection}"
         )
     if training.optimiser not in ("", "adam", "sgd"):
         raise FuelsError(f"training.optimiser must be adam or sgd, not {training.optimiser}")
     if not 0 <= training.momentum < 1:
         raise FuelsError(
-            f"training.momentum must be at least 0 and below 1, it is {training.momentum}"
+            f"training.momentum must be at least 0 and below 1; it is {training.momentum}"
         )
     if not 0 <= windows.doubt < 1:
-        raise FuelsError(f"windows.doubt is a share, at least 0 and below 1; it is {windows.doubt}")
+        raise FuelsError(f"windows.doubt must be at least 0 and below 1; it is {windows.doubt}")
     levels = settings.mixture.levels
     if not levels or any(not 0 < level < 100 for level in levels):
         raise FuelsError(
-            "mixture.levels are percentages between 0 and 100, at least one, not"
+            "mixture.levels must be one or more percentages between 0 and 100, not"
             f" {', '.join(map(str, levels)) or 'none'}"
         )
     if settings.sharing.min_clients < 2:
         raise FuelsError(
-            f"sharing.min_clients must be at least 2, it is {settings.sharing.min_clients}: a sum"
-            " over one client is that client's value"
+            f"sharing.min_clients must be at least 2; it is {settings.sharing.min_clients}, but a"
+            " sum over one client is that client's value"
         )
     late_joiners(training.late)
     newcomer_share(settings.data.newcomers)
@@ -321,19 +323,19 @@ def check(settings: Settings) -> None:
 
 
 def check_engine(engine: Engine) -> None:
-    """Refuse an engine that cannot work, in words."""
+    """Refuse an engine that cannot work."""
     if engine.threads < 0:
-        raise FuelsError(f"engine.threads must not be negative, it is {engine.threads}")
+        raise FuelsError(f"engine.threads must not be negative; it is {engine.threads}")
     if engine.transport not in ENGINES:
         raise FuelsError(f"unknown engine {engine.transport}{nearest(engine.transport, ENGINES)}")
     if engine.transport == "local" and (engine.sites != 1 or engine.address):
-        raise FuelsError("several sites, or an address, need --engine ray")
+        raise FuelsError("--sites and --address need --engine ray")
     if engine.transport == "ray" and engine.device != "cpu":
-        raise FuelsError("--engine ray trains on CPUs; leave --device out, or use --engine local")
+        raise FuelsError("--engine ray trains on CPUs; omit --device, or use --engine local")
 
 
 def late_joiners(text: str) -> tuple[float, int]:
-    """`SHARE@ROUND` as numbers; an empty text means nobody is late."""
+    """`SHARE@ROUND` as numbers; an empty text means that no client is late."""
     if not text:
         return 0.0, 1
     share, _, at = text.partition("@")
@@ -343,14 +345,14 @@ def late_joiners(text: str) -> tuple[float, int]:
         result = (-1.0, 0)
     if not 0 <= result[0] < 1 or result[1] < 2:
         raise FuelsError(
-            f"training.late is SHARE@ROUND, e.g. 0.2@10 for a fifth of the clients joining at round"
-            f" 10 (2 or later); it is {text!r}"
+            f"training.late must be SHARE@ROUND with a round from 2 on, such as 0.2@10 for a fifth"
+            f" of the clients joining in round 10; it is {text!r}"
         )
     return result
 
 
 def newcomer_share(text: str) -> tuple[float, int]:
-    """`SHARE@PERIODS` as numbers; an empty text means nobody is new."""
+    """`SHARE@PERIODS` as numbers; an empty text means that no client is new."""
     if not text:
         return 0.0, 0
     share, _, periods = text.partition("@")
@@ -360,8 +362,8 @@ def newcomer_share(text: str) -> tuple[float, int]:
         result = (0.0, 0)
     if not 0 < result[0] < 1 or result[1] < 1:
         raise FuelsError(
-            f"data.newcomers is SHARE@PERIODS, e.g. 0.5@7 for half of the clients with only the"
-            f" last 7 periods of training; it is {text!r}"
+            f"data.newcomers must be SHARE@PERIODS, such as 0.5@7 for half of the clients with only"
+            f" the last 7 periods of training; it is {text!r}"
         )
     return result
 
@@ -369,8 +371,8 @@ def newcomer_share(text: str) -> tuple[float, int]:
 def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
     """Plain nested values, as in config.toml.
 
-    Without sharing its section is left out, and so is the usual head, as in runs made before they
-    existed.
+    The section of sharing is omitted if nothing is shared, and model.head if it has its default, as
+    in runs made before they existed.
     """
     sections = {field.name: getattr(settings, field.name) for field in fields(Settings)}
     if settings.sharing == Sharing():
@@ -398,7 +400,7 @@ def assignment(text: str) -> dict[str, Any]:
     if not equals or not key:
         raise FuelsError(f"--set takes section.key=value, not {text!r}")
     if key == "preset":
-        raise FuelsError(f"--set {text}: a preset is many settings; choose it with --preset")
+        raise FuelsError(f"--set {text}: a preset is not a single setting; use --preset")
     changes: dict[str, Any] = {}
     inner = changes
     *sections, last = key.split(".")

@@ -1,10 +1,10 @@
-"""What can go wrong and is not a bug: one sentence a person can act on."""
+"""Errors that are not bugs: each is one sentence that a person can act on."""
 
 
 class FuelsError(Exception):
-    """Bad input or a failed step; the message is one clear sentence naming the place.
+    """Bad input or a failed step; the message is one clear sentence.
 
-    The command line prints the message alone and exits with status 1, so a message says what was
+    The command line prints only the message and exits with status 1, so the message says what was
     found, where (file, client, round or option), and what to do about it.
     """
 

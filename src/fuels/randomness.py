@@ -1,8 +1,7 @@
-"""Random numbers that depend on what they are for, never on who asked before.
+"""Random numbers that depend on their purpose, never on earlier draws.
 
 Every draw comes from a generator derived from (seed, purpose, client, round, ...). A client's
-numbers are therefore the same whichever site, thread or process it is trained in, in whatever
-order, and after a resume.
+numbers are therefore the same in any site, thread, process or order, and after a resume.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ SELECTION, AUGMENTATION, FILTER, NOISE, LATE, WEIGHTS, DOUBT = 1, 2, 3, 4, 5, 6,
 
 
 def client_key(client: str) -> int:
-    """A number that stands for a client's id."""
+    """A number that represents a client's id."""
     return int.from_bytes(hashlib.blake2b(client.encode(), digest_size=8).digest(), "big")
 
 

@@ -1,8 +1,8 @@
-"""The version, and the name under which pip knows this package."""
+"""The version of this package, and its name for pip."""
 
 __version__ = "0.1.0"
 
-# The import name and the command are `fuels`, which on the package index is an unrelated project.
+# The import name and the command are `fuels`, but on the package index that is another project.
 DISTRIBUTION = "fuels-forecast"
 
 
@@ -12,9 +12,8 @@ def requirement(extra: str) -> str:
 
 
 def not_installed(what: str, extra: str) -> str:
-    """Say that something optional is missing, and how to install it.
+    """The message that something optional is missing, with the command that installs it.
 
-    The command needs no published package: pip takes the one that is installed and adds what the
-    extra lists.
+    The command works without a published package: pip keeps the installed one and adds the extra.
     """
     return f'{what} is not installed: pip install "{requirement(extra)}"'

@@ -88,7 +88,7 @@ def test_the_default_run_says_it_is_synthetic_and_quick(fuels: Fuels) -> None:
         (["run", "--preset", "papr"], "did you mean paper"),
         (["run", "--scale", "quik"], "did you mean quick"),
         (["run", "--set", "options.taau=1"], "did you mean tau"),
-        (["run", "--set", "training.batch=12"], "row b means phase b"),
+        (["run", "--set", "training.batch=12"], "row b is phase b"),
         (["run", "--set", "training.round=5"], "did you mean rounds"),
         (["run", "--config", "none.toml"], "no such config file"),
         (["run", "--resume", "nowhere"], "no run to continue"),

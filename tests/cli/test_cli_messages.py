@@ -28,7 +28,7 @@ from helpers.panels import make_panel
         (["--set", "training.rounds=0"], "fuels: training.rounds must be at least 1"),
         (["--split", "1/2"], "fuels: --split is train/val/test in whole periods"),
         (["--period", "1"], "fuels: --period must be at least 2"),
-        (["--seed", "-1"], "fuels: --seed must not be negative, it is -1"),
+        (["--seed", "-1"], "fuels: --seed must not be negative; it is -1"),
         (["--clients", "-3"], "fuels: --clients takes a positive integer or all, not -3"),
         (["--clients", "0"], "fuels: --clients takes a positive integer or all, not 0"),
         (["--set", "data.clients=-3"], "fuels: data.clients must not be negative"),
@@ -301,7 +301,7 @@ def test_a_period_that_does_not_fit_is_noted(fuels: Fuels, tmp_path: Path) -> No
     code, _, err = fuels(*words, "--period", "12", "--out", "a")
     assert code == 0
     notes = [line for line in err.splitlines() if "repeat every" in line]
-    assert len(notes) == 1 and "repeat every 24 steps, the period is set to 12" in notes[0]
+    assert len(notes) == 1 and "repeat every 24 steps, but the period is set to 12" in notes[0]
     assert "--period 24" in notes[0]
     code, _, err = fuels(*words, "--out", "b")
     assert code == 0 and "repeat every" not in err

@@ -19,7 +19,7 @@ from fuels.kernels.mixture import (
     boa,
     clipped,
     earned,
-    first_trust,
+    first_learner_weights,
     fixed_share,
     limited,
     ml_poly,
@@ -89,7 +89,7 @@ def test_ml_poly_with_a_prior_by_hand() -> None:
     weights, sums = np.zeros(3), np.zeros((3, 3))
     ml_poly(np.array([1.0, 1.0, 1.0]), 1.0, 0.0, sums, weights, 1.0, 3.0)
     np.testing.assert_allclose(weights, [3 / 5, 1 / 5, 1 / 5])  # nobody gained anything
-    np.testing.assert_allclose(weights, first_trust(3.0))
+    np.testing.assert_allclose(weights, first_learner_weights(3.0))
     ml_poly(np.array([0.5, 0.0, 2.0]), 1.0, 0.0, sums, weights, 1.0, 3.0)
     # Gains 2 (1 - 0)(1 - f) are 1, 2 and -2, the largest square is 4: 3 x 1 / 5 and 2 / 8.
     np.testing.assert_allclose(weights, np.array([3 / 5, 2 / 8, 0]) / (3 / 5 + 2 / 8))

@@ -184,5 +184,5 @@ def test_a_run_with_few_clients_says_why_nothing_is_shared(tmp_path: Path) -> No
     panel = make_panel(clients=4, days=28)
     outcome = run(BEST, Engine(threads=1), RunFolder(tmp_path / "r"), panel=panel, plots=False)
     said = facts(outcome.summary)["Sharing"]
-    assert said == "nothing was shared as sums: 4 clients are fewer than sharing.min_clients, 10"
+    assert said == "nothing was shared as sums: 4 clients are fewer than sharing.min_clients = 10"
     assert "local experts only (nothing shared)" not in outcome.scores

@@ -83,8 +83,8 @@ def test_a_malformed_upload_is_refused_as_a_whole(bad: Upload, reason: str) -> N
     ("samples", "reason"),
     [
         (None, "sample counts are missing"),
-        (np.array([10, 10]), "sample counts do not fit"),
-        (np.array([10.0, 10.0, 10.0]), "sample counts do not fit"),
+        (np.array([10, 10]), "sample counts do not match"),
+        (np.array([10.0, 10.0, 10.0]), "sample counts do not match"),
     ],
 )
 def test_declared_counts_must_be_there_and_fit(samples: Any, reason: str) -> None:
@@ -94,7 +94,7 @@ def test_declared_counts_must_be_there_and_fit(samples: Any, reason: str) -> Non
 
 def test_a_client_of_another_site_is_refused() -> None:
     reasons, whole = refusals(upload(), DECLARED, ("a", "c"))
-    assert whole == "" and reasons == {"b": "not asked in this round"}
+    assert whole == "" and reasons == {"b": "not asked for in this round"}
 
 
 def test_nobody_claims_more_samples_than_there_are() -> None:
@@ -224,9 +224,9 @@ def letter(**changes: Any) -> Envelope:
         (letter(round=4), ""),  # one round late is accepted
         (letter(round=3), "stale"),
         (letter(round=6), "not begun"),
-        (letter(site="south"), "not its key's name"),
+        (letter(site="south"), "key is another site's"),
         (letter(run="other"), "belongs to run"),
-        (letter(kind="hello"), "asked was 'train'"),
+        (letter(kind="hello"), "the request was 'train'"),
     ],
 )
 def test_the_gate(envelope: Envelope, reason: str) -> None:
@@ -239,7 +239,7 @@ def test_a_message_is_of_the_round_that_was_asked() -> None:
     assert gate.refusal(letter(round=4), "north", "train", 5, 4) == ""
     for claimed, asked in ((4, 5), (5, 4)):
         found = gate.refusal(letter(round=claimed), "north", "train", 5, asked)
-        assert found == f"it is of round {claimed}, asked was round {asked}"
+        assert found == f"it is from round {claimed}, but round {asked} was requested"
 
 
 def test_the_same_round_is_used_once() -> None:

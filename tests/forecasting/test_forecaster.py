@@ -197,7 +197,7 @@ def test_the_paper_has_no_intervals(fitted: Forecaster) -> None:
     assert "best" in repr(Forecaster()) and "paper" in repr(fitted)
     with pytest.raises(FuelsError, match="did you mean best"):
         Forecaster(preset="bset")
-    with pytest.raises(FuelsError, match=r"give it as Forecaster\(preset=\)"):
+    with pytest.raises(FuelsError, match=r"use Forecaster\(preset="):
         Forecaster(settings={"preset": "paper"})
     budgets = [Forecaster(preset=p).settings.training.rounds for p in ("best", "paper")]
     assert budgets == [40, 200] and Forecaster(rounds=3).settings.training.rounds == 3
@@ -252,5 +252,5 @@ def test_experts_are_fitted_once_per_horizon(
 
 
 def test_a_wrong_number_of_threads_is_refused_when_it_is_given() -> None:
-    with pytest.raises(FuelsError, match=r"engine\.threads must not be negative, it is -1"):
+    with pytest.raises(FuelsError, match=r"engine\.threads must not be negative; it is -1"):
         Forecaster(threads=-1)

@@ -366,7 +366,7 @@ def test_a_folder_of_models_alone_says_what_to_do(fuels: Fuels, folder: Path) ->
     frame = long_frame(make_panel(clients=4, days=DAYS))
     assert len(loaded.predict(1, frame)) == 4
     code, _, err = fuels("forecast", "run/mixture.safetensors", "--data", "all.csv")
-    assert code == 1 and "mixture.safetensors: holds no models" in err
+    assert code == 1 and "mixture.safetensors: contains no models" in err
 
 
 def test_data_before_the_training_ended_are_refused_without_a_contradiction(

@@ -159,7 +159,7 @@ def test_command_prints_tables() -> None:
 
 
 def test_command_refuses_no_methods() -> None:
-    with pytest.raises(FuelsError, match="none is named"):
+    with pytest.raises(FuelsError, match="no method is named"):
         command("--methods", ",")
 
 

@@ -194,7 +194,7 @@ def test_every_training_experiment_is_known_and_listed() -> None:
         (["predictions", "--option", "threshold=x"], "a number above 0 or auto"),
         (["predictions", "--option", "threshold=nan"], "a number above 0 or auto"),
         (["filtering", "--option", "client=zz"], "client zz does not take part"),
-        (["complexity", "--option", "methods=,"], "none is named"),
+        (["complexity", "--option", "methods=,"], "no method is named"),
         (["complexity", "--option", "methods=fuels,fedavgg"], "did you mean fedavg"),
         (["complexity", "--rounds", "1"], "give --rounds 2"),
         (["complexity", "--clients", "1"], "only one client"),

@@ -114,7 +114,7 @@ def test_who_is_new_is_drawn_by_the_seed_and_never_all() -> None:
 
 @pytest.mark.parametrize("text", ["0.5", "0.5@0", "1@3", "x@3", "0.5@2.5", "0@3"])
 def test_newcomers_that_cannot_be_are_refused(text: str) -> None:
-    with pytest.raises(FuelsError, match=r"data\.newcomers is SHARE@PERIODS"):
+    with pytest.raises(FuelsError, match=r"data\.newcomers must be SHARE@PERIODS"):
         shorten_histories(load_dataset(settings_of(), make_panel(days=18)), text, 0)
 
 

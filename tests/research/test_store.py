@@ -171,7 +171,7 @@ def test_a_setting_that_cannot_work_is_refused_before_anything_runs(
         ensure_runs(wanted, ENGINE, Store(tmp_path / "store"))
     # Also what only the data tell: three training periods are too few for FedDA's augmented set.
     wanted = [small(data, method=name) for name in ("fuels", "fedda")]
-    with pytest.raises(FuelsError, match=r"too short .* or leave fedda out"):
+    with pytest.raises(FuelsError, match=r"too short .* or omit fedda"):
         ensure_runs(wanted, ENGINE, Store(tmp_path / "store"))
     # And a client that starts late has no rows for the concatenation prototype.
     panel = make_panel(clients=6, days=30)

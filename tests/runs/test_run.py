@@ -181,7 +181,7 @@ LATE = {"training": {"late": "0.5@9"}}  # after the last round
             LATE,
             [],
             "best on the validation part for 2 of 4 clients, untrained for 2 of 4 clients",
-            "the best one on the validation part, for 2 of 4 clients; the one they started with,"
+            "the best one on the validation part, for 2 of 4 clients; the initial one,"
             " because they never trained, for 2 of 4 clients",
         ),
     ],

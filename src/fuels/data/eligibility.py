@@ -49,7 +49,7 @@ def find_ineligible(
     for client in range(values.shape[1]):
         if enough[client] < periods_needed:
             reasons[client] = (
-                f"too short: values in {enough[client]} periods of {part},"
+                f"too short: values in {enough[client]} periods of {part};"
                 f" {periods_needed} are needed"
             )
         elif lowest[client] == highest[client]:

@@ -135,7 +135,9 @@ def sharing_outcome(
     if chosen is None or not (chosen.statistics or chosen.live_mean):
         return None
     if ensemble.sharing is None:
-        why = f"{len(dataset.ids)} clients are fewer than sharing.min_clients, {chosen.min_clients}"
+        why = (
+            f"{len(dataset.ids)} clients are fewer than sharing.min_clients = {chosen.min_clients}"
+        )
         return SharingOutcome((), why, {})
     used = tuple(name for name in ("statistics", "live_mean") if getattr(chosen, name))
     numbers = dict(ensemble.sharing.numbers)

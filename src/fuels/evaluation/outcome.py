@@ -30,7 +30,7 @@ class MixtureOutcome:
 
     @property
     def best(self) -> str:
-        """The expert with the least mean MSE."""
+        """The expert with the lowest mean MSE."""
         return min(self.scores, key=lambda name: self.scores[name].means()["mse"])
 
     @property
@@ -78,7 +78,7 @@ def _known(values: Iterable[float]) -> list[float | None]:
 
 @dataclass(frozen=True)
 class SharingOutcome:
-    """What the clients shared as sums, and what federation is worth on the test part."""
+    """What the clients shared as sums, and the gain of federation on the test part."""
 
     used: tuple[str, ...]  # statistics, live_mean; empty if there were too few clients
     note: str  # why nothing was used
@@ -106,7 +106,7 @@ NOTHING_SHARED = "local experts only (nothing shared)"
 
 
 def method_rows(title: str) -> tuple[str, str, str]:
-    """Rows that are no references: the method, its model, and its experts with nothing shared."""
+    """Rows that are not references: the method, its model, and its experts with nothing shared."""
     return title, f"{title} model alone", NOTHING_SHARED
 
 

@@ -1,4 +1,4 @@
-"""The facts of summary.json, each computed once: tables and pictures only repeat them."""
+"""The facts of summary.json, each computed once; tables and plots only repeat them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from fuels.evaluation.scores import Scores
 
 BEST, LAST = "best on the validation part", "last"
-NO_TARGETS = "has no observed value with known inputs"  # of a part that no forecast can be held to
+NO_TARGETS = "has no observed value with known inputs"  # of a part without anything to evaluate
 
 
 @dataclass(frozen=True)
 class Kept:
-    """How many clients kept which model, and why some kept the last instead of the best one."""
+    """How many clients kept which model, and why some kept the last one instead of the best."""
 
     best: int = 0
     last: int = 0
@@ -30,7 +30,7 @@ class Kept:
     reason: str = ""
 
     def summary(self) -> dict[str, Any]:
-        """What summary.json says of it."""
+        """The entries of summary.json."""
         counts = {BEST: self.best, LAST: self.last, "untrained": self.untrained}
         kinds = {kind: count for kind, count in counts.items() if count}
         every = sum(kinds.values())
@@ -43,16 +43,16 @@ class Kept:
 
 
 def why_last(keep: str, validation: int) -> str:
-    """Why a client kept its last model: by the setting `keep` or the length of the validation."""
+    """Why a client kept its last model, from the setting `keep` and the length of validation."""
     if keep == "last":
-        return "as asked for"
+        return "as requested"
     if not validation:
         return "because there is no validation part"
     return f"because the validation part {NO_TARGETS}"
 
 
 def data_facts(dataset: Dataset) -> dict[str, Any]:
-    """What was trained on."""
+    """The data of a run."""
     first, last = dataset.split.part("test")
     return {
         "name": dataset.panel.name,
@@ -85,7 +85,7 @@ def compared(title: str, scores: Mapping[str, Scores]) -> dict[str, Any]:
 
 
 def sharing_facts(found: SharingOutcome) -> dict[str, Any]:
-    """What was shared as sums, and what federation is worth against nothing shared.
+    """What was shared as sums, and the gain of federation over sharing nothing.
 
     Paired tests (Wilcoxon signed-rank, two-sided) over clients and over days.
     """

@@ -26,7 +26,7 @@ from fuels.kernels.mixture import (
     LEARNERS,
     Constants,
     Floats,
-    first_trust,
+    first_learner_weights,
     run,
     step_ahead,
 )
@@ -62,7 +62,7 @@ class Mixture:
         experts = len(self.names)
         self.state: State = {
             "weights": np.full((clients, LEARNERS, experts), 1.0 / experts),
-            "trust": np.tile(first_trust(chosen.prior), (clients, 1)),
+            "trust": np.tile(first_learner_weights(chosen.prior), (clients, 1)),
             "steady": np.zeros((clients, 3, experts)),  # regret, sum of squares, peak
             "switching": np.zeros((clients, 2)),  # sum of squared errors, count
             "moments": np.zeros((clients, experts, experts)),  # of the tracking learner

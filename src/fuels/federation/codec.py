@@ -71,12 +71,12 @@ def encode(envelope: Envelope) -> bytes:
 def decode(data: bytes, limit: int) -> Envelope:
     """The envelope in `data`; raises FuelsError with the reason if the message is malformed."""
     if len(data) > limit:
-        raise FuelsError(f"the message has {len(data)} bytes, at most {limit} are accepted")
+        raise FuelsError(f"the message has {len(data)} bytes; at most {limit} are accepted")
     if len(data) < HEAD or data[: len(MAGIC)] != MAGIC:
         raise FuelsError("the message is not in this format")
     (length,) = struct.unpack_from("<I", data, len(MAGIC))
     if length > min(MOST_HEADER, len(data) - HEAD):
-        raise FuelsError("the header of the message is cut off or too long")
+        raise FuelsError("the header of the message is truncated or too long")
     header = _header(data[HEAD : HEAD + length])
     arrays: dict[str, NDArray[Any]] = {}
     position = HEAD + length
@@ -86,7 +86,7 @@ def decode(data: bytes, limit: int) -> Envelope:
         kind = np.dtype(dtype).newbyteorder("<")
         end = position + prod(shape) * kind.itemsize
         if end > len(data):
-            raise FuelsError(f"array {name!r} is cut off")
+            raise FuelsError(f"array {name!r} is truncated")
         flat = np.frombuffer(data, dtype=kind, count=prod(shape), offset=position)
         arrays[name] = flat.reshape(shape).astype(dtype)
         position = end
@@ -113,7 +113,7 @@ def _header(text: bytes) -> dict[str, Any]:
     except (UnicodeDecodeError, ValueError, RecursionError):
         raise FuelsError("the header of the message is not JSON") from None
     if not isinstance(header, dict) or set(header) != set(_FIELDS):
-        raise FuelsError("the header of the message has other fields than it should")
+        raise FuelsError("the header of the message has missing or unexpected fields")
     for key, kind in _FIELDS.items():
         if not isinstance(header[key], kind) or isinstance(header[key], bool):
             raise FuelsError(f"the field {key} of the header is not of type {kind.__name__}")
@@ -126,26 +126,28 @@ def _header(text: bytes) -> dict[str, Any]:
 
 def _layout(entries: list[Any]) -> list[tuple[str, str, tuple[int, ...]]]:
     if len(entries) > MOST_ARRAYS:
-        raise FuelsError(f"the message lists {len(entries)} arrays, at most {MOST_ARRAYS} may be")
+        raise FuelsError(
+            f"the message lists {len(entries)} arrays; at most {MOST_ARRAYS} are accepted"
+        )
     layout = []
     for entry in entries:
         if not isinstance(entry, list) or len(entry) != 3:
             raise FuelsError("an array of the message is not described by name, dtype and shape")
         name, dtype, shape = entry
         if not isinstance(name, str) or not isinstance(dtype, str) or dtype not in DTYPES:
-            raise FuelsError(f"array {str(name)[:60]!r} is not of an accepted dtype")
+            raise FuelsError(f"array {str(name)[:60]!r} has an unacceptable dtype")
         if not isinstance(shape, list) or len(shape) > MOST_AXES:
-            raise FuelsError(f"array {name!r} has no acceptable shape")
+            raise FuelsError(f"array {name!r} has an unacceptable shape")
         if any(type(size) is not int or not 0 <= size < 2**40 for size in shape):
-            raise FuelsError(f"array {name!r} has no acceptable shape")
+            raise FuelsError(f"array {name!r} has an unacceptable shape")
         if prod(max(size, 1) for size in shape) >= 2**40:  # an axis of 0 hides how long others are
-            raise FuelsError(f"array {name!r} has no acceptable shape")
+            raise FuelsError(f"array {name!r} has an unacceptable shape")
         layout.append((name, dtype, tuple(shape)))
     return layout
 
 
 def text_list(value: Any, what: str) -> tuple[str, ...]:
-    """A list of texts from a header's facts."""
+    """A list of strings from a header's facts."""
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise FuelsError(f"{what} is not a list of texts")
+        raise FuelsError(f"{what} is not a list of strings")
     return tuple(value)

@@ -47,7 +47,7 @@ def refusals(
     reasons: dict[str, str] = {}
     for row, client in enumerate(upload.clients):
         if client not in expected:
-            reasons[client] = "not asked in this round"
+            reasons[client] = "not asked for in this round"
         elif counted and not 1 <= upload.weights[row] <= most_samples:
             reasons[client] = f"claims {upload.weights[row]} samples"
         else:
@@ -69,7 +69,7 @@ def download_refusal(
         return "a client appears twice"
     strangers = sorted(set(download.clients) - set(asked))
     if strangers:
-        return f"it speaks of client {strangers[0]!r}, which is not asked"
+        return f"it names client {strangers[0]!r}, which is not asked for"
     for arrays, count in ((download.shared, None), (download.personal, len(download.clients))):
         undeclared = sorted(set(arrays) - set(declared))
         if undeclared:
@@ -106,7 +106,7 @@ def _miscounted(upload: Upload, counted: bool) -> str:
     if not counted:
         return "undeclared sample counts"
     if upload.samples.shape != (len(upload.clients),) or upload.samples.dtype != np.int64:
-        return "sample counts do not fit the clients"
+        return "sample counts do not match the clients"
     return ""
 
 
@@ -117,11 +117,11 @@ def _out_of_bounds(arrays: Mapping[str, NDArray[np.float32]], declared: Mapping[
         if not np.isfinite(largest):
             return f"{name} is not finite"
         if largest > bound + SLACK:
-            return f"{name} reaches {largest:.3g}, at most {bound:g} is accepted"
+            return f"{name} reaches {largest:.3g}; at most {bound:g} is accepted"
         if sent.rms is not None:
             rms = float(np.sqrt(np.square(arrays[name], dtype=np.float64).mean()))
             if rms > sent.rms + SLACK:
-                return f"{name} has a mean size of {rms:.3g}, at most {sent.rms:g} is accepted"
+                return f"{name} has an RMS of {rms:.3g}; at most {sent.rms:g} is accepted"
     return ""
 
 
@@ -145,19 +145,19 @@ class Gate:
         `asked`: the round of the request.
         """
         if envelope.site != site:
-            return f"it claims to come from site {envelope.site!r}, which is not its key's name"
+            return f"it claims to come from site {envelope.site!r}, but its key is another site's"
         if envelope.kind != kind:
-            return f"it answers {envelope.kind!r}, asked was {kind!r}"
+            return f"it replies to {envelope.kind!r}, but the request was {kind!r}"
         if envelope.run != self.run:
             return f"it belongs to run {envelope.run!r}"
         if envelope.round > number:
-            return f"it is of round {envelope.round}, which has not begun"
+            return f"it is from round {envelope.round}, which has not started"
         if envelope.round < number - self.staleness:
-            return f"stale: it is of round {envelope.round}, {self.staleness} late is accepted"
+            return f"stale: it is from round {envelope.round}, late by more than {self.staleness}"
         if kind == "train" and envelope.round <= self.used.get(site, 0):
             return f"duplicate: an upload of round {self.used[site]} was already used"
         if envelope.round != asked:
-            return f"it is of round {envelope.round}, asked was round {asked}"
+            return f"it is from round {envelope.round}, but round {asked} was requested"
         return ""
 
     def use(self, envelope: Envelope) -> None:

@@ -101,7 +101,7 @@ class Forecaster:
         if not isinstance(settings, dict | None):
             raise FuelsError(f"settings must be a dict of sections, not {settings!r}")
         if "preset" in (settings or {}):
-            raise FuelsError("settings: preset is not a setting; give it as Forecaster(preset=)")
+            raise FuelsError("settings: preset is not a setting; use Forecaster(preset=...)")
         whole = isinstance(validation, int) and not isinstance(validation, bool)
         if validation is not None and (not whole or validation < 0):
             raise FuelsError(f"validation must be a whole number of periods, not {validation!r}")

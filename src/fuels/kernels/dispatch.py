@@ -142,7 +142,7 @@ def _imported(module: str) -> ModuleType | Exception:
         return RuntimeError(jit.ABSENT)
     try:
         return importlib.import_module(module)
-    except Exception as problem:  # whatever stops the compiler, the reference still works
+    except Exception as problem:  # whatever stops the compiler, the reference works
         if str(problem) not in map(str, _loaded.values()):  # one log line per cause
-            _log.warning("compiled kernels are not available (%s): plain torch runs", problem)
+            _log.warning("compiled kernels are not available (%s): using plain torch", problem)
         return problem

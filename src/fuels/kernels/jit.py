@@ -57,7 +57,8 @@ def compiled(
 @functools.cache  # once in a process
 def warn_absent() -> None:
     _log.warning(
-        "compiled kernels are not available (%s): plain torch and Python run, slower", ABSENT
+        "compiled kernels are not available (%s): using plain torch and Python, which are slower",
+        ABSENT,
     )
 
 

@@ -73,14 +73,14 @@ class CodeCache(DiskCache):
             found = super().load_overload(sig, target_context)
         except Exception as problem:  # damaged bytes can make unpickling raise anything
             _log_once(
-                "compiled kernels in %s cannot be read (%s) and are compiled again",
+                "compiled kernels in %s cannot be read (%s); compiling them again",
                 self.cache_path,
                 problem,
             )
             self._remove_index()
             return None
         if found is None and _writable:
-            _log_once("compiling kernels, once on this machine: about half a minute")
+            _log_once("compiling kernels; this takes about half a minute, once on this machine")
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -105,8 +105,8 @@ def _log_unwritable(problem: Exception) -> None:
     global _writable
     _writable = False
     _log_once(
-        "compiled kernels cannot be stored (%s), so every run compiles them, about half a minute:"
-        " set NUMBA_CACHE_DIR to a writable folder",
+        "compiled kernels cannot be stored (%s), so every run spends about half a minute compiling"
+        " them: set NUMBA_CACHE_DIR to a writable folder",
         problem,
     )
 

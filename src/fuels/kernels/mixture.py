@@ -12,14 +12,14 @@ Three learners hold weights over the same experts (w >= 0, sum 1), a fourth mixe
   prior for the steady one: if nothing can be learned, the quick ones only chase noise.
 
 Everything is scale-free: multiplying all values by a constant changes no weight. The two quick
-learners see the truth clipped to within `clip` usual errors of the median forecast, because one
-spike would upset them; steady and top see the truth itself, which is what is evaluated. Forecasts
-are clipped to within `limit` usual errors of their median, because each expert's echo of a spike
-(an hour, a day, a week later) would cost more than the spike. An expert that was outside this range
-and right at least two times more than it was wrong is not clipped.
+learners see the actual value clipped to within `clip` usual errors of the median forecast, because
+a single spike would mislead them; steady and top see the actual value, with which they are
+evaluated. Forecasts are clipped to within `limit` usual errors of their median, because each
+expert's echo of a spike (an hour, a day, a week later) would cost more than the spike. An expert is
+exempt from clipping if, outside this range, it was right at least twice more often than wrong.
 
 An expert without a forecast (NaN) is asleep: the others share its weight in proportion, and it is
-scored as if it had forecast what the learner did, which leaves its weight unchanged.
+scored as if its forecast were that of the learner, which leaves its weight unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 
 STEADY, SWITCHING, TRACKING, LEARNERS = 0, 1, 2, 3
 SLOW = 0.998  # memory of the usual error: a step's weight halves in about 350 steps
-CLIP_FROM = 10  # steps before the usual error is trusted
+CLIP_FROM = 10  # steps before the usual error is used
 EARNED = -1.5  # an outlying expert that was right twice is no longer clipped; once may be chance
 SWEEPS = 30  # pairwise moves of the tracking weights at one step
 TINY = 1e-300  # avoids 0 / 0 and changes no other number, whatever the scale of the data
@@ -48,24 +48,24 @@ class Constants(NamedTuple):
     rate: float = 0.2  # switching: learning rate, in units of one over its own mean squared error
     share: float = 0.05  # switching: share given back at every step
     memory: float = 0.9  # tracking: a step's weight halves in about 7 steps
-    pull: float = 0.3  # tracking: penalty, in least errors
-    pull_early: float = 10.0  # tracking: more of it, over the count
+    pull: float = 0.3  # tracking: penalty, in units of the least squared error
+    pull_early: float = 10.0  # tracking: additional penalty, divided by the number of steps
     top: float = 0.995  # top: a step's weight halves in about 140 steps
     prior: float = 3.0  # top: weight of the steady learner at equal regrets; the others have 1
-    clip: float = 3.0  # truth for the quick learners: usual errors from the median forecast
-    surprise: float = 0.9  # what is left of the usual error's memory after a clipped one
-    limit: float = 8.0  # forecasts: usual errors from their median
+    clip: float = 3.0  # of values for the quick learners: usual errors from the median forecast
+    surprise: float = 0.9  # factor on the memory of the usual error after a clipped error
+    limit: float = 8.0  # of forecasts: usual errors from their median
 
 
-# Several steps ahead, truth arrives late and errors of neighbouring steps are similar: the quick
-# learners look further back, and the top forgets faster.
+# Several steps ahead, actual values arrive late and errors of neighbouring steps are similar: the
+# quick learners look further back, and the top forgets faster.
 AHEAD = Constants(
     share=0.02, memory=0.97, top=0.99, prior=1.0, clip=2.5, surprise=1.0, limit=np.inf
 )
 
 
-def first_trust(prior: float) -> Floats:
-    """The weights of the learners before any truth is known."""
+def first_learner_weights(prior: float) -> Floats:
+    """The weights of the learners before any actual value is known."""
     trust = np.full(LEARNERS, 1.0 / (prior + LEARNERS - 1.0))
     trust[STEADY] *= prior
     return trust
@@ -74,16 +74,16 @@ def first_trust(prior: float) -> Floats:
 @compiled()
 def awake_weights(weights: Floats, forecasts: Floats, out: Floats) -> float:
     """Write `weights`, shared among the awake experts, to out; returns their combination."""
-    total, speaking = 0.0, 0
+    total, awake = 0.0, 0
     for i in range(len(weights)):
         if not np.isnan(forecasts[i]):
             total += weights[i]
-            speaking += 1
-    value = 0.0 if speaking else np.nan
+            awake += 1
+    value = 0.0 if awake else np.nan
     for i in range(len(weights)):
         out[i] = 0.0
         if not np.isnan(forecasts[i]):
-            out[i] = weights[i] / total if total > NOISE else 1.0 / speaking
+            out[i] = weights[i] / total if total > NOISE else 1.0 / awake
             value += out[i] * forecasts[i]
     return value
 
@@ -103,7 +103,7 @@ def boa(forecasts: Floats, said: float, truth: float, sums: Floats, weights: Flo
     highest = np.max(sums[2])
     most = -np.inf
     for i in range(experts):
-        # An expert that never forecast is as uncertain as the worst: silence must not win.
+        # An expert without any forecast counts as uncertain as the worst: abstaining must not win.
         peak = sums[2, i] if sums[2, i] > 0 else highest
         rate = min(0.5 / (peak + TINY), np.sqrt(np.log(experts + 1.0) / (sums[1, i] + TINY)))
         if not np.isnan(forecasts[i]):
@@ -157,8 +157,8 @@ def best_lately(
 ) -> None:
     """Discount and add the products of errors, then move weight between pairs of experts.
 
-    Each move takes from the expert with the steepest slope and gives to the one with the least, as
-    far as pays; the weights of the step before are the start.
+    Each move shifts weight from the expert with the steepest slope to the one with the least, as
+    far as it helps, starting from the weights of the previous step.
     """
     experts = len(weights)
     count[0] = memory * count[0] + 1.0
@@ -213,7 +213,7 @@ def ml_poly(
     total = 0.0
     for i in range(len(weights)):
         gain = 2 * (said - truth) * (said - forecasts[i])
-        if abs(gain) <= NOISE * (said - truth) ** 2:  # before the first truth all say the same
+        if abs(gain) <= NOISE * (said - truth) ** 2:  # before the first value all agree
             gain = 0.0
         sums[0, i] = memory * sums[0, i] + gain
         sums[1, i] = memory * sums[1, i] + gain * gain
@@ -238,7 +238,7 @@ def usual_error(scale: Floats) -> float:
 
 @compiled()
 def limited(forecasts: Floats, reach: float, echo: Floats, out: Floats) -> None:
-    """Forecasts clipped to within `reach` of their median, except experts that earned exemption.
+    """Forecasts clipped to within `reach` of their median, except those of exempt experts.
 
     After a spike many experts repeat it, each in its own hour.
     """
@@ -253,7 +253,7 @@ def limited(forecasts: Floats, reach: float, echo: Floats, out: Floats) -> None:
 def earned(forecasts: Floats, reach: float, truth: float, echo: Floats) -> None:
     """Update `echo`: how often limiting an expert was right (+1) or would have been wrong (-1).
 
-    It is negative for one that alone knows of an event, such as what happens once a week.
+    It is negative for the only expert that foresees an event, such as a weekly one.
     """
     middle = np.nanmedian(forecasts)
     for i in range(len(forecasts)):
@@ -264,9 +264,10 @@ def earned(forecasts: Floats, reach: float, truth: float, echo: Floats) -> None:
 
 @compiled()
 def clipped(forecasts: Floats, truth: float, scale: Floats, clip: float, surprise: float) -> float:
-    """The truth clipped to within `clip` usual errors of the median forecast; updates `scale`.
+    """The actual value clipped to within `clip` usual errors of the median forecast.
 
-    Several clipped errors in a row are a change: what was usual before soon counts no more.
+    Updates `scale`. Several clipped errors in a row indicate a change, so past errors soon lose
+    their weight.
     """
     middle = np.nanmedian(forecasts)
     error = truth - middle
@@ -293,10 +294,10 @@ _RUN = f"(f8[:, ::1], f8[:, :, ::1], i8, {_CONSTANTS}, {_PARTS}, f8[:, ::1]{', f
 
 @compiled()
 def _learn(entry: Floats, c: int, constants: tuple[float, ...], parts: Parts) -> None:
-    """Update the state of client c with one past step, if its truth is known.
+    """Update the state of client c with one past step, if its actual value is known.
 
-    The entry holds what the experts said, limited, what the learners said, what the experts said
-    as it was, how far they were heard, what the mixture said, and the truth.
+    The entry holds the experts' forecasts after limiting, the learners' forecasts, the experts'
+    original forecasts, the limit, the mixture's forecast, and the actual value.
     """
     weights, trust, steady, switching, moments, count, top, scale, echo, _, _ = parts
     rate, share, memory, pull, pull_early, top_memory, prior, clip, surprise, _ = constants
@@ -326,7 +327,7 @@ def _combine(
     entry: Floats,
     mixed_weights: Floats,
 ) -> None:
-    """Write one client's forecasts to `entry`; returns the weights of the mixture."""
+    """Write one client's forecasts to `entry`, and the mixture's weights to `mixed_weights`."""
     experts = weights.shape[1]
     own = np.empty(experts)
     mixed_weights[:] = 0.0

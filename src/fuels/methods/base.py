@@ -256,7 +256,7 @@ def at_least(least: int, options: Options, *names: str) -> None:
     for name in names:
         if not getattr(options, name) >= least:
             raise FuelsError(
-                f"options.{name} must be at least {least}, it is {getattr(options, name)}"
+                f"options.{name} must be at least {least}; it is {getattr(options, name)}"
             )
 
 
@@ -264,7 +264,7 @@ def positive(options: Options, *names: str) -> None:
     """Refuse values of 0 or less."""
     for name in names:
         if not getattr(options, name) > 0:
-            raise FuelsError(f"options.{name} must be positive, it is {getattr(options, name)}")
+            raise FuelsError(f"options.{name} must be positive; it is {getattr(options, name)}")
 
 
 def stacked(parts: Parts, names: Sequence[str]) -> Arrays:

@@ -4,7 +4,7 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 AISTATS 2017. Each selected client starts from the global model w, runs its local epochs and sends
 its model w_n; the server sets w = sum_n (|D_n| / sum_m |D_m|) w_n over the clients of the round.
 
-Travels: the whole model, up and down, and |D_n| up. Stays: nothing. Scored by: the global model.
+Travels: the whole model, up and down, and |D_n| up. Stays: nothing. Evaluated: the global model.
 """
 
 from __future__ import annotations

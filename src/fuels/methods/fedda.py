@@ -3,31 +3,30 @@
 Zhang et al., "Dual Attention-Based Federated Learning for Wireless Traffic Prediction", INFOCOM
 2021, with its authors' published settings.
 
-Round 1 prepares: every client sends its augmented set, the mean by week and phase of the values it
-trains to forecast, standardised, and its place where it is known, and trains nothing. The server
-cuts windows from the sets and trains the warm-up model w_Q on them; it is the start of everything.
-It also groups the clients: k-means on the places where all are known, then k-means on the sets,
-started at the mean sets of the first grouping.
+Round 1 is preparation without training: each client sends its augmented set (the standardised means
+by week and phase of the values it learns to forecast) and its location, if known. The server cuts
+windows from the sets and trains the warm-up model w_Q on them, from which all models start. It also
+groups the clients: k-means on the locations if all are known, then k-means on the sets, started at
+the mean sets of the first grouping.
 
-From round 2 a share of the clients trains the global model w as in FedAvg, and the server moves
-models by attention, each layer l on its own:
+From round 2 on, a share of the clients trains the global model w as in FedAvg, and the server
+updates models by attention, each layer l separately:
 
     A(w, {w_k}) = w - epsilon (sum_k a_k (w - w_k) + rho b (w - w_Q))
     a_k(l) = softmax over k of ||w(l) - w_k(l)||,   b(l) = softmax over l of ||w(l) - w_Q(l)||
 
 first inside each cluster c, w_c <- A(w_c, {w_n : n in c}), then across, w <- A(w, {w_c}) over the
-clusters that took part. A client that was not there in round 1 has no set: such clients are a
-cluster of their own. Against the published code: the model is the common one, not an LSTM, and a
-batch one period of 24, not 20 samples; the warm-up goes through the windows in their order instead
-of drawing them; weeks are counted from the first training sample, not by the calendar, and the days
-before it, which only feed the windows, are in no mean; k-means starts at clients far from each
-other, not at zeros; and the models w_c are kept from round to round, where that code sets them back
-to w_Q.
+clusters that took part. Clients that were absent in round 1 have no set and form a separate
+cluster. Differences from the published code: the model is the common one, not an LSTM; a batch is
+one period of 24, not 20 samples; the warm-up goes through the windows in order instead of drawing
+them; weeks are counted from the first training sample, not by the calendar, and the days before it,
+which only feed the windows, are in no mean; k-means starts at clients far from each other, not at
+zeros; and the models w_c are kept between rounds, whereas that code resets them to w_Q.
 
 Travels up: once 144 + 3 numbers for 37 training periods of 24 (the set; longitude, latitude, and
-whether they are known), made from raw data; later the whole model. Travels down: the whole model,
-from round 2 on. Stays: nothing. Scored by: the global model. The optimiser, SGD 0.01 with momentum
-0.9, and the share of clients, 10 %, are its own where the settings leave them open.
+whether they are known), computed from raw data; later the whole model. Travels down: the whole
+model, from round 2 on. Stays: nothing. Evaluated: the global model. By default the optimiser is SGD
+0.01 with momentum 0.9 and the share of clients is 10 %.
 """
 
 from __future__ import annotations
@@ -50,22 +49,22 @@ from fuels.paper.losses import prediction_loss
 from fuels.training.groups import Group, Optimiser, gradients, leaves
 
 Floats = NDArray[np.float64]
-DEGREES = 360.0  # a place is within
+DEGREES = 360.0  # bound of longitude and latitude
 UNKNOWN = -1  # label of a client without an augmented set: the last cluster
 
 
 @dataclass(frozen=True)
 class FedDAOptions(Options):
-    """Defaults are those of the published code and scripts of Zhang et al. (clusters and warm_rate
-    by the scripts, which try rho from -0.3 to 0.3; 0.2 is the code's own); the FUELS paper says
-    that it takes FedDA's settings over."""
+    """Defaults are from the published code and scripts of Zhang et al. (clusters and warm_rate from
+    the scripts, which try rho from -0.3 to 0.3; 0.2 is the default of the code); the FUELS paper
+    says that it uses FedDA's settings."""
 
     clusters: int = 16
     rho: float = 0.2  # weight of the warm-up model
     epsilon: float = 1.0  # step of the server
-    week: int = 7  # periods averaged into one of the augmented set
+    week: int = 7  # training periods averaged into one period of the augmented set
     warm_epochs: int = 150
-    warm_rate: float = 0.1  # a tenth of it from half-way on, a hundredth in the last quarter
+    warm_rate: float = 0.1  # divided by 10 after half of the epochs, by 100 in the last quarter
     warm_batch: int = 64
 
 
@@ -77,8 +76,8 @@ class FedDA(FedAvg):
     own_optimiser = Optimiser("sgd", 0.01, 0.9)
     own_selection = 0.1
     remark = (
-        "FedDA trains nothing in round 1: every client sends the means of its values by week and"
-        " phase, numbers made from raw data, and its place where it is known."
+        "FedDA trains nothing in round 1: each client sends the means of its values by week and"
+        " phase, which are computed from raw data, and its location if it is known."
     )
 
     def check(self) -> None:
@@ -87,8 +86,8 @@ class FedDA(FedAvg):
         if self.weeks <= self.reach:
             raise FuelsError(
                 f"fedda: {self.facts.train_periods} training periods make an augmented set of"
-                f" {self.weeks}, too short for windows that reach back {self.reach}; take a smaller"
-                f" options.week (now {self.options.week}), or leave fedda out"
+                f" {self.weeks}, too short for windows that look back {self.reach}; use a smaller"
+                f" options.week (now {self.options.week}), or omit fedda"
             )
 
     @property
@@ -110,13 +109,13 @@ class FedDA(FedAvg):
         if round_number > 1:
             return super().uploads(round_number)
         size = self.weeks * self.facts.period
-        # A standardised row has a mean square of 1, so no entry beyond the root of its length.
-        # Larger ones would drive the warm-up, and with it everybody's run, out of bounds.
+        # A standardised row has a mean square of 1, so no entry exceeds the root of its length.
+        # Larger entries could make the warm-up, and with it the whole run, diverge.
         sets = Sent((size,), bound=size**0.5, raw=True, rms=1.0)
         return {"augmented": sets, "place": Sent((3,), bound=DEGREES, raw=True)}
 
     def counts(self, round_number: int) -> bool:
-        return False  # attention, and no average, weighs the clients
+        return False  # attention weights the clients, not their sample counts
 
     # -- client --------------------------------------------------------------------------------
 
@@ -195,13 +194,13 @@ class FedDA(FedAvg):
                     optimiser.step(parts[name], gradient, slots[name], on)
         if not all(bool(part.isfinite().all()) for part in parts.values()):
             raise FuelsError(
-                "round 1: the warm-up model of fedda diverged; take a smaller options.warm_rate"
+                "round 1: the warm-up model of fedda diverged; use a smaller options.warm_rate"
             )
         return {name: part[0].numpy() for name, part in parts.items()}
 
     def clock(self, steps: NDArray[np.int64]) -> Tensor:
-        """What the clock tells of steps of an augmented set: its days are means of many, so it
-        knows the time of the period and no day."""
+        """Calendar features of steps of an augmented set: its days are means of many days, so only
+        the time of the period is known."""
         sample = self.facts.sample
         count = len(steps) + sample.horizon - 1
         nowhere = np.full(count, np.datetime64("1970-01-01", "s"))  # a working day
@@ -232,7 +231,7 @@ class FedDA(FedAvg):
         return moved
 
     def layers(self) -> list[NDArray[np.int64]]:
-        """For each tensor of the model, where its numbers stand in the joined parts."""
+        """For each tensor of the model, the positions of its numbers in the joined parts."""
         numbers, first = {}, 0
         for name in MODEL:
             size = self.facts.network.sizes[name]
@@ -243,13 +242,13 @@ class FedDA(FedAvg):
 
 
 class Clusters(GlobalModel):
-    """The global model, the warm-up model, one model per cluster, and who belongs where."""
+    """The global model, the warm-up model, one model per cluster, and each client's cluster."""
 
     def __init__(self, parts: Arrays, clients: Sequence[str]) -> None:
         super().__init__(parts)
         self.position = {client: i for i, client in enumerate(clients)}
         self.labels = np.full(len(clients), UNKNOWN, dtype=np.int64)
-        self.warm: Floats = np.zeros(0)  # [size], empty before round 1 is over
+        self.warm: Floats = np.zeros(0)  # [size], empty until the end of round 1
         self.models: Floats = np.zeros((0, 0))  # [cluster, size], the last for UNKNOWN
 
     @property
@@ -266,11 +265,11 @@ class Clusters(GlobalModel):
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         super().load({name: state[name] for name in MODEL})
         self.warm, self.models = np.array(state["warm"]), np.array(state["models"])
-        self.labels[: len(state["labels"])] = state["labels"]  # more clients may have come since
+        self.labels[: len(state["labels"])] = state["labels"]  # clients may have joined since
 
 
 def places(group: Group) -> NDArray[np.float32]:
-    """Longitude, latitude and 1 for each client, or zeros where they are not known, [client, 3]."""
+    """Longitude, latitude and 1 for each client, or zeros if they are unknown, [client, 3]."""
     found = np.zeros((len(group.ids), 3), dtype=np.float32)
     if group.data.coordinates is not None:
         known = np.isfinite(group.data.coordinates).all(axis=1)
@@ -279,9 +278,9 @@ def places(group: Group) -> NDArray[np.float32]:
 
 
 def spread_out(points: Floats, count: int) -> Floats:
-    """`count` of the points [point, width] far from each other: where k-means starts.
+    """`count` of the points [point, width], far from each other, from which k-means starts.
 
-    The first is the one nearest to the mean, each further one the farthest from those before it.
+    The first is the point nearest to the mean; each further one is farthest from those before it.
     """
     distance = ((points - points.mean(axis=0)) ** 2).sum(axis=1)
     chosen = [int(distance.argmin())]
@@ -301,7 +300,7 @@ def k_means(points: Floats, centres: Floats) -> NDArray[np.int64]:
         if (new == labels).all():
             return labels
         labels = new
-        # A centre that lost its last point stays where it is.
+        # A centre without points does not move.
         for label in np.unique(labels):
             centres[label] = points[labels == label].mean(axis=0)
 

@@ -1,10 +1,10 @@
-"""FedProx: FedAvg whose clients are held near the global model.
+"""FedProx: FedAvg with a penalty on the distance of the clients' models from the global model.
 
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020. Client n minimises
-(Eq. 2 there) L_pred(w) + (mu / 2) ||w - w_t||^2, where w_t is the global model it received. All
-else is FedAvg; mu = 0 is FedAvg exactly.
+(Eq. 2 there) L_pred(w) + (mu / 2) ||w - w_t||^2, where w_t is the global model it received. The
+rest is FedAvg; with mu = 0 it is exactly FedAvg.
 
-Travels: the whole model, up and down, and |D_n| up. Stays: nothing. Scored by: the global model.
+Travels: the whole model, up and down, and |D_n| up. Stays: nothing. Evaluated: the global model.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021
 (Algorithm 1). The encoder delta is shared, the decoder phi_n is personal. In a round a client first
 trains phi_n with delta as received (the head phase), then delta with the new phi_n (the body
-phase), both on L_pred; the server averages the encoders. The average is by sample counts, as in
-FedAvg, which is the plain mean of the paper where clients have equally many. With nothing personal
-there is no head phase, and FedRep is FedAvg exactly.
+phase), both on L_pred; the server averages the encoders. The average is weighted by sample counts,
+as in FedAvg, and equals the paper's plain mean if clients have equally many samples. Without
+personal parts there is no head phase, and FedRep is exactly FedAvg.
 
-Travels: the encoder, up and down, and |D_n| up. Stays: the decoder. Scored by: the averaged encoder
-under the client's own decoder.
+Travels: the encoder, up and down, and |D_n| up. Stays: the decoder. Evaluated: the averaged encoder
+with the client's own decoder.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from fuels.training.groups import Group
 
 @dataclass(frozen=True)
 class FedRepOptions(Options):
-    """The FUELS paper gives all methods one local epoch and counts one pass for FedRep (its
-    complexity table), so the head phase is one epoch; Collins et al. use ten."""
+    """The FUELS paper gives every method one local epoch and counts one pass for FedRep in its
+    complexity table, so the head phase is one epoch; Collins et al. use ten."""
 
     head_epochs: int = 1
 
@@ -37,7 +37,7 @@ class FedRep(FedAvg):
     stays = ("decoder",)
     shares = ("encoder",)
     one_model = False
-    remark = "FedRep goes through the data twice in a round: for the head, then for the body."
+    remark = "FedRep passes over the data twice in a round: for the head, then for the body."
 
     def check(self) -> None:
         at_least(1, self.options, "head_epochs")

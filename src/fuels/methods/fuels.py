@@ -2,16 +2,15 @@
 
 Liu et al., "Personalized Federated Learning for Spatio-Temporal Forecasting: A Dual Semantic
 Alignment-Based Contrastive Approach" (Algorithm 1). Local loss (Eq. 15): L_pred (Eq. 14) + L_intra
-(Eq. 3-6) + rho L_inter (Eq. 11-13); Algorithm 1 prints rho in front of L_pred, which contradicts
-Eq. 15 and the notation table, and is taken for a slip. The server compares prototypes by
-Jensen-Shannon divergence and gives each client the mean of those alike and of those unlike it
-(Eq. 9-10).
+(Eq. 3-6) + rho L_inter (Eq. 11-13). Algorithm 1 prints rho in front of L_pred, which contradicts
+Eq. 15 and the notation table; it is treated as a misprint. The server compares prototypes by
+Jensen-Shannon divergence and sends each client the mean prototype of the clients similar to it and
+that of the dissimilar ones (Eq. 9-10).
 
-Travels up: the prototype R_n [24, 256], averaged over the batches of the last local epoch as they
-pass (Eq. 8), with noise where options.noise asks for it. Travels down: PR_n and NR_n of the same
-shape. Stays: the model and W_n.
-L_inter is left out while a client has no PR_n and NR_n: in round 1, in the round in which a late
-client joins, and where nobody is unlike it.
+Travels up: the prototype R_n [24, 256], averaged over the batches of the last local epoch (Eq. 8),
+with the noise set by options.noise. Travels down: PR_n and NR_n of the same shape. Stays: the model
+and W_n. L_inter is omitted while a client has no PR_n and NR_n: in round 1, in the round in which a
+late client joins, and if no client is dissimilar to it.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ from fuels.training.step import Terms
 
 @dataclass(frozen=True)
 class FuelsOptions(Options):
-    """Defaults are the paper's (Appendix D.1, rho Section 5.4), where it states them."""
+    """Defaults are the paper's (Appendix D.1; rho: Section 5.4), if it states them."""
 
     tau: float = 0.02  # temperature
     rho: float = 5.0  # weight of L_inter
-    beta: float = 50.0  # percentile of all divergences that divides alike from unlike
-    shift: float = 0.8  # a ~ U(shift, 1) of the temporal shift; not stated in the paper
+    beta: float = 50.0  # percentile of all divergences up to which clients are similar
+    shift: float = 0.8  # temporal shift: a ~ U(shift, 1); not stated in the paper
     detach: bool = False  # no gradient through the augmented view
     inter: bool = True  # ablation "w/o inter" when false
     intra: bool = True  # ablation "w/o intra" when false
     periodic: bool = True  # ablation "w/o p-aware" when false: concatenation prototype
     filter: bool = True  # ablation "w/o W" when false
     noise: str = NONE  # on the uploaded prototype: none, laplace, gaussian or exponential
-    noise_scale: float = 1.0  # its standard deviation
+    noise_scale: float = 1.0  # standard deviation of the noise
 
 
 class Fuels(Method):
@@ -63,15 +62,15 @@ class Fuels(Method):
     stays = (*MODEL, "filter")
     losses = ("prediction", "intra", "inter")
     options: FuelsOptions
-    warned = False  # one warning is enough, it would come every round
+    warned = False  # warn once, not in every round
 
     def check(self) -> None:
         options = self.options
         positive(options, "tau", "rho")
         if not 0 <= options.beta <= 100:
-            raise FuelsError(f"options.beta is a percentile from 0 to 100, it is {options.beta}")
+            raise FuelsError(f"options.beta must be between 0 and 100; it is {options.beta}")
         if not 0 <= options.shift <= 1:
-            raise FuelsError(f"options.shift lies between 0 and 1, it is {options.shift}")
+            raise FuelsError(f"options.shift must be between 0 and 1; it is {options.shift}")
         check_noise(options.noise, options.noise_scale)
 
     def check_data(self, dataset: Dataset) -> None:
@@ -80,13 +79,13 @@ class Fuels(Method):
         periods = dataset.window[:, : dataset.split.train].reshape(
             len(dataset.ids), -1, dataset.period
         )
-        # A period cut off at either end of the data is cut off for all; one inside is not.
+        # Incomplete periods at the ends of the data are the same for all; others are not.
         inside = periods[:, dataset.sample.reach_periods :][:, 1:-1]
         for client, own in zip(dataset.ids, inside, strict=True):
             if not own.all():
                 raise FuelsError(
                     f"client {client} has training periods without values: the concatenation"
-                    " prototype (options.periodic = false) needs equal training spans of all"
+                    " prototype (options.periodic = false) needs the same training span for all"
                 )
 
     # -- client --------------------------------------------------------------------------------
@@ -177,14 +176,14 @@ class Fuels(Method):
 
 
 def nothing_to_share(alone: int, clients: int) -> str:
-    """Why clients get no PR_n and NR_n, in words."""
+    """The warning about clients that get no PR_n and NR_n."""
     if clients == 1:
-        return "nothing to share: a single client trains without the inter-client term"
+        return "a single client has nothing to share: it trains without the inter-client term"
     who = "all" if alone == clients else f"{alone} of {clients}"
-    them, train = ("it", "it trains") if alone == 1 else ("them", "they train")
+    train = "it trains" if alone == 1 else "they train"
     return (
-        f"nothing to share for {who} clients: nobody is unlike {them}, so {train} without the"
-        " inter-client term"
+        f"no dissimilar client was found for {who} clients, so {train} without the inter-client"
+        " term"
     )
 
 
@@ -205,6 +204,6 @@ class Alignment:
         self.sides = list(zip(positive, negative, strict=True))
 
     def term(self, batch: Batch, tau: float, rho: float) -> Inter:
-        """What L_inter of the batch needs; it is 0 for a client without PR_n and NR_n."""
+        """The inputs of L_inter for a batch; it is 0 for a client without PR_n and NR_n."""
         positive, negative = self.sides[batch.index % len(self.sides)]
         return Inter(positive, negative, tau, self.weights[batch.index], rho)

@@ -1,17 +1,17 @@
-"""FUELS with a lent start: newcomers begin from the models of those alike. Not in the paper.
+"""FUELS in which newcomers start from the mean model of similar clients. Not in the paper.
 
 FUELS sends no models, so a client with a few days of history has little to learn from. Here it
-borrows, once: in round options.lend every client sends its model beside its prototype. For each
-newcomer, a client with less than options.new of the samples that a whole training part holds, the
-server takes the mean of the models of the options.lenders clients that are the most alike to it by
-the divergence of their prototypes, newcomers left out; in the next round the newcomer trains on
-from that mean. Everything else is FUELS.
+receives a model once: in round options.lend, every client sends its model in addition to its
+prototype. A newcomer is a client with less than the share options.new of the samples in a whole
+training part. For each newcomer, the server averages the models of the options.lenders established
+clients most similar to it by the divergence of their prototypes; in the next round the newcomer
+continues from that mean. Everything else is FUELS.
 
-Travels up: the prototype and, in round options.lend alone, the whole model and the number of
-samples. Travels down: PR_n and NR_n; in the round after lending the start of each newcomer instead
-of them, and nothing to the others, so L_inter is left out in that round. A newcomer sees a mean of
-its lenders' models, the server sees the models: it is a method of its own, so that a site takes
-part in it only if its owner names it.
+Travels up: the prototype and, only in round options.lend, the whole model and the number of
+samples. Travels down: PR_n and NR_n; in the following round, instead of them, the initial model of
+each newcomer and nothing for the others, so L_inter is omitted in that round. A newcomer sees a
+mean of its lenders' models, and the server sees the models themselves. It is therefore a separate
+method: a site takes part only if its owner consents to it by name.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from fuels.training.groups import Group
 @dataclass(frozen=True)
 class FuelsStartOptions(FuelsOptions):
     lend: int = 10  # the round in which models are sent
-    lenders: int = 3  # clients whose models make a start
-    new: float = 0.5  # a newcomer has less than this share of all samples there can be
+    lenders: int = 3  # number of models averaged for a newcomer
+    new: float = 0.5  # a newcomer has less than this share of the samples of a full training part
 
 
 class Relay:
-    """The prototypes the server knows, and the starts that wait for their newcomers."""
+    """The prototypes at the server, and the initial models that newcomers have not received yet."""
 
     def __init__(self, table: SimilarityTable) -> None:
         self.table = table
@@ -70,7 +70,7 @@ class FuelsStart(Fuels):
         super().check()
         at_least(1, self.options, "lend", "lenders")
         if not 0 < self.options.new <= 1:
-            raise FuelsError(f"options.new is a share from 0 to 1, it is {self.options.new}")
+            raise FuelsError(f"options.new must be above 0 and at most 1; it is {self.options.new}")
 
     # -- client --------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class FuelsStart(Fuels):
         return super().uploads(round_number) | lending
 
     def counts(self, round_number: int) -> bool:
-        return round_number == self.options.lend  # they tell who is new
+        return round_number == self.options.lend  # they identify the newcomers
 
     def downloads(self) -> dict[str, Sent]:
         return super().downloads() | self.sent_parts(MODEL)
@@ -107,7 +107,7 @@ class FuelsStart(Fuels):
             server.starts = self.starts(server.table, upload)
 
     def starts(self, table: SimilarityTable, upload: Upload) -> dict[str, Arrays]:
-        """The mean model of the lenders most alike to each newcomer."""
+        """For each newcomer, the mean model of the most similar lenders."""
         most = self.facts.train_periods * self.facts.period
         is_new = upload.weights < self.options.new * most
         lenders = np.flatnonzero(~is_new)
@@ -133,7 +133,7 @@ class FuelsStart(Fuels):
 
 
 def begin(group: Group, download: Download) -> None:
-    """Give the newcomers of a group their start; their optimiser starts fresh."""
+    """Install the initial models of a group's newcomers and reset their optimiser."""
     row = {client: i for i, client in enumerate(download.clients)}
     here = [i for i, client in enumerate(group.ids) if client in row]
     if not here:

@@ -1,7 +1,7 @@
 """What travels between sites and server, and how much of it.
 
-A method fills these, a transport carries them, and nothing else crosses the line. Arrays are
-float32 and stacked over the clients they speak of.
+A method fills these messages, a transport carries them, and nothing else travels. Arrays are
+float32 and stacked over the clients they belong to.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ BYTES = 4  # of one float32
 
 @dataclass(frozen=True)
 class Upload:
-    """What clients send: arrays [client, ...] and, where the method weighs clients by it, how many
-    samples each trained on."""
+    """What clients send: arrays [client, ...] and, if the method weights clients by it, the number
+    of samples that each trained on."""
 
     clients: tuple[str, ...]
     arrays: Arrays
@@ -53,7 +53,7 @@ class Download:
 
     shared: Arrays = field(default_factory=dict)
     personal: Arrays = field(default_factory=dict)
-    clients: tuple[str, ...] = ()  # whom the rows of `personal` belong to
+    clients: tuple[str, ...] = ()  # of the rows of `personal`
 
     def numbers(self, receivers: Sequence[str]) -> float:
         """Numbers received per client, on average over the receivers."""
@@ -63,7 +63,7 @@ class Download:
         return shared + row * having / max(1, len(receivers))
 
     def take(self, clients: Sequence[str]) -> Download:
-        """What concerns these clients."""
+        """The part for these clients."""
         wanted = set(clients)
         rows = [i for i, client in enumerate(self.clients) if client in wanted]
         return Download(

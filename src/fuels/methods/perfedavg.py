@@ -9,15 +9,15 @@ f_n(w)). A local step takes up to three batches D, D', D'' (Algorithm 1 and Sect
     g - alpha (grad f(w + delta g, D'') - grad f(w - delta g, D'')) / (2 delta)
                                                     Hessian-free (HF): w moves along this
 
-and w moves by the common optimiser. With `outer = next` the periods of a local epoch are taken in
-turn as (D, D') or (D, D', D''), each once, and what is left at the end is not used: 37 periods are
-18 steps of FO or 12 of HF. With `outer = every` each period is D' once, D is the one before and D''
-the one after it, in a circle; FO with alpha = 0 is then FedAvg exactly. The server averages by
-sample counts, which is the plain mean of the paper where clients have equally many.
+and the common optimiser updates w. With `outer = next`, the periods of a local epoch are used in
+turn as (D, D') or (D, D', D''), each once, and the remainder is not used: 37 periods make 18 steps
+of FO or 12 of HF. With `outer = every`, each period is D' once, D is the one before and D'' the one
+after it, cyclically; FO with alpha = 0 is then exactly FedAvg. The server weights by sample counts,
+which equals the paper's plain mean if clients have equally many samples.
 
-Travels: the whole model, up and down, and |D_n| up. Stays: nothing. Scored by: the global model
-after `steps` adaptation steps on the client's last `steps` training periods, one each, in the order
-of time; a client without a value in such a period does not step there.
+Travels: the whole model, up and down, and |D_n| up. Stays: nothing. Evaluated: the global model
+after `steps` adaptation steps on the client's last `steps` training periods, one each, in order of
+time; a client without a value in such a period skips that step.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from fuels.training.groups import Batch, Group
 @dataclass(frozen=True)
 class PerFedAvgOptions(Options):
     """The FUELS paper gives no values, but counts one step of adaptation before inference. alpha is
-    that of the experiments of Fallah et al.; delta, of the Hessian-free variant alone, is a usual
-    choice that we have no source for. `every` makes as many steps in an epoch as FedAvg, with two
-    gradients for each (Hessian-free: four), and was a little better than `next` on days before any
-    test day (20 Milan cells, 40 rounds on November, judged on 1-10 December: MSE 0.1054 against
-    0.1072; alpha 0.001 gave 0.1053, 0.1 gave 0.1099)."""
+    from the experiments of Fallah et al.; delta, used only by the Hessian-free variant, is a common
+    choice without a source. `every` makes as many steps in an epoch as FedAvg, with two gradients
+    for each (Hessian-free: four), and was slightly better than `next` on days before any test day
+    (20 Milan cells, 40 rounds on November, evaluated on 1-10 December: MSE 0.1054 against 0.1072;
+    alpha 0.001 gave 0.1053, 0.1 gave 0.1099)."""
 
     variant: str = "fo"  # fo: first order, hf: Hessian-free
     alpha: float = 0.01  # adaptation rate
     delta: float = 0.001  # half the width of the finite difference
-    outer: str = "every"  # which periods the outer gradient is taken on: next or every
-    steps: int = 1  # of adaptation before the model is judged
+    outer: str = "every"  # periods of the outer gradient: next or every
+    steps: int = 1  # adaptation steps before the model is evaluated
 
 
 class PerFedAvg(FedAvg):
@@ -56,8 +56,8 @@ class PerFedAvg(FedAvg):
     options: PerFedAvgOptions
     one_model = False
     remark = (
-        "PerFedAvg takes two gradients for each step (Hessian-free: four) and is judged after an"
-        " adaptation of {steps} step(s) on the client's newest training data; the default of its"
+        "PerFedAvg needs two gradients for each step (Hessian-free: four) and is evaluated after"
+        " {steps} adaptation step(s) on the client's newest training data; the default of its"
         " outer batches was chosen on days before any test day of Milan."
     )
 
@@ -74,7 +74,7 @@ class PerFedAvg(FedAvg):
         there = self.facts.train_periods * self.facts.local_epochs
         if there < needed:
             raise FuelsError(
-                f"perfedavg takes {needed} training periods for one step and there are {there};"
+                f"perfedavg needs {needed} training periods for one step, but there are {there};"
                 " set options.outer = every"
             )
 
@@ -113,7 +113,7 @@ class PerFedAvg(FedAvg):
         return {name: (ahead[name] - behind[name]) / (2 * delta) for name in MODEL}
 
     def turns(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Batch, Batch]]:
-        """The batches of each step: D, D', D''; first order does not look at the third."""
+        """The batches of each step: D, D', D''; first order does not use the third."""
         count, size = len(batches), self.batches_a_step
         if self.options.outer == "every":
             for i in range(count):

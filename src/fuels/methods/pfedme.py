@@ -1,19 +1,19 @@
-"""pFedMe: personal models on a leash, and a global model that follows them.
+"""pFedMe: personal models tied to the global model by a proximal term.
 
 T Dinh et al., "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020 (Algorithm 1).
-Client n keeps a personal model theta_n beside its copy w of the global one. For every batch D it
-takes K steps down the gradient of
+Client n has a personal model theta_n in addition to its copy w of the global one. For every batch D
+it takes K steps down the gradient of
 
     f(theta, D) + (lambda / 2) ||theta - w||^2,
 
-then moves w <- w - eta lambda (w - theta). theta starts a round at w and goes on from batch to
-batch. With mean w_n over the clients of the round the server sets w <- (1 - beta) w + beta mean.
-The mean is by sample counts, which is the plain mean of the paper where clients have equally many.
-The paper leaves open how theta is found. The K steps are the common optimiser's, with a memory that
-starts anew each round, or with `personal_rate` plain gradient steps of that size, as in the
-published code of T Dinh et al.
+then moves w <- w - eta lambda (w - theta). theta starts each round at w and continues from batch to
+batch. With the mean of w_n over the clients of the round, the server sets
+w <- (1 - beta) w + beta mean. The mean is weighted by sample counts and equals the paper's plain
+mean if clients have equally many samples. The paper leaves open how theta is found. Here the K
+steps are steps of the common optimiser, whose state is reset in each round, or, with
+`personal_rate`, plain gradient steps of that size, as in the published code of T Dinh et al.
 
-Travels: w, up and down, and |D_n| up. Stays: theta_n. Scored by: theta_n at the end of the client's
+Travels: w, up and down, and |D_n| up. Stays: theta_n. Evaluated: theta_n at the end of the client's
 last round.
 """
 
@@ -32,16 +32,17 @@ from fuels.training.step import Step, descend
 
 @dataclass(frozen=True)
 class PFedMeOptions(Options):
-    """The FUELS paper gives no values; K and beta are those of T Dinh et al. Their lambda = 15 and
-    eta = 0.005 belong to a classifier's loss: on the squared error of normalised traffic they hold
-    theta at w and w where it is, and training takes several times the rounds of FedAvg. lambda =
-    0.1 and eta = 5 are ours, the best of six pairs on days before any test day: 20 Milan cells, 40
-    rounds on November, judged on 1-10 December (MSE 0.0988; 0.1000 with 1 and 1, 0.1038 with 1 and
-    0.5, 0.1047 with 0.1 and 1, 0.1159 with 15 and 0.05, 0.1755 with 15 and 0.005)."""
+    """The FUELS paper gives no values; K and beta are from T Dinh et al. Their lambda = 15 and
+    eta = 0.005 suit a classifier's loss: on the squared error of normalised traffic, theta hardly
+    leaves w and w hardly moves, and training takes several times the rounds of FedAvg. lambda = 0.1
+    and eta = 5 are ours, the best of six pairs on days before any test day: 20 Milan cells, 40
+    rounds on November, evaluated on 1-10 December (MSE 0.0988; 0.1000 with 1 and 1, 0.1038 with 1
+    and 0.5,
+    0.1047 with 0.1 and 1, 0.1159 with 15 and 0.05, 0.1755 with 15 and 0.005)."""
 
     inner_steps: int = 5  # K
-    lam: float = 0.1  # lambda, how short the leash is
-    personal_rate: float = 0.0  # of plain gradient steps on theta; 0: the common optimiser
+    lam: float = 0.1  # lambda: weight of the distance between theta and w
+    personal_rate: float = 0.0  # size of plain gradient steps on theta; 0: the common optimiser
     eta: float = 5.0  # learning rate of w
     beta: float = 1.0  # share of the clients' mean in the new global model
 
@@ -56,7 +57,7 @@ class PFedMe(FedAvg):
     one_model = False
     remark = (
         "pFedMe takes {inner_steps} gradient steps on a batch, the others one or two; the"
-        " defaults of its lambda and eta were tuned, on days before any test day of Milan."
+        " defaults of its lambda and eta were tuned on days before any test day of Milan."
     )
 
     def check(self) -> None:

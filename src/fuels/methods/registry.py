@@ -41,7 +41,7 @@ EXTENSIONS = {  # methods of our own; they run like the others
 
 @cache
 def installed_methods() -> dict[str, EntryPoint]:
-    """Methods that other installed packages offer; a name of ours cannot be taken over."""
+    """Methods that other installed packages offer; they cannot replace a built-in name."""
     return {
         point.name: point
         for point in entry_points(group=GROUP)

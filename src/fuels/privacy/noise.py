@@ -44,7 +44,7 @@ def check_noise(kind: str, scale: float) -> None:
         raise FuelsError(f"options.noise {kind} is unknown{nearest(kind, REACH)}")
     if not (scale >= 0 and np.isfinite(scale)):
         raise FuelsError(
-            f"options.noise_scale must be a finite number of at least 0, it is {scale}"
+            f"options.noise_scale must be a finite number of at least 0; it is {scale}"
         )
 
 

@@ -15,7 +15,7 @@ BEATEN = "Note"  # label of the sentence that a reference does better
 
 
 def facts(summary: Summary, folder: Path | None = None) -> dict[str, str]:
-    """What else a reader of the table should know, by label."""
+    """The sentences below the table, by label."""
     data, found = summary["data"], dict[str, str]()
     if summary["scores"]:
         found |= _against_references(summary)
@@ -44,7 +44,7 @@ def facts(summary: Summary, folder: Path | None = None) -> dict[str, str]:
 
 
 def _against_references(summary: Summary) -> dict[str, str]:
-    """How the method compares with the best reference, in one sentence each."""
+    """The comparison with the best reference, and the references that do better."""
     title, best = summary["title"], summary.get("best_reference")
     if best is None:
         return {}
@@ -60,7 +60,7 @@ def _against_references(summary: Summary) -> dict[str, str]:
 
 
 def _mixture(summary: Summary) -> dict[str, str]:
-    """How the experts did, who was trusted, and how often the intervals were right."""
+    """The experts' errors and weights, and the coverage of the intervals."""
     mixture, title = summary.get("mixture"), summary["title"]
     if mixture is None:
         return {}
@@ -80,7 +80,7 @@ def _mixture(summary: Summary) -> dict[str, str]:
 
 
 def _sharing(summary: Summary) -> dict[str, str]:
-    """What federation is worth, and what it takes."""
+    """The gain of federation, and the amount sent for it."""
     sharing, title = summary.get("sharing"), summary["title"]
     if sharing is None:
         return {}
@@ -113,7 +113,7 @@ def _p(value: float | None) -> str:
 
 
 def _sent(summary: Summary) -> str:
-    """The last round and the whole training: what a client sends may change between rounds."""
+    """What was sent in the last round and in all rounds; it may change between rounds."""
     last, total, clients = (
         summary["per_client_and_round"],
         summary["totals"],
@@ -129,12 +129,12 @@ def _sent(summary: Summary) -> str:
 
 
 def kept_model(summary: Summary) -> str:
-    """Which model of the training the errors belong to."""
+    """The round whose model the errors belong to."""
     why = summary["kept_last_because"]
     said = {
         "best": "the best one on the validation part",
         "last": f"the last one, {why}",
-        "untrained": "the one they started with, because they never trained",
+        "untrained": "the initial one, because they never trained",
     }
     kept = {kind: count for kind, count in summary["kept_clients"].items() if count}
     if len(kept) == 1:

@@ -1,15 +1,15 @@
 """The two bounds of the paper's analysis (Section 4), as functions of their constants.
 
 Convergence (Theorem 4.6, Eq. 17-19): after T rounds of I local steps of plain gradient descent at
-rate eta the mean squared gradient norm of a client lies below xi. The other clients disturb it,
-because their prototypes move between its rounds; `floor` = rho L_h N alpha I G is that disturbance,
-and no xi below it can be promised.
+rate eta, the mean squared gradient norm of a client is below xi. The other clients disturb it,
+because their prototypes change between its rounds; `floor` = rho L_h N alpha I G is that
+disturbance, and nothing can be guaranteed for a xi below it.
 
 Generalisation (Theorem 4.2, Eq. 16): the loss of a federation exceeds that of its best models by at
 most `Generalisation.total`, with probability 1 - kappa.
 
-The functions say what the formulas say, and refuse constants for which they say nothing.
-docs/explanation/theory.md tells how far the theorems hold.
+The functions refuse constants for which the formulas guarantee nothing. docs/explanation/theory.md
+explains how far the theorems apply.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fuels.errors import FuelsError
 
 @dataclass(frozen=True)
 class Constants:
-    """What the convergence bound knows of a federation."""
+    """The constants of a federation in the convergence bound."""
 
     gap: float  # Lambda: loss of a client at the start, less that of its best model
     gradient: float  # G: bound of the expected norm of a gradient
@@ -38,13 +38,13 @@ class Constants:
         above = {"L_1": self.smoothness, "N": self.clients, "I": self.iterations}
         for name, value in above.items():
             if not 0 < value < math.inf:
-                raise FuelsError(f"{name} must be positive and finite, it is {value}")
+                raise FuelsError(f"{name} must be positive and finite; it is {value}")
         least = {"Lambda": self.gap, "G": self.gradient, "L_h": self.coupling, "rho": self.rho}
         for name, value in least.items():
             if not 0 <= value < math.inf:
-                raise FuelsError(f"{name} must be finite and not negative, it is {value}")
+                raise FuelsError(f"{name} must be finite and not negative; it is {value}")
         if not 0 < self.selection <= 1:
-            raise FuelsError(f"alpha is a share above 0 and at most 1, it is {self.selection}")
+            raise FuelsError(f"alpha is a share above 0 and at most 1; it is {self.selection}")
 
     @property
     def floor(self) -> float:
@@ -56,7 +56,7 @@ class Constants:
 def largest_rate(constants: Constants, xi: float) -> float:
     """Eq. 19: the learning rate has to stay below (xi - floor) / (L_1 xi)."""
     if not 0 < xi < math.inf:
-        raise FuelsError(f"xi must be positive and finite, it is {xi}")
+        raise FuelsError(f"xi must be positive and finite; it is {xi}")
     if xi <= constants.floor:
         raise FuelsError(
             f"xi = {xi:.4g} is not above rho L_h N alpha I G = {constants.floor:.4g}: the other"
@@ -74,7 +74,7 @@ def rounds(constants: Constants, xi: float, eta: float) -> float:
     """Eq. 17: T = Lambda / (xi I (eta - L_1 eta^2) - rho eta L_h N alpha I^2 G)."""
     limit = largest_rate(constants, xi)
     if not eta > 0:
-        raise FuelsError(f"the learning rate eta must be positive, it is {eta}")
+        raise FuelsError(f"the learning rate eta must be positive; it is {eta}")
     if eta >= limit:
         raise FuelsError(
             f"eta = {eta:.4g} is not admissible: for xi = {xi:.4g} it has to stay below"
@@ -87,7 +87,7 @@ def rounds(constants: Constants, xi: float, eta: float) -> float:
 
 @dataclass(frozen=True)
 class Generalisation:
-    """A bound on the excess loss: what the hypothesis class costs, and what chance costs."""
+    """A bound on the excess loss: the terms for the hypothesis class and for chance."""
 
     complexity: float
     chance: float
@@ -99,7 +99,7 @@ class Generalisation:
 
     @property
     def vacuous(self) -> bool:
-        """A loss between 0 and C never exceeds another one by more than C: nothing is learnt."""
+        """Whether it says nothing: losses between 0 and C never differ by more than C."""
         return self.total >= self.largest_loss
 
 
@@ -118,7 +118,7 @@ def generalisation(
 def generalisation_by_client(
     dimension: float, samples: Sequence[int], largest_loss: float, kappa: float
 ) -> Generalisation:
-    """The same proof without its last two losses, from the samples |D_n| of every client.
+    """The same proof without its last two inequalities, from the samples |D_n| of each client.
 
     The class costs sum_n |D_n|/D sqrt(2d/|D_n| log(e|D_n|/d)), the line before step (c). Changing
     the model of client n moves the weighted loss by at most c_n = C |D_n| / D, where the paper
@@ -146,7 +146,7 @@ def _check(dimension: float, samples: Sequence[int], largest_loss: float, kappa:
     if not samples:
         raise FuelsError("the generalisation bound needs the samples of at least one client")
     if not 1 <= dimension < math.inf:
-        raise FuelsError(f"the VC dimension d must be finite and at least 1, it is {dimension}")
+        raise FuelsError(f"the VC dimension d must be finite and at least 1; it is {dimension}")
     fewest = min(samples)
     if fewest < dimension:
         raise FuelsError(
@@ -154,6 +154,6 @@ def _check(dimension: float, samples: Sequence[int], largest_loss: float, kappa:
             " on which the bound rests, needs at least d samples"
         )
     if not 0 < largest_loss < math.inf:
-        raise FuelsError(f"C, the largest loss, must be positive and finite, it is {largest_loss}")
+        raise FuelsError(f"C, the largest loss, must be positive and finite; it is {largest_loss}")
     if not 0 < kappa < 1:
-        raise FuelsError(f"kappa is a probability between 0 and 1, it is {kappa}")
+        raise FuelsError(f"kappa is a probability between 0 and 1; it is {kappa}")

@@ -1,11 +1,11 @@
 """What a round costs: numbers sent, and operations of clients and server, by formula.
 
 The paper's table (Appendix C.3) counts in FE, FF and FD, the cost of encoder, filtering and decoder
-for one batch in the forward direction, and takes a backward pass for as dear as a forward pass. Its
-entries are `Cost.train_appendix` and `Cost.server_appendix`. `Cost.train` and `Cost.server` say
-what this package really multiplies: a backward pass is a product for the weights and one for the
-states, so up to twice the forward pass. Operations are multiply-adds of matrix products;
-element-wise work is left out on both sides.
+for one batch in the forward direction, and assumes that a backward pass costs as much as a forward
+pass. Its entries are `Cost.train_appendix` and `Cost.server_appendix`. `Cost.train` and
+`Cost.server` count what this package computes: a backward pass has one product for the weights and
+one for the states, so it costs up to twice the forward pass. Operations are multiply-adds of matrix
+products; element-wise work is not counted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Sizes:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if isinstance(value, int) and value < 1:
-                raise FuelsError(f"{name} must be at least 1, it is {value}")
+                raise FuelsError(f"{name} must be at least 1; it is {value}")
         if self.variant not in ("fo", "hf"):
             raise FuelsError(f"variant must be fo or hf, not {self.variant}")
         if self.outer not in ("next", "every"):
@@ -221,7 +221,7 @@ def _pfedme(s: Sizes) -> Cost:
 
 
 def _fedda(s: Sizes) -> Cost:
-    """Round 1 sends the augmented set and three numbers for the place, and gets nothing."""
+    """In round 1 a client sends the augmented set and its location and receives nothing."""
     weeks = -(-s.sampled_periods // s.week)
     chosen = s.chosen(find_method("fedda").own_selection)
     first = weeks * s.period + 3
@@ -319,12 +319,12 @@ def costs(sizes: Sizes, methods: Sequence[str] = tuple(COSTS)) -> list[Cost]:
 
 
 def known(methods: str) -> list[str]:
-    """Methods between commas, or all that have a formula."""
+    """Comma-separated methods, or all that have a formula."""
     if methods.strip(" ,") == "all":
         return list(COSTS)
     names = list(dict.fromkeys(word.strip() for word in methods.split(",") if word.strip()))
     if not names:
-        raise FuelsError("methods: none is named")
+        raise FuelsError("methods: no method is named")
     for name in names:
         _formula(name)
     return names
@@ -339,6 +339,6 @@ def _formula(name: str) -> Callable[[Sizes], Cost]:
 def appendix_pairs(clients: int, selection: float) -> float:
     """The appendix's server entry for FUELS: (alpha - alpha^2 / 2) N^2 - alpha N / 2.
 
-    It is the divergences computed in a round, to the rounding of alpha N to whole clients.
+    It is the number of divergences computed in a round, up to the rounding of alpha N.
     """
     return (selection - selection**2 / 2) * clients**2 - selection * clients / 2

@@ -34,8 +34,8 @@ def load_dataset(settings: Settings, panel: Panel | None = None) -> Dataset:
     cycle = find_cycle(panel)
     if cycle is not None and cycle.period != windows.period:
         warnings.warn(
-            f"the data repeat every {cycle.period} steps, the period is set to {windows.period};"
-            f" --period {cycle.period} may fit better",
+            f"the data repeat every {cycle.period} steps, but the period is set to"
+            f" {windows.period}; --period {cycle.period} may work better",
             stacklevel=2,
         )
     prepared = partial(

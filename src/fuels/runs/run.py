@@ -122,7 +122,7 @@ def resume_job(job: Job, folder: RunFolder) -> None:
         if restored[1].get(what) != json.loads(json.dumps(now[what])):
             raise FuelsError(
                 f"{folder.path}: the {what} have changed since this run was interrupted, so it"
-                " cannot be continued; delete the folder or choose another"
+                " cannot be resumed; delete the folder or choose another"
             )
     job.loop.load(*restored)
 
@@ -133,7 +133,7 @@ def warm_start(job: Job, source: Path) -> None:
     models = load_models(path)
     sizes = job.method.facts.network.sizes
     if {name: part.shape[1] for name, part in models.parts.items()} != sizes:
-        raise FuelsError(f"{path}: its models differ in size from this run's")
+        raise FuelsError(f"{path}: its models differ in size from those of this run")
     row = {client: i for i, client in enumerate(models.ids)}
     site = job.site
     for name in MODEL:

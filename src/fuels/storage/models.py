@@ -131,9 +131,11 @@ def save_models(path: Path, models: PersonalModels) -> None:
 def load_models(path: Path) -> PersonalModels:
     arrays, facts = load_state(path)
     if "encoder" not in facts:
-        raise FuelsError(f"{path}: holds no models")
+        raise FuelsError(f"{path}: contains no models")
     if facts.get("format") != FORMAT:
-        raise FuelsError(f"{path}: models of format {facts.get('format')}, this is for {FORMAT}")
+        raise FuelsError(
+            f"{path}: the models have format {facts.get('format')}, but this version reads {FORMAT}"
+        )
     parts = {n: torch.from_numpy(np.array(a)) for n, a in unprefixed("model", arrays).items()}
     return PersonalModels(
         ids=tuple(facts["ids"]),

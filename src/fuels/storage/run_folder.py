@@ -92,7 +92,7 @@ class RunFolder:
         except OSError as error:
             raise FuelsError(f"{path}: cannot be read ({error.strerror})") from None
         if path.exists() and not path.is_dir():
-            raise FuelsError(f"{path} is a file; --out names a folder")
+            raise FuelsError(f"{path} is a file; --out must be a folder")
         if used:
             again = f", or continue the run in it with --resume {path}"
             unfinished = self.config.is_file() and not self.finished
@@ -128,7 +128,7 @@ class RunFolder:
 
     def refuse_finished(self) -> None:
         if self.finished:
-            raise FuelsError(f"{self.path}: this run is finished, there is nothing to continue")
+            raise FuelsError(f"{self.path}: this run is finished; there is nothing to resume")
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[RunFolder, Settings, Engine]:
@@ -171,8 +171,8 @@ class RunFolder:
             lines = [line for line in read_lines(log) if line["round"] <= rounds]
             if log is self.metrics and len(lines) != rounds:
                 raise FuelsError(
-                    f"{log}: holds {len(lines)} of the {rounds} rounds that the checkpoint has;"
-                    " lines are missing, the run cannot be continued"
+                    f"{log}: has only {len(lines)} of the {rounds} rounds in the checkpoint, so the"
+                    " run cannot be resumed"
                 )
             with writing(log) as temporary:
                 temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -246,7 +246,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
                 line = json.loads(text)
                 lines.append({**line, "round": int(line["round"])})
             except (ValueError, TypeError, KeyError):
-                raise FuelsError(f"{path}: not the line of a round: {text[:60]!r}") from None
+                raise FuelsError(f"{path}: not a valid line of a round: {text[:60]!r}") from None
     return lines
 
 

@@ -25,7 +25,9 @@ def set_up(engine: Engine) -> int:
     if kind not in ("cpu", "cuda"):
         raise FuelsError(f"engine.device is {engine.device}; it must be cpu or cuda")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise FuelsError(f"engine.device is {engine.device}, but this machine has none; use cpu")
+        raise FuelsError(
+            f"engine.device is {engine.device}, but this machine has no such device; use cpu"
+        )
     threads = engine.threads or available_cores()
     torch.set_num_threads(1)
     set_threads(threads)

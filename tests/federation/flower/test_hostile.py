@@ -58,7 +58,7 @@ HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "unknown": (with_array("secrets", np.zeros(3)), "undeclared array"),
     "other site's client": (facts(clients=["b", "d"]), "not asked"),
     "twice the same client": (facts(clients=["d", "d"]), "twice"),
-    "other site": (altered(lambda e: replace(e, site="south")), "not its key's name"),
+    "other site": (altered(lambda e: replace(e, site="south")), "key is another site's"),
     "other run": (altered(lambda e: replace(e, run="other")), "belongs to run"),
     "older round": (altered(lambda e: replace(e, round=1)), "stale"),
     "replayed round": (altered(lambda e: replace(e, round=2)), "duplicate"),
@@ -66,7 +66,7 @@ HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "counts": (with_array("samples", np.array([10, 10])), "undeclared sample counts"),
     "oversized": (lambda reply: reply + bytes(200_000), "at most"),
     "no array": (lambda reply: b"\x80\x04cos\nsystem\n" + reply[:50], "not in this format"),
-    "cut off": (lambda reply: reply[:-3], "cut off"),
+    "truncated": (lambda reply: reply[:-3], "truncated"),
 }
 
 
@@ -111,7 +111,7 @@ def test_a_letter_is_answered_with_its_own_round(tmp_path: Path, claimed: int) -
     world.network.fate = decide
     history = world.run()
     assert [line["clients"] for line in history] == [4, 4]
-    reason = f"it is of round {claimed}, asked was round {3 - claimed}"
+    reason = f"it is from round {claimed}, but round {3 - claimed} was requested"
     assert any(f"north: upload refused: {reason}" in text for text in history[1]["failures"])
 
 
@@ -136,7 +136,7 @@ def test_an_upload_without_a_usable_client_does_not_count_towards_the_quorum(
         ([10**9, 10**9], "claims 1000000000 samples"),
         ([10**18, 10**18], "claims 1000000000000000000 samples"),
         ([0, -1], "claims 0 samples"),
-        ([10], "sample counts do not fit the clients"),
+        ([10], "sample counts do not match the clients"),
         (None, "sample counts are missing"),
     ],
 )
@@ -168,7 +168,7 @@ SETS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "everywhere at the bound": (
         "augmented",
         lambda row: np.where(np.arange(row.size) % 24 < 12, 1, -1) * row.size**0.5,
-        "augmented has a mean size of",
+        "augmented has an RMS of",
     ),
     "a spike": ("augmented", spike, ""),
     "constant": ("augmented", lambda row: np.ones(row.size), ""),

@@ -208,7 +208,7 @@ def hello(**facts: Any) -> Envelope:
     [
         ({"clients": []}, "names no clients"),
         ({"clients": ["a", "a"]}, "or the same one twice"),
-        ({"clients": "a"}, "not a list of texts"),
+        ({"clients": "a"}, "not a list of strings"),
         ({"clients": [f"c{i}" for i in range(11)]}, "11 clients; at most 10 are accepted"),
         ({"clients": [""]}, "an unacceptable name"),
         ({"clients": ["x" * (LONGEST_NAME + 1)]}, "an unacceptable name"),
@@ -267,7 +267,7 @@ def test_a_site_cannot_introduce_itself_as_another(tmp_path: Path) -> None:
 
     world.network.fate = false
     assert world.run()[0]["clients"] == 4
-    assert "not its key's name" in next(iter(world.summary()["refused"]["north"]))
+    assert "key is another site's" in next(iter(world.summary()["refused"]["north"]))
 
 
 # -- false claims ----------------------------------------------------------------------------------
@@ -328,8 +328,11 @@ def test_where_no_length_is_that_of_most_the_run_does_not_begin(tmp_path: Path) 
     ("facts", "reason"),
     [
         ({"clients": [f"c{i}" for i in range(10**5)]}, "names * clients; at most * are accepted"),
-        ({"clients": [f"c{i}" for i in range(10**6)]}, "the message has * bytes, at most *"),
-        ({"clients": [f"c{i}" for i in range(5 * 10**5)]}, "the header of the message is cut off"),
+        ({"clients": [f"c{i}" for i in range(10**6)]}, "the message has * bytes; at most *"),
+        (
+            {"clients": [f"c{i}" for i in range(5 * 10**5)]},
+            "the header of the message is truncated",
+        ),
         ({"train_periods": 10**18}, "training part of * periods; at most * are accepted"),
         ({"train_periods": 1e18}, "it does not state the length of its training part"),
     ],

@@ -144,6 +144,6 @@ def test_strangers_are_not_let_in(running: Cluster, tmp_path: Path) -> None:
 
     history = running.finish(run, LONG)
     assert [line["clients"] for line in history] == [6, 4, 6]
-    false = "it claims to come from site 'south', which is not its key's name"
+    false = "it claims to come from site 'south', but its key is another site's"
     assert history[1]["failures"] == [f"north: upload refused: {false}"]
     assert history[2]["failures"] == []

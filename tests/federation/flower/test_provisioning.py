@@ -173,7 +173,7 @@ def test_settings_survive_the_way_through_flower(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"data.source": "/etc/passwd"}, "each site names its own data"),
+        ({"data.source": "/etc/passwd"}, "data cannot be set here"),
         ({"training.warm_start": "/etc"}, "one machine"),
         ({"options": "[1]"}, "JSON object"),
         ({"training.rounds": 0}, "at least 1"),
@@ -319,8 +319,8 @@ def test_a_run_takes_the_papers_settings_or_those_of_a_preset(
     ("arguments", "reason"),
     [
         (["--preset", "bets"], "unknown preset bets; did you mean best"),
-        (["--set", "data.clients=5"], "each site names its own data"),
-        (["--set", "training.warm_start=x"], "a file of one machine"),
+        (["--set", "data.clients=5"], "data cannot be set here"),
+        (["--set", "training.warm_start=x"], "a file that the sites do not have"),
         (["--set", "windows.lags=none"], "lags"),
         (["--set", "options.rhoo=1"], "no option options.rhoo"),
         (["--method", "fuel"], "unknown method fuel"),

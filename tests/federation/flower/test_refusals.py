@@ -56,17 +56,17 @@ def refused(world: World, lines: list[str]) -> dict[str, dict[str, int]]:
 def test_reasons_are_counted_without_what_they_quote(lines: list[str]) -> None:
     counts = Refusals()
     for number in (3, 4):
-        reason = f"stale: it is of round {number - 2}, 1 late is accepted"
+        reason = f"stale: it is from round {number - 2}, late by more than 1"
         failure = counts.add("north", number, "upload", reason)
         assert (failure.site, failure.reason) == ("north", f"upload refused: {reason}")
-    counts.add("north", 4, "message", "array 'x' is cut off")
+    counts.add("north", 4, "message", "array 'x' is truncated")
     counts.add("south", 4, "client d", "prototype has shape (2, 12), declared (2, 24, 16)")
     assert counts.counts == {
-        "north": {"stale: it is of round *, * late is accepted": 2, "array * is cut off": 1},
+        "north": {"stale: it is from round *, late by more than *": 2, "array * is truncated": 1},
         "south": {"prototype has shape *, declared *": 1},
     }
     assert counts.total == 4
-    assert lines[0].startswith("round 3: north: upload refused: stale: it is of round 1")
+    assert lines[0].startswith("round 3: north: upload refused: stale: it is from round 1")
     copy = Refusals()
     copy.load(counts.counts)
     copy.add("north", 5, "upload", "new")
@@ -183,8 +183,8 @@ def test_a_stale_upload_and_what_is_late_and_unreadable(tmp_path: Path, lines: l
     history = world.run()
     assert [line["clients"] for line in history] == [2, 4, 4, 6]
     assert refused(world, lines) == {
-        "north": {"stale: it is of round *, * late is accepted": 1},
-        "south": {"the header of the message is cut off or too long": 1},
+        "north": {"stale: it is from round *, late by more than *": 1},
+        "south": {"the header of the message is truncated or too long": 1},
     }
 
 
@@ -200,7 +200,7 @@ def test_a_false_answer_besides_training(tmp_path: Path, lines: list[str], kind:
     world.network.fate = decide
     world.run()
     assert any(f"north: {kind} refused: it claims to come from site 'south'" in s for s in lines)
-    reason = "it claims to come from site *, which is not its key's name"
+    reason = "it claims to come from site *, but its key is another site's"
     assert refused(world, lines) == {"north": {reason: 1}}
     assert world.summary()["unconfirmed"] == (["north"] if kind == "finish" else [])
 

@@ -114,7 +114,7 @@ def _word(value: Any) -> str:
         return json.dumps(value)
     quote = "'" if '"' in value or "\\" in value else '"'
     if quote in value:
-        raise FuelsError(f"Flower does not accept a text with both kinds of quotes: {value}")
+        raise FuelsError(f"Flower does not accept text with both kinds of quotes: {value}")
     return f"{quote}{value}{quote}"
 
 
@@ -148,8 +148,8 @@ def settings_of(run_config: Mapping[str, Any]) -> ResolvedSettings:
         settings, preset="paper"
     ):
         raise FuelsError(
-            f"run config: it names preset {preset} but has the settings of preset paper; use fuels"
-            f" federation run --preset {preset}"
+            f"run config: preset is {preset}, but the settings are those of preset paper; use"
+            f" fuels federation run --preset {preset}"
         )
     return federated(settings, "run config")
 
@@ -160,9 +160,9 @@ def federated(settings: Settings, place: str) -> ResolvedSettings:
     Sites have no way yet to add up values of their clients, so nothing is shared as sums.
     """
     if settings.training.warm_start:
-        raise FuelsError(f"{place}: training.warm_start names a file of one machine")
+        raise FuelsError(f"{place}: training.warm_start names a file that the sites do not have")
     if settings.data != Settings().data:
-        raise FuelsError(f"{place}: each site names its own data, in its site.toml")
+        raise FuelsError(f"{place}: data cannot be set here; each site sets it in its site.toml")
     from fuels.runs.settings import resolve  # imports PyTorch, which the supervisor does not need
 
     return resolve(replace(settings, sharing=Sharing()))

@@ -181,7 +181,7 @@ class Inbox:
         try:
             report = reading(lambda: read_report(envelope, declared))
             if report is not None and not set(report.clients) <= set(sent.asked):
-                raise FuelsError("they name clients that were not asked")
+                raise FuelsError("they name clients that were not asked for")
         except FuelsError as error:
             return self.refused.add(sent.site, sent.number, "error figures", str(error))
         return report

@@ -26,7 +26,7 @@ def parse_lengths(text: str, place: str) -> Lengths:
     words = [word.strip() for word in text.split(",")] if text else []
     if not all(word.isascii() and word.isdigit() and int(word) for word in words):
         raise FuelsError(
-            f"{place} takes lengths in periods between commas, such as 11,11; not {text!r}"
+            f"{place} takes comma-separated lengths in periods, such as 11,11; not {text!r}"
         )
     return tuple(map(int, words))
 
