@@ -102,7 +102,11 @@ def variant(record: Record) -> str:
 def place(record: Record) -> tuple[str, str]:
     """What FUELS and Solo must have in common to be compared, the data in words first."""
     given = {**flat(to_dict(Settings())), **flat(record.settings)}  # early records name fewer
-    settings = {name: value for name, value in given.items() if not name.startswith(APART)}
+    settings = {  # 0 and 0.0 are the same
+        name: f"{value:g}" if isinstance(value, float | int) else str(value)
+        for name, value in given.items()
+        if not name.startswith(APART)
+    }
     named = f"{record.data['name']}, {len(record.clients)} clients, {record.rounds} rounds, split"
     named += f" {record.split}"
     if new := given["data.newcomers"]:
