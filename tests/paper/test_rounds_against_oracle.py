@@ -35,6 +35,8 @@ def first_filters(job: Job) -> list[torch.Tensor]:
         generator(job.settings.seed, FILTER, client).standard_normal(PERIOD**2)
         for client in job.dataset.ids
     ]
+    if job.settings.options["filter_start"] == "positive":
+        draws = [np.abs(draw) for draw in draws]
     return [torch.from_numpy(d.astype(np.float32)).view(PERIOD, PERIOD) for d in draws]
 
 
@@ -42,7 +44,8 @@ def assert_equals_oracle(panel: Panel, rounds: int = 2, **changes: Any) -> None:
     """Models, filters and prototypes of a run equal the textbook's."""
     job = trained("fuels", panel, rounds, **changes)
     fed = federation(job, panel)
-    options = oracle_fuels.FuelsSettings(**changes.get("options", {}))
+    given = {k: v for k, v in changes.get("options", {}).items() if k != "filter_start"}
+    options = oracle_fuels.FuelsSettings(**given)
     models, filters, prototypes = oracle_fuels.fuels(
         fed, first_filters(job), job.settings.seed, options
     )
@@ -64,6 +67,7 @@ def assert_equals_oracle(panel: Panel, rounds: int = 2, **changes: Any) -> None:
         {"filter": False},
         {"detach": True},
         {"tau": 0.5, "rho": 0.3, "beta": 20, "shift": 0.3},
+        {"filter_start": "positive", "shift": 0.0},
     ],
     ids=lambda options: ",".join(options) or "defaults",
 )

@@ -19,6 +19,7 @@ from fuels.runs.build import load_dataset
 from fuels.runs.run import run
 from fuels.storage.run_folder import RunFolder
 from helpers.panels import make_panel
+from helpers.records import record
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(FOLDER))  # they import each other, as when run as scripts
@@ -112,3 +113,56 @@ def test_records_are_packed_and_retrained_from_their_own_settings(tmp_path: Path
     write_panel(make_panel(clients=2), path)
     with pytest.raises(FuelsError, match="have changed"):
         benchmark("records").compare(record, path.parent, Store(tmp_path / "other"))
+
+
+def test_fuels_is_paired_with_solo_on_the_same_data_and_seeds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    solo = benchmark("solo")
+    plain = [record(method, seed, [0.1 * (i + 1) for i in range(7)]) for method in ("fuels", "solo")
+             for seed in (1, 0)]  # fmt: skip
+    for each in plain:
+        each.settings["data"] = {"newcomers": ""}
+    better = record("fuels", 0, [0.05 * (i + 1) for i in range(7)])
+    better.settings["options"] = {**better.settings["options"], "tau": 0.5}
+    other = record("solo", 0, [1.0] * 7, [f"d{i}" for i in range(7)])  # other clients: no partner
+    for each in (better, other):
+        each.settings["data"] = {"newcomers": ""}
+    found = solo.pairs([*plain, better, other])
+    assert [pair.name.rpartition(": ")[2] for pair in found] == ["as in the paper", "tau=0.5"]
+    assert [[r.settings["seed"] for r in pair.fuels] for pair in found] == [[0, 1], [0]]
+    solo.print_table([*plain, better, other])
+    rows = capsys.readouterr().out.splitlines()
+    assert len(rows) == 4 and "| +0.0 % |" in rows[2] and "| – |" in rows[2]
+    # All seven clients better: p = 2 / 2^7.
+    assert "| -50.0 % | 0.2000 | 0.4000 |" in rows[3] and rows[3].endswith("100 % of 7 | 0.016 |")
+
+
+def test_resort_days_change_a_third_of_the_clients_after_training() -> None:
+    solo = benchmark("solo")
+    panel = make_panel(clients=9, days=45)
+    grown = solo.resort_days(panel)
+    ratio = grown.values / panel.values
+    assert np.nanmax(np.abs(ratio[: 40 * 24] - 1)) == 0
+    late = np.nanmean(ratio[40 * 24 :], axis=0)
+    assert sorted(late.tolist()) == [1.0] * 6 + [4.0] * 3
+    np.testing.assert_array_equal(solo.resort_days(panel).values, grown.values)
+
+
+def test_the_study_trains_what_is_missing_and_can_be_divided(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solo = benchmark("solo")
+    write_panel(make_panel(clients=7, days=44), tmp_path / "p.npz")
+    words = f"solo.py --run {tmp_path}/p.npz --store {tmp_path}/store --seeds 1 --clients 7"
+    words += " --rounds 1 --split 40/0/4 --divide-test 2,2 --threads 1"
+    monkeypatch.setattr(sys, "argv", words.split())
+    monkeypatch.setattr(solo, "VARIANTS", ({"shift": 0.0},))
+    monkeypatch.setattr(
+        solo, "merge", lambda s, c, p: merge(merge(s, {"model": {"hidden": 2}}, p), c, p)
+    )
+    solo.main()
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert [row.split(": ")[0].rpartition(", ")[2] for row in rows] == [
+        "test periods 1-2", "test periods 3-4"] * 2  # fmt: skip
+    assert sum("p_resort" in row for row in rows) == 2

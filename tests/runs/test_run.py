@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fuels.config import PRESETS, Engine, Settings, merge
+from fuels.config import PRESETS, Engine, Settings, merge, to_dict
 from fuels.data.panel import Panel
 from fuels.data.sample import Sample, paper_branches
 from fuels.errors import FuelsError
@@ -26,7 +26,7 @@ from fuels.model.network import build_network
 from fuels.report.facts import facts
 from fuels.runs.build import build
 from fuels.runs.run import origin, run
-from fuels.runs.settings import resolve
+from fuels.runs.settings import resolve, same_settings
 from fuels.storage.checkpoint import load_state, save_state
 from fuels.storage.config_file import read_config
 from fuels.storage.models import load_models
@@ -299,6 +299,21 @@ def test_saved_models_know_their_head(tmp_path: Path, panel: Panel) -> None:
     del facts["head"]
     save_state(usual.models, arrays, facts)
     assert load_models(usual.models).head == "concat"
+
+
+def test_settings_that_a_run_did_not_know_yet_do_not_stop_it_from_resuming(
+    panel: Panel,
+) -> None:
+    settings = resolve(small())
+    stored = json.loads(json.dumps(to_dict(settings)))
+    assert same_settings(stored, settings)
+    del stored["options"]["filter_start"]  # an option that was added later
+    assert same_settings(stored, settings)
+    assert not same_settings(stored, resolve(small(options={"filter_start": "positive"})))
+    assert not same_settings({**stored, "seed": 1}, settings)
+    assert not same_settings({**stored, "unheard": 1}, settings)
+    elsewhere = {**stored, "data": {**stored["data"], "source": "other.csv"}}
+    assert same_settings(elsewhere, settings, "data") and not same_settings(elsewhere, settings)
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path, panel: Panel) -> None:

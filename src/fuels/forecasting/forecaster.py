@@ -74,7 +74,7 @@ class Forecaster:
     """Personal forecasters for many series, trained together on this machine.
 
     preset: best (the default: richer inputs, a mixture of the personal model with local experts,
-    and intervals) or paper (every setting of the paper).
+    and intervals) or paper (the paper's settings).
     method: as in `fuels run --method`. period: steps in a period. rounds, patience: training stops
     after `rounds` (None: as the preset says), or earlier if the validation error has not improved
     for `patience` rounds. The validation part is the last fifth of the periods, or the last

@@ -37,6 +37,8 @@ from fuels.randomness import FILTER, generator
 from fuels.training.groups import Batch, Group
 from fuels.training.step import Terms
 
+FILTER_STARTS = ("normal", "positive")
+
 
 @dataclass(frozen=True)
 class FuelsOptions(Options):
@@ -51,6 +53,7 @@ class FuelsOptions(Options):
     intra: bool = True  # ablation "w/o intra" when false
     periodic: bool = True  # ablation "w/o p-aware" when false: concatenation prototype
     filter: bool = True  # ablation "w/o W" when false
+    filter_start: str = "normal"  # W_n: normal, N(0, 1), or positive, its absolute value
     noise: str = NONE  # on the uploaded prototype: none, laplace, gaussian or exponential
     noise_scale: float = 1.0  # standard deviation of the noise
 
@@ -71,6 +74,11 @@ class Fuels(Method):
             raise FuelsError(f"options.beta must be between 0 and 100; it is {options.beta}")
         if not 0 <= options.shift <= 1:
             raise FuelsError(f"options.shift must be between 0 and 1; it is {options.shift}")
+        if options.filter_start not in FILTER_STARTS:
+            raise FuelsError(
+                f"options.filter_start must be {' or '.join(FILTER_STARTS)}, not"
+                f" {options.filter_start}"
+            )
         check_noise(options.noise, options.noise_scale)
 
     def check_data(self, dataset: Dataset) -> None:
@@ -97,6 +105,8 @@ class Fuels(Method):
     def initial_parts(self, client: str) -> dict[str, NDArray[np.float32]]:
         """W_n ~ N(0, 1): ReLU gives no gradient where W <= 0, so the sign of the start matters."""
         draw = generator(self.facts.seed, FILTER, client).standard_normal(self.facts.period**2)
+        if self.options.filter_start == "positive":
+            draw = np.abs(draw)
         return {"filter": draw.astype(np.float32)}
 
     def local(self, group: Group, download: Download) -> Arrays:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -34,6 +33,7 @@ from fuels.federation.loop import Watcher
 from fuels.methods.base import MODEL
 from fuels.methods.messages import Download
 from fuels.runs.build import Job, build, fingerprint
+from fuels.runs.settings import same_settings
 from fuels.storage.checkpoint import save_state
 from fuels.storage.models import PersonalModels, load_models, personal_models, save_models
 from fuels.storage.run_folder import RunFolder
@@ -117,9 +117,13 @@ def resume_job(job: Job, folder: RunFolder) -> None:
     restored = folder.restore()
     if restored is None:
         return
-    now = origin(job)
-    for what in ("data", "settings"):
-        if restored[1].get(what) != json.loads(json.dumps(now[what])):
+    facts = restored[1]
+    same = {
+        "data": facts.get("data") == fingerprint(job.dataset),
+        "settings": same_settings(facts.get("settings", {}), job.settings),
+    }
+    for what, unchanged in same.items():
+        if not unchanged:
             raise FuelsError(
                 f"{folder.path}: the {what} have changed since this run was interrupted, so it"
                 " cannot be resumed; delete the folder or choose another"

@@ -6,10 +6,13 @@ behind it takes `ResolvedSettings`, so nothing has to be checked or completed ag
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from fuels.config import Settings, check
+from fuels.config import Settings, check, merge, to_dict
 from fuels.data.sample import Sample, sample_of
+from fuels.errors import FuelsError
 from fuels.methods.base import Options
 from fuels.methods.registry import find_method, method_options
 
@@ -35,6 +38,19 @@ class ResolvedSettings(Settings):
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)  # the class is frozen
+
+
+def same_settings(stored: Mapping[str, Any], settings: ResolvedSettings, ignore: str = "") -> bool:
+    """Whether these are the settings that a run stored, perhaps under a version that knew fewer.
+
+    `ignore` names a section that may differ.
+    """
+    try:
+        earlier = to_dict(resolve(merge(Settings(), stored, "stored settings")))
+    except FuelsError:
+        return False
+    now = to_dict(settings)
+    return {**earlier, ignore: None} == {**now, ignore: None}
 
 
 def resolve(settings: Settings) -> ResolvedSettings:

@@ -93,6 +93,7 @@ def run_config(run: str, settings: Settings) -> dict[str, Any]:
         for section, value in to_dict(settings).items()
         if section != "data"
     }
+    values["model"]["head"] = settings.model.head  # Flower ignores what the app's config lacks
     return {**values, "options": json.dumps(dict(settings.options)), "run": run}
 
 

@@ -62,6 +62,7 @@ from fuels.methods.messages import Download, Upload
 from fuels.privacy.noise import NONE
 from fuels.runs.build import Job, build, fingerprint, train_periods
 from fuels.runs.run import essentials, evaluate_job, kept_models, write_evaluation, write_models
+from fuels.runs.settings import same_settings
 from fuels.storage.checkpoint import load_state, prefixed, save_state, unprefixed
 from fuels.storage.config_file import write_toml
 from fuels.storage.run_folder import RunFolder
@@ -246,8 +247,12 @@ class Progress:
 
     def restore(self, job: Job) -> None:
         """Restore the state of the clients; refuses other data or other settings."""
-        for what, value in _identity(job).items():
-            if self.facts[what] != value:
+        same = {
+            "data": self.facts["data"] == fingerprint(job.dataset),
+            "settings": same_settings(json.loads(self.facts["settings"]), job.settings, "data"),
+        }
+        for what, unchanged in same.items():
+            if not unchanged:
                 raise RefusalError(
                     f"the {what} of this site differ from those this run started with"
                 )

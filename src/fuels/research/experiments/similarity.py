@@ -8,7 +8,8 @@ share of pairs on which both agree; unrelated divergences would agree on half of
 
 Pull: how strongly L_inter still moves a client at the end, from 0 to 1. Its gradient is that of
 (cos to NR_n - cos to PR_n) / tau times the sigmoid of the same; the sigmoid is the pull. It is 1/2
-for a client equally close to both, and almost 0 a few tau closer to PR_n.
+for a client equally close to both, and almost 0 a few tau closer to PR_n. It is that of prototypes,
+which are means over days: the rows actually trained are less alike and keep more of it.
 """
 
 from __future__ import annotations
