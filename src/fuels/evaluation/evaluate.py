@@ -53,11 +53,13 @@ def evaluate(
     title: str,
     chosen: MixtureSettings,
     sharing: Sharing | None = None,
+    seed: int = 0,
 ) -> Evaluation:
     """Forecast the test part; empty if it has no target.
 
-    `sharing` says what the experts may use of other clients. `model_forecast` gives the personal
-    models' forecasts of the test part; `title` is their method's name.
+    `sharing` says what the experts may use of other clients; `seed` is that of its noise.
+    `model_forecast` gives the personal models' forecasts of the test part; `title` is their
+    method's name.
     """
     first, last = dataset.split.part("test")
     history, horizon = history_of(dataset), dataset.sample.horizon
@@ -70,6 +72,7 @@ def evaluate(
             title=f"{title} model",
             levels=chosen.levels,
             sharing=sharing,
+            seed=seed,
         )
         history = ensemble.with_live_mean(history)
         chain = ensemble.model_forecasts(history, horizon, last)
