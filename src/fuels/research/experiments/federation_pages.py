@@ -53,6 +53,8 @@ def average(rows: Rows) -> float:
 def cell(change: Change | None) -> str:
     if change is None:
         return "–"
+    if change.mse == change.base:
+        return "0"
     text = f"{change.percent:+.1f} %"
     return text if change.significant else f"({text})"
 
