@@ -14,7 +14,8 @@ from fuels.data.newcomers import newcomers
 from fuels.data.synthetic import synthesise
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
-from fuels.evaluation.outcome import NOTHING_SHARED
+from fuels.evaluation.outcome import NOTHING_SHARED, SOLO_NOTHING_SHARED
+from fuels.report.facts import facts
 from fuels.research.experiments.federation import Plan, within_a_period
 from fuels.research.experiments.federation_changes import ALL, Case, Change, Found, Group, Window
 from fuels.research.experiments.federation_pages import cell, conclusion
@@ -27,8 +28,8 @@ NOTHING, BOTH = {"statistics": False, "live_mean": False}, {"statistics": True, 
 WHOLE = slice(0, 6)
 
 
-def settings_of(source: Path, sharing: dict[str, bool]) -> Settings:
-    best = merge(Settings(), {"preset": "best", **PRESETS["best"]}, "preset")
+def settings_of(source: Path, sharing: dict[str, bool], method: str = "fuels") -> Settings:
+    best = merge(Settings(method=method), {"preset": "best", **PRESETS["best"]}, "preset")
     small = {"model": {"hidden": 4}, "training": {"rounds": 1}, "windows": {"split": "15/0/6"}}
     return resolve(merge(best, {**small, "data": {"source": str(source)}, "sharing": sharing}, "t"))
 
@@ -65,6 +66,27 @@ def test_stored_models_give_the_errors_of_a_run_under_every_setting(
     path.write_text("{}")
     with pytest.raises(FuelsError, match="not an evaluation of a mixture; delete it"):
         evaluated(store, settings, dataset, model=model)
+
+
+def test_with_nothing_shared_solo_keeps_its_model(panel: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    settings = settings_of(panel, BOTH, "solo")
+    done = ensure_run(settings, Engine(threads=1), store, with_folder=True)
+    dataset, model = store.dataset(settings), trained(done)
+    found = evaluate(dataset, settings_of(panel, NOTHING).sharing, model=model)
+    mse = found.mse(dataset.ids, dataset.std, WHOLE)
+    np.testing.assert_allclose(mse, done.record.mse[SOLO_NOTHING_SHARED], rtol=1e-4)
+    np.testing.assert_allclose(
+        done.record.daily[SOLO_NOTHING_SHARED],
+        found.daily(dataset.ids, dataset.std, WHOLE),
+        rtol=1e-4,
+    )
+    assert NOTHING_SHARED not in done.record.mse and done.folder is not None
+    summary = done.folder.read_summary()
+    assert summary["sharing"]["compared_with"] == SOLO_NOTHING_SHARED
+    said = facts(summary)["Federation"]
+    assert "than that of Solo and local experts (nothing shared)" in said
+    assert "personal model" not in said
 
 
 def test_several_steps_ahead_no_forecast_made_in_training_counts(panel: Path) -> None:
