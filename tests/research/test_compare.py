@@ -51,9 +51,9 @@ def test_every_table_says_what_federation_is_worth() -> None:
         "the MSE of FUELS is 10.0 % lower than that of Solo (nothing shared), and lower for 67% of"
         " the clients; paired Wilcoxon tests: p = 1.0 over 3 clients.",
     ]
-    days = np.array([1.0, 2.0])
+    days = np.array([[1.0, 2.0], [1.0, 2.0], [1.0, np.nan]])
     dated = [
-        [replace(r, daily={r.title: days * len(r.title)}) for r in row] for row in (fuels, solo)
+        [replace(r, by_period={"mse": days * len(r.title)}) for r in row] for row in (fuels, solo)
     ]
     assert worth_of(*dated)[0].endswith("over 3 clients and p = 0.50 over 2 days.")
     [unknown] = worth_of(fuels, fedavg)
@@ -173,7 +173,7 @@ def test_a_mean_decided_by_few_clients_is_reported() -> None:
 def test_fuels_is_tested_against_solo_wherever_they_rank() -> None:
     def pairs(**errors: float) -> list[str]:
         found = compare([[record(name, 0, [mse] * 7)] for name, mse in errors.items()])
-        tested = [note for note in notes(found) if "Wilcoxon" in note]
+        tested = [note for note in notes(found) if "Wilcoxon," in note]
         return [re.sub(r".*?(\w+) \(MSE .*? against (\w+) .*", r"\1 \2", note) for note in tested]
 
     assert pairs(fuels=0.1, solo=0.2) == ["FUELS Solo"]

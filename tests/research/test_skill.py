@@ -209,6 +209,7 @@ def test_skill_writes_tables_a_figure_and_who_wins(
     assert float(rows[skill.EXPERT][0]) == lowest
     page = (folder / "skill.md").read_text()
     assert "the lowest MSE is that of" in page and "the neural expert had the largest" in page
+    assert "than that of Solo, preset best (nothing shared), and lower for" in page
     simple = ("last value", "one period ago", "one week ago", "ridge", "ridge + time of period")
     lowest = min(float(rows[name][0]) for name in simple)
     assert ("is below every reference" in page) == (float(rows[skill.BEST][0]) < lowest)

@@ -28,8 +28,8 @@ def worth(comparison: Comparison) -> list[str]:
     base = nothing_shared(comparison)
     if base is None:
         return [
-            "The table does not say what federation is worth: it has no row with nothing shared, such"
-            " as that of the method solo."
+            "The table does not say what federation is worth: it has no row with nothing shared,"
+            " such as that of the method solo."
         ]
     shown = {row.name: row for row in senders[:1] + [r for r in senders if r.name == "FUELS"]}
     return [against(row, base) for row in shown.values()]
@@ -43,8 +43,9 @@ def nothing_shared(comparison: Comparison) -> Row | None:
     forecast = method_rows(row.records[0].title)[2]
     if all(forecast in record.mse for record in row.records):
         return replace(row, name=forecast, forecast=forecast)
-    shared = any(any(record.settings.get("sharing", {}).values()) for record in row.records)
-    return found[0] if found and not shared else None
+    sharing = row.records[0].settings.get("sharing", {})
+    sums = sharing.get("statistics") or sharing.get("live_mean")
+    return found[0] if found and not sums else None
 
 
 def against(row: Row, base: Row) -> str:
