@@ -104,6 +104,7 @@ class Sharing:
     statistics: bool = False  # pooled ridge coefficients from summed products
     live_mean: bool = False  # ridges also see the mean of the other clients
     min_clients: int = 10  # least number of clients in a sum
+    noise: float = 0.0  # standard deviation of Gaussian noise on each sum; no privacy guarantee
 
 
 @dataclass(frozen=True)
@@ -314,6 +315,8 @@ def check(settings: Settings) -> None:
             f"sharing.min_clients must be at least 2; it is {settings.sharing.min_clients}, but a"
             " sum over one client is that client's value"
         )
+    if not settings.sharing.noise >= 0:
+        raise FuelsError(f"sharing.noise must not be negative, it is {settings.sharing.noise}")
     late_joiners(training.late)
     newcomer_share(settings.data.newcomers)
     if settings.model.head not in HEADS:

@@ -10,7 +10,7 @@ import hashlib
 
 import numpy as np
 
-SELECTION, AUGMENTATION, FILTER, NOISE, LATE, WEIGHTS, DOUBT = 1, 2, 3, 4, 5, 6, 7
+SELECTION, AUGMENTATION, FILTER, NOISE, LATE, WEIGHTS, DOUBT, SUMS = 1, 2, 3, 4, 5, 6, 7, 8
 
 
 def client_key(client: str) -> int:
@@ -19,6 +19,6 @@ def client_key(client: str) -> int:
 
 
 def generator(seed: int, purpose: int, *keys: int | str) -> np.random.Generator:
-    """The generator of one purpose; a text key is a client's id."""
+    """The generator of one purpose; a text key is the id of a client, or the name of a sum."""
     numbers = [client_key(key) if isinstance(key, str) else key for key in keys]
     return np.random.default_rng([seed, purpose, *numbers])

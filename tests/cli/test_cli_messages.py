@@ -172,7 +172,7 @@ def test_every_option_that_renames_names_a_setting() -> None:
         ("data convert --activity ", "net sms call all"),
         ("data convert --layout ", "long wide"),
         ("data synth --activity s", "sms"),
-        ("experiment c", "communication complexity cold-start"),
+        ("experiment c", "communication complexity"),
         ("experiment l", "list"),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fuels.errors import FuelsError
-from fuels.sharing.live_mean import CLIP, LiveMean, exchange, fixed_groups
+from fuels.sharing.live_mean import CLIP, LiveMean, exchange
 from fuels.sharing.sums import LocalSums
 
 NAN = np.nan
@@ -65,12 +65,3 @@ def test_others_need_the_same_steps() -> None:
 
 def test_no_live_mean_of_too_few_clients() -> None:
     assert exchange(LocalSums(), {"a": np.ones(3)}) is None
-
-
-def test_groups_are_similar_and_large_enough() -> None:
-    place = np.array([0.0, 0.1, 0.2, 5.0, 5.1, 5.2, 5.3])
-    ids = list("abcdefg")
-    similarity = -np.abs(place[:, None] - place[None, :])
-    assert fixed_groups(similarity, ids, 3) == (("a", "b", "c"), ("d", "e", "f", "g"))
-    assert fixed_groups(similarity, ids, 4) == (tuple("abcdefg"),)
-    assert all(len(group) >= 2 for group in fixed_groups(similarity, ids, 2))

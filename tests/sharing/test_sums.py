@@ -28,3 +28,18 @@ def test_no_sum_over_too_few_clients() -> None:
 def test_contributions_must_match_and_be_finite(bad: np.ndarray) -> None:
     with pytest.raises(FuelsError, match="the contribution of y"):
         LocalSums(2).total("live mean", 7, {"x": np.ones(2), "y": bad})
+
+
+def test_noise_depends_on_seed_and_name_and_not_on_later_steps() -> None:
+    def total(steps: int, seed: int = 0, name: str = "live mean", noise: float = 4.0) -> np.ndarray:
+        parts = {client: np.ones((steps, 2)) for client in "ab"}
+        found = LocalSums(2, noise, seed).total(name, 0, parts)
+        assert found is not None
+        return found
+
+    long = total(4000)
+    assert abs(long.mean() - 2) < 0.2 and abs(long.std() - 4) < 0.2
+    np.testing.assert_array_equal(total(30), long[:30])
+    assert not np.array_equal(total(30, seed=1), long[:30])
+    assert not np.array_equal(total(30, name="other"), long[:30])
+    assert (total(3, noise=0.0) == 2).all()

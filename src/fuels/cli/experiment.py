@@ -191,10 +191,11 @@ def run_experiment(
         files = write(experiment, context, result, shared.command_line())
     console = Console()
     more = f" and {len(files) - 1} other files in its folder" if len(files) > 1 else ""
+    below = [said for each in result.below.values() for said in each]
     shared.show(
         console,
         next(iter(result.tables.values())),
-        [*result.text, f"Written to {files[0]}{more}."],
+        [*below, *result.text, f"Written to {files[0]}{more}."],
     )
 
 

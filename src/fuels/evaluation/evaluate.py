@@ -14,7 +14,7 @@ from fuels.config import Mixture as MixtureSettings
 from fuels.config import Sharing
 from fuels.data.windows import Dataset
 from fuels.evaluation.outcome import (
-    NOTHING_SHARED,
+    SOLO_NOTHING_SHARED,
     MixtureOutcome,
     SharingOutcome,
     StepsAhead,
@@ -31,6 +31,7 @@ from fuels.experts.pool import EXPERTS
 from fuels.storage.models import PersonalModels
 
 Forecasts = dict[str, NDArray[Any]]
+MODEL = " model"  # after the method's name: its model among the experts
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,13 @@ def evaluate(
     title: str,
     chosen: MixtureSettings,
     sharing: Sharing | None = None,
+    seed: int = 0,
 ) -> Evaluation:
     """Forecast the test part; empty if it has no target.
 
-    `sharing` says what the experts may use of other clients. `model_forecast` gives the personal
-    models' forecasts of the test part; `title` is their method's name.
+    `sharing` says what the experts may use of other clients; `seed` is that of its noise.
+    `model_forecast` gives the personal models' forecasts of the test part; `title` is their
+    method's name.
     """
     first, last = dataset.split.part("test")
     history, horizon = history_of(dataset), dataset.sample.horizon
@@ -67,9 +70,10 @@ def evaluate(
             models,
             history,
             dataset.split.train,
-            title=f"{title} model",
+            title=f"{title}{MODEL}",
             levels=chosen.levels,
             sharing=sharing,
+            seed=seed,
         )
         history = ensemble.with_live_mean(history)
         chain = ensemble.model_forecasts(history, horizon, last)
@@ -85,7 +89,9 @@ def evaluate(
         forecasts = {title: parts[1].mixed.combined, method_rows(title)[1]: forecasts[title]}
         backtest = backtests[1]
         if ensemble.sharing is not None and backtest is not None:
-            forecasts[NOTHING_SHARED] = nothing_shared(history, ensemble, backtest, last)[
+            row = method_rows(title)[2]
+            own = [ensemble.title] if row == SOLO_NOTHING_SHARED else []
+            forecasts[row] = nothing_shared(history, ensemble, backtest, last, own)[
                 :, -(last - first) :
             ]
         told = sharing_outcome(dataset, ensemble, sharing, forecasts)
@@ -100,12 +106,19 @@ def evaluate(
     )
 
 
-def nothing_shared(history: History, ensemble: Ensemble, backtest: Backtest, last: int) -> Floats:
+def nothing_shared(
+    history: History,
+    ensemble: Ensemble,
+    backtest: Backtest,
+    last: int,
+    own: Sequence[str] = (),
+) -> Floats:
     """One-step forecasts of the local experts alone, for the steps of a backtest up to `last`.
 
-    A mixture of them learns from the same steps as the ensemble's own, the warm-up first.
+    A mixture of them learns from the same steps as the ensemble's own, the warm-up first. `own`
+    names a personal model that belongs to them, because it was trained alone.
     """
-    names = [expert.name for expert in EXPERTS]
+    names = [*(expert.name for expert in EXPERTS), *own]
     mixture, warm_up = Mixture(history.clients, names), ensemble.horizons[1].warm_up
     end = last - backtest.mixed.combined.shape[1]
     if warm_up is not None:
@@ -141,12 +154,14 @@ def sharing_outcome(
         return SharingOutcome((), why, {})
     used = tuple(name for name in ("statistics", "live_mean") if getattr(chosen, name))
     numbers = dict(ensemble.sharing.numbers)
-    if not forecasts or NOTHING_SHARED not in forecasts:
+    title = ensemble.title.removesuffix(MODEL)
+    row = method_rows(title)[2]
+    if not forecasts or row not in forecasts:
         return SharingOutcome(used, "", numbers)
     first, last = dataset.split.part("test")
     truth, target = dataset.series[:, first:last], dataset.target[:, first:last]
-    rows = next(iter(forecasts.values())), forecasts[NOTHING_SHARED]
-    squared = [np.where(target, (truth - row) ** 2, np.nan) for row in rows]
+    rows = forecasts[title], forecasts[row]
+    squared = [np.where(target, (truth - one) ** 2, np.nan) for one in rows]
     days = np.arange(first, last) // dataset.period
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a mean over nothing is NaN
@@ -156,6 +171,7 @@ def sharing_outcome(
             numbers,
             np.stack([np.nanmean(one, axis=1) for one in squared]),
             np.array([[np.nanmean(one[:, days == d]) for d in np.unique(days)] for one in squared]),
+            row,
         )
 
 

@@ -85,6 +85,7 @@ class SharingOutcome:
     numbers: dict[str, int]  # that each client sent
     errors: NDArray[np.float64] | None = None  # [row, client]: MSE of method and nothing shared
     daily: NDArray[np.float64] | None = None  # [row, day]: the same, mean over clients
+    compared_with: str = ""  # the row with nothing shared
 
 
 @dataclass(frozen=True)
@@ -103,11 +104,14 @@ class Outcome:
 
 
 NOTHING_SHARED = "local experts only (nothing shared)"
+SOLO = "Solo"  # the method whose models are trained alone, so they share nothing either
+SOLO_NOTHING_SHARED = "Solo and local experts (nothing shared)"
 
 
 def method_rows(title: str) -> tuple[str, str, str]:
     """Rows that are not references: the method, its model, and its experts with nothing shared."""
-    return title, f"{title} model alone", NOTHING_SHARED
+    nothing = SOLO_NOTHING_SHARED if title == SOLO else NOTHING_SHARED
+    return title, f"{title} model alone", nothing
 
 
 def best_reference(outcome: Outcome) -> str | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.evaluation.outcome import NOTHING_SHARED, SharingOutcome, method_rows
+from fuels.evaluation.outcome import SharingOutcome, method_rows
 from fuels.methods.messages import BYTES
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def sharing_facts(found: SharingOutcome) -> dict[str, Any]:
         return facts
     own, other = found.errors[:, np.isfinite(found.errors).all(axis=0)]
     return facts | {
-        "compared_with": NOTHING_SHARED,
+        "compared_with": found.compared_with,
         "mse_change": float(own.mean() / other.mean() - 1),
         "clients_better": int((own < other).sum()),
         "clients_compared": len(own),

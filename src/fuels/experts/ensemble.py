@@ -278,7 +278,7 @@ class Ensemble:
         since, trained = (np.datetime64(facts[name]) for name in ("since", "trained"))
         ensemble = cls(models, facts["title"], since, trained, tuple(facts["levels"]))
         if "sharing" in facts:
-            ensemble.sharing = SharedExperts.of(Sharing(**facts["sharing"]))
+            ensemble.sharing = SharedExperts.from_facts(facts["sharing"])
         for text, time in facts["seen"].items():
             horizon = int(text)
             pool = pool_of(ensemble.sharing).load(
@@ -326,16 +326,17 @@ def new_ensemble(
     title: str,
     levels: Sequence[float] = LEVELS,
     sharing: Sharing | None = None,
+    seed: int = 0,
 ) -> Ensemble:
     """An ensemble whose experts will be fitted on the steps of a history before `end`.
 
-    With `sharing` and enough clients, the experts also use what the clients share.
+    With `sharing` and enough clients, they also use what the clients share; `seed` is of its noise.
     """
     trained = history.times(end, end + 1)[0]
     chosen = tuple(float(level) for level in levels)
     shared = None
     if sharing is not None and len(models.ids) >= sharing.min_clients:
-        shared = SharedExperts.of(sharing)
+        shared = SharedExperts.of(sharing, seed)
     return Ensemble(models, title, history.start, trained, chosen, sharing=shared)
 
 

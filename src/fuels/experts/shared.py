@@ -17,7 +17,7 @@ error of holiday weeks by 3 to 7 %, although they lowered it on ordinary days.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -120,16 +120,26 @@ class SharedExperts:
     totals: dict[int, Totals] = field(default_factory=dict)  # of the steps before each end
 
     @classmethod
-    def of(cls, chosen: Sharing) -> SharedExperts | None:
-        """The shared experts that settings ask for, with sums computed in this process."""
+    def of(cls, chosen: Sharing, seed: int = 0) -> SharedExperts | None:
+        """The shared experts that settings ask for, with sums computed in this process.
+
+        `seed` is that of the noise on the sums, if there is any.
+        """
         if not (chosen.statistics or chosen.live_mean):
             return None
-        carrier = LocalSums(chosen.min_clients)
+        carrier = LocalSums(chosen.min_clients, chosen.noise, seed)
         return cls(carrier, chosen.statistics, chosen.live_mean, chosen.min_clients)
 
     def facts(self) -> dict[str, Any]:
-        """The settings, to be saved."""
-        return asdict(Sharing(self.statistics, self.live_mean, self.min_clients))
+        """The settings and the seed, to be saved."""
+        noise, seed = self.carrier.noise, self.carrier.seed
+        chosen = Sharing(self.statistics, self.live_mean, self.min_clients, noise)
+        return {**asdict(chosen), "seed": seed}
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> SharedExperts | None:
+        settings = {key: value for key, value in facts.items() if key != "seed"}
+        return cls.of(Sharing(**settings), facts.get("seed", 0))
 
     @property
     def numbers(self) -> dict[str, int]:

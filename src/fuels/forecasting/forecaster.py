@@ -176,6 +176,7 @@ class Forecaster:
                 title=f"{job.method.title} model",
                 levels=settings.mixture.levels,
                 sharing=settings.sharing,
+                seed=settings.seed,
             )
             self._learned_ensemble(settings.windows.horizon, self._ensemble.levels)
         return self

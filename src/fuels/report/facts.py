@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fuels.evaluation.outcome import SOLO_NOTHING_SHARED
 from fuels.evaluation.summary import NO_TARGETS
 from fuels.report.style import join, number, short
 
@@ -95,12 +96,17 @@ def _sharing(summary: Summary) -> dict[str, str]:
     if "mse_change" in sharing:
         change, better = sharing["mse_change"], sharing["clients_better"]
         of, direction = sharing["clients_compared"], "lower" if change < 0 else "higher"
+        more = (
+            "; part of the difference is due to the personal model, which could also be trained"
+            " alone (--method solo)"
+        )
+        if sharing["compared_with"] == SOLO_NOTHING_SHARED:
+            more = ""
         found = {
             "Federation": f"the MSE of {title} is {abs(change):.1%} {direction} than that of"
             f" {sharing['compared_with']}, and lower for {better / of:.0%} of the clients ({better}"
             f" of {of}); paired Wilcoxon test: {_p(sharing['p_clients'])} over clients,"
-            f" {_p(sharing['p_days'])} over {count_of(sharing['days_compared'], 'period')}; part of"
-            " the difference is due to the personal model, which could also be trained alone",
+            f" {_p(sharing['p_days'])} over {count_of(sharing['days_compared'], 'period')}{more}",
             **found,
         }
     return found

@@ -184,6 +184,7 @@ def evaluate_job(job: Job, models: PersonalModels) -> Evaluation:
         title=job.method.title,
         chosen=job.settings.mixture,
         sharing=job.settings.sharing,
+        seed=job.settings.seed,
     )
 
 

@@ -10,7 +10,7 @@ A forecast of step k made h steps ahead sees the live mean of steps up to k - h 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +33,7 @@ def contribution(observed: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class LiveMean:
-    """Sums over the clients of one group, step by step."""
+    """Sums over the clients, step by step."""
 
     total: Floats  # [step]; NaN where the sum is not available
     count: Floats  # [step]
@@ -67,7 +67,7 @@ def exchange(
     name: str = "live mean",
     min_clients: int = MIN_CLIENTS,
 ) -> LiveMean | None:
-    """The live mean of one group over the steps that the clients' values [step] cover.
+    """The live mean over the steps that the clients' values [step] cover.
 
     `first` is the time of the first step. Returns None if the carrier gives no sum.
     """
@@ -76,32 +76,3 @@ def exchange(
     if total is None:
         return None
     return LiveMean(total[:, 0], total[:, 1], min_clients)
-
-
-def fixed_groups(
-    similarity: Floats, ids: Sequence[str], min_clients: int
-) -> tuple[tuple[str, ...], ...]:
-    """Groups of similar clients, each with at least `min_clients`.
-
-    `similarity` [client, client]: larger is more similar. Starting with everyone in one group, a
-    group is halved around its two least similar clients while both halves are large enough.
-    """
-    if similarity.shape != (len(ids), len(ids)):
-        raise FuelsError(f"similarities of shape {similarity.shape} do not fit {len(ids)} clients")
-    if min_clients < 2:
-        raise FuelsError(f"a group has at least 2 clients, not {min_clients}")
-    done: list[list[int]] = []
-    waiting = [list(range(len(ids)))]
-    while waiting:
-        group = waiting.pop()
-        if len(group) < 2 * min_clients:
-            done.append(group)
-            continue
-        inside = similarity[np.ix_(group, group)]
-        a, b = np.unravel_index(np.argmin(inside), inside.shape)
-        # Order by preference for a over b; the cut with the clearest preferences, sizes permitting.
-        preference = inside[:, a] - inside[:, b]
-        order = np.argsort(-preference, kind="stable")
-        cut = int(np.clip((preference > 0).sum(), min_clients, len(group) - min_clients))
-        waiting += [[group[i] for i in order[:cut]], [group[i] for i in order[cut:]]]
-    return tuple(sorted(tuple(sorted(ids[i] for i in group)) for group in done))

@@ -3,6 +3,9 @@
 Shared statistics and the live mean need nothing but sums over clients. They ask a `SumCarrier` for
 "the sum of this over these clients" and do not know how it is computed: in this process
 (`LocalSums`), or between organisations that do not show each other their contributions.
+
+`LocalSums` can add Gaussian noise to each number of a sum, to show what noise costs. It is noise,
+not a privacy guarantee: nothing tracks how much the sums of many steps say about a client.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
+from fuels.randomness import SUMS, generator
 
 Floats = NDArray[np.float64]
 MIN_CLIENTS = 10  # a sum over fewer clients says too much about each of them
@@ -37,6 +41,8 @@ class LocalSums:
     """Adds up in this process and counts the numbers that a client would send and receive."""
 
     min_clients: int = MIN_CLIENTS
+    noise: float = 0.0  # standard deviation of the noise on each number of a sum
+    seed: int = 0  # of the noise
     sent: dict[str, int] = field(default_factory=dict)  # numbers one client sends, by name
     received: dict[str, int] = field(default_factory=dict)
 
@@ -52,6 +58,10 @@ class LocalSums:
                     f" {arrays[0].shape} and none are required"
                 )
         result: Floats = np.sum(arrays, axis=0, dtype=np.float64)
+        if self.noise:
+            # Drawn step by step: what more steps add does not change the noise of the first ones.
+            rng = generator(self.seed, SUMS, name, step)
+            result = result + rng.normal(0.0, self.noise, result.shape)
         self.sent[name] = self.sent.get(name, 0) + result.size
         self.received[name] = self.received.get(name, 0) + result.size
         return result

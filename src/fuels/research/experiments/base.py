@@ -47,6 +47,8 @@ class Result:
     tables: Mapping[str, Table]
     figures: Mapping[str, Figure] = field(default_factory=dict)
     text: Sequence[str] = ()  # sentences below the tables
+    below: Mapping[str, Sequence[str]] = field(default_factory=dict)  # right below a table, by name
+    data: Mapping[str, Table] = field(default_factory=dict)  # CSV files only
 
 
 @dataclass(frozen=True)
@@ -203,11 +205,15 @@ def file_name(label: str) -> str:
 def _side_by_side(found: Mapping[str, Result]) -> Result:
     """Several results as one, with their labels in file names, titles and sentences."""
     tables, figures = {}, {}
+    below: dict[str, Sequence[str]] = {}
+    data: dict[str, Table] = {}
     text: dict[str, list[str]] = {}  # sentence: whose it is
     for label, result in found.items():
         after = file_name(label)
         for name, table in result.tables.items():
             tables[f"{name}-{after}"] = replace(table, title=f"{table.title} ({label})")
+        below |= {f"{name}-{after}": said for name, said in result.below.items()}
+        data |= {f"{name}-{after}": table for name, table in result.data.items()}
         for name, picture in result.figures.items():
             figures[f"{name}-{after}"] = picture
         for sentence in result.text:
@@ -216,7 +222,7 @@ def _side_by_side(found: Mapping[str, Result]) -> Result:
         sentence if len(labels) == len(found) else f"{'; '.join(labels)}: {sentence}"
         for sentence, labels in text.items()
     ]
-    return Result(tables, figures, sentences)
+    return Result(tables, figures, sentences, below, data)
 
 
 def write(experiment: Experiment, context: Context, result: Result, command: str) -> list[Path]:
@@ -227,7 +233,10 @@ def write(experiment: Experiment, context: Context, result: Result, command: str
     files = [out / f"{experiment.name}.md"]
     for name, table in result.tables.items():
         files.append(write_text(out / f"{name}.csv", table.to_csv()))
-        page += [table.to_markdown()]
+        page += [table.to_markdown(), *(f"{said}\n" for said in result.below.get(name, ()))]
+    files += [
+        write_text(out / f"{name}.csv", table.to_csv()) for name, table in result.data.items()
+    ]
     page += [f"- {sentence}" for sentence in result.text] + [""]
     for name, picture in result.figures.items():
         files.append(save(picture, out / f"{name}.png"))

@@ -28,6 +28,7 @@ from fuels.experts.history import Floats, History, history_of
 from fuels.experts.horizon import WARM_SHARE, fit_horizon
 from fuels.experts.linear import week_lags
 from fuels.experts.pool import Pool
+from fuels.research.study.mixtures import Model
 
 TITLE = "LightGBM, pooled data"
 MOST_TREES, PATIENCE = 1000, 50
@@ -65,11 +66,8 @@ def evaluate_pooled(
     dataset: Dataset, levels: Sequence[float], *, seed: int = 0, threads: int = 0
 ) -> Pooled:
     """Fit on the training part of all clients; evaluate like the personal models."""
-    history = history_of(dataset)
-    table = Samples(history, dataset.calendar, lags_of(dataset, history))
-    train, last = dataset.split.train, dataset.split.test
-    model = fit(table, train, {**PARAMETERS, "seed": seed, "num_threads": threads})
-    said = model.forecasts(table, train, last)
+    history, train, last = history_of(dataset), dataset.split.train, dataset.split.test
+    model, said = pooled_forecasts(dataset, seed=seed, threads=threads)
     online = fit_horizon(Pool(), history, train, levels=levels, external=[TITLE])
     part = restricted_to_test(dataset, online.run(history, train, last, {TITLE: said}))
     return Pooled(
@@ -79,6 +77,27 @@ def evaluate_pooled(
         trees=model.trees,
         change=model.change,
     )
+
+
+def pooled_forecasts(
+    dataset: Dataset, *, seed: int = 0, threads: int = 0
+) -> tuple[Boosted, Floats]:
+    """The model of all clients' training parts; its forecasts [client, step] of all later steps."""
+    history = history_of(dataset)
+    table = Samples(history, dataset.calendar, lags_of(dataset, history))
+    train, last = dataset.split.train, dataset.split.test
+    model = fit(table, train, {**PARAMETERS, "seed": seed, "num_threads": threads})
+    return model, model.forecasts(table, train, last)
+
+
+def pooled_model(seed: int, threads: int) -> Model:
+    """The model as an expert whose forecasts are made when they are needed, one step ahead."""
+
+    def forecasts(dataset: Dataset, horizon: int) -> Floats:
+        assert horizon == 1
+        return pooled_forecasts(dataset, seed=seed, threads=threads)[1]
+
+    return Model(f"{TITLE}, seed {seed}", forecasts)
 
 
 def lags_of(dataset: Dataset, history: History) -> tuple[int, ...]:

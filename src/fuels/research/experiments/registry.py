@@ -26,7 +26,7 @@ EXPERIMENTS = (
     "complexity",
     "theory",
     "skill",
-    "cold-start",
+    "federation",
 )
 
 

@@ -33,6 +33,7 @@ from fuels.research.experiments.grid import (
 )
 from fuels.research.study.compare import Comparison, Errors, Floats, Row, general_notes
 from fuels.research.study.record import Record
+from fuels.research.study.worth import against
 from fuels.version import not_installed
 
 PAPER, BEST, ALONE, EXPERT = (
@@ -41,6 +42,7 @@ PAPER, BEST, ALONE, EXPERT = (
     "FUELS, preset best, model alone",
     "best local expert alone",
 )
+SOLO = "Solo, preset best"
 MODEL = "FUELS model"  # its name among the experts
 POOLED_MIXED = f"{boosting.TITLE}, among the experts"
 
@@ -262,6 +264,8 @@ def verdicts(skill: Skill) -> list[str]:
         f" expert: {apart(best, skill.row(EXPERT))} the best one, {skill.expert}"
         f" ({number(skill.row(EXPERT).mean())}), which is known only in hindsight.",
     ]
+    if solo := skill.comparison.row(SOLO):
+        found.append(against(best, solo))
     for name in (boosting.TITLE, POOLED_MIXED) if skill.pooled else ():
         row = skill.row(name)
         found.append(f"{name} has an MSE of {number(row.mean())}: {apart(row, best)} {BEST}.")

@@ -21,6 +21,7 @@ from fuels.methods.registry import find_method
 from fuels.report.style import join, number
 from fuels.report.tables import Cell, Table, columns
 from fuels.research.study.record import Record
+from fuels.research.study.worth import worth
 
 Floats = NDArray[np.float64]
 Errors = dict[tuple[int, str], float]  # (seed, client): MSE
@@ -56,6 +57,18 @@ class Row:
             for record in self.records
         ]
         return BYTES * float(np.mean(total)) / 1e6
+
+    def daily(self) -> dict[tuple[int, int], float]:
+        """MSE by (seed, test period), mean over clients; empty where the records do not have it."""
+        found: dict[tuple[int, int], float] = {}
+        for record in self.records:
+            errors = record.mse_by_period(self.forecast)
+            if errors is not None:
+                known = np.flatnonzero(np.isfinite(errors).any(axis=0))
+                for period in known.tolist():
+                    mean = float(np.nanmean(errors[:, period]))
+                    found[record.settings["seed"], period] = mean
+        return found
 
     def errors(self) -> Errors:
         return {
@@ -187,7 +200,7 @@ def notes(comparison: Comparison) -> list[str]:
 
 def results(comparison: Comparison) -> list[str]:
     """What the errors say."""
-    return [*significance(comparison), *against_references(comparison)]
+    return [*significance(comparison), *worth(comparison), *against_references(comparison)]
 
 
 def general_notes(comparison: Comparison) -> list[str]:

@@ -28,12 +28,12 @@ class Reporter:
 
     def reused(self, settings: Settings) -> None:
         """The run was already done."""
-        self._say(f"{self._name(settings)} (already done)")
+        self.say(f"{self._name(settings)} (already done)")
 
     def rounds(self, loop: Loop, settings: Settings) -> AbstractContextManager[Watcher]:
         """The display of the run's rounds."""
         resumed = f", resuming after round {loop.round}" if loop.round else ""
-        self._say(f"{self._name(settings)}{resumed}")
+        self.say(f"{self._name(settings)}{resumed}")
         return progress(
             loop.training.rounds,
             loop.round,
@@ -60,5 +60,6 @@ class Reporter:
         parts = [settings.method, short(source, 40), f"seed {settings.seed}", options]
         return f"run {self.number} of {self.total}: {', '.join(part for part in parts if part)}"
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
+        """One line of progress."""
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -31,6 +31,7 @@ from fuels.runs.settings import resolve
 
 FORMAT = 1
 DIGITS, DIGITS_BY_PERIOD = 7, 4
+NOTHING_BY_PERIOD = "mse with nothing shared"
 NOTHING_TO_COMPARE = (
     f"{{}}: the test part {NO_TARGETS}, so a comparison has nothing to compare; change"
     " windows.split"
@@ -61,7 +62,8 @@ class Record:
     # the largest weight, as in summary.json; empty without a mixture.
     mixture: dict[str, Any] = field(default_factory=dict)
     # mse and mae of the method and the number of targets, each [client, period of the test part];
-    # empty in records from before they were kept.
+    # empty in records from before they were kept. Also the mse with nothing shared, if that is a
+    # row of the run.
     by_period: dict[str, Floats] = field(default_factory=dict)
 
     @property
@@ -89,6 +91,11 @@ class Record:
         """Errors of the method, or of a reference by name."""
         name = name or self.title
         return Scores(self.mse[name], self.mae[name], self.std)
+
+    def mse_by_period(self, name: str) -> Floats | None:
+        """MSE [client, test period] of the method or with nothing shared, if it is known."""
+        key = {self.title: "mse", method_rows(self.title)[2]: NOTHING_BY_PERIOD}.get(name, "")
+        return self.by_period.get(key)
 
     def sent_per_client(self) -> Floats:
         """Numbers that travelled up and down until the end of each round, mean over all clients."""
@@ -193,8 +200,16 @@ def make_record(key: str, outcome: Outcome) -> Record:
         },
         seconds=round(sum(summary["seconds"].values()), 1),
         mixture={} if outcome.mixture is None else outcome.mixture.summary(),
-        by_period=by_period(dataset, outcome.forecasts[outcome.title]),
+        by_period=by_period(dataset, outcome.forecasts[outcome.title]) | nothing_shared(outcome),
     )
+
+
+def nothing_shared(outcome: Outcome) -> dict[str, Floats]:
+    """The mse with nothing shared [client, period], where the run has that row."""
+    forecast = outcome.forecasts.get(method_rows(outcome.title)[2])
+    if forecast is None:
+        return {}
+    return {NOTHING_BY_PERIOD: by_period(outcome.dataset, forecast)["mse"]}
 
 
 def by_period(dataset: Dataset, forecast: NDArray[Any]) -> dict[str, Floats]:

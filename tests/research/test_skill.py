@@ -1,4 +1,4 @@
-"""The experiments skill and cold-start, and what they are made of: records, newcomers, pooling."""
+"""The experiment skill, and what it is made of: records, newcomers, pooled data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from fuels.experts.history import history_of
 from fuels.methods.registry import METHODS, find_method
 from fuels.research.experiments import boosting, skill
 from fuels.research.experiments.base import Budget, Context
-from fuels.research.experiments.cold_start import evaluate, newcomer_error, within_a_period
 from fuels.research.study.record import Record
 from fuels.research.study.store import Store, ensure_run, run_key
 from fuels.runs.build import load_dataset
@@ -210,6 +209,7 @@ def test_skill_writes_tables_a_figure_and_who_wins(
     assert float(rows[skill.EXPERT][0]) == lowest
     page = (folder / "skill.md").read_text()
     assert "the lowest MSE is that of" in page and "the neural expert had the largest" in page
+    assert "than that of Solo, preset best (nothing shared), and lower for" in page
     simple = ("last value", "one period ago", "one week ago", "ridge", "ridge + time of period")
     lowest = min(float(rows[name][0]) for name in simple)
     assert ("is below every reference" in page) == (float(rows[skill.BEST][0]) < lowest)
@@ -224,74 +224,3 @@ def test_skill_writes_tables_a_figure_and_who_wins(
 def test_a_record_without_its_mixture_is_named() -> None:
     with pytest.raises(FuelsError, match="run fuels0 has no results of its mixture"):
         skill.mixture_of(record("fuels", 0, [1.0]))
-
-
-# -- cold start --------------------------------------------------------------------------------
-
-
-def test_lags_beyond_a_period_are_dropped() -> None:
-    assert within_a_period("1-3/1p-1,1p,1p+1,2p/7p", 24) == "3,2,1/24,23"
-
-
-def test_errors_of_newcomers_are_on_the_scale_of_the_whole_history() -> None:
-    whole = replace(record("fuels", 0, [1.0, 2.0, 3.0]), std=np.array([1.0, 2.0, 4.0]))
-    short = replace(
-        record("fuels", 0, [5.0, 8.0], clients=["c0", "c2"]), std=np.array([1.0, 2.0])
-    )  # c1 is left out
-    # c2: 8 squared deviations of 2, that is 8 * 4 / 16 of those of 4.
-    assert newcomer_error(short, whole, "FUELS", ["c2"]) == pytest.approx(2.0)
-    assert newcomer_error(whole, whole, "FUELS", ["c0", "c2"]) == pytest.approx(2.0)
-
-
-def test_a_newcomer_left_out_somewhere_is_left_out_everywhere() -> None:
-    ids = [f"c{i}" for i in range(4)]
-    new = newcomers(ids, 0.5, 0)
-    mse = dict(zip(ids, (1.0, 2.0, 3.0, 4.0), strict=True))
-    whole = record("fuels", 0, list(mse.values()), clients=ids)
-    there = [client for client in ids if client != new[0]]
-    short = record("fuels", 0, [mse[client] for client in there], clients=there)
-    found = evaluate({"FUELS": [[short, whole]], "FedAvg": [[short, whole]]}, 0.5, (3,), "days")
-    assert found.lost == 1 and found.new == 2
-    assert found.line("FUELS").mse.tolist() == [mse[new[1]], mse[new[1]]]
-    alone = record("fuels", 0, [1.0], clients=[c for c in ids if c not in new][:1])
-    with pytest.raises(FuelsError, match="no newcomer can take part"):
-        evaluate({"FUELS": [[alone, whole]], "FedAvg": [[alone, whole]]}, 0.5, (3,), "days")
-
-
-def test_cold_start_writes_a_table_a_figure_and_who_wins(fuels: Fuels, tmp_path: Path) -> None:
-    write_panel(make_panel(clients=3, days=18), tmp_path / "panel.npz")
-    code, _, err = fuels(
-        *["experiment", "cold-start", "--data", str(tmp_path / "panel.npz"), "--clients", "3"],
-        *[*TINY, "--option", "days=3"],
-    )
-    assert code == 0, err
-    folder = tmp_path / "runs" / "experiments" / "cold-start"
-    rows = rows_of(folder / "cold-start.csv")
-    assert rows["forecast"] == ["3 days (MSE)", "all (MSE)", "in all (MB/client)"]
-    assert {find_method(name).title for name in METHODS} <= rows.keys()
-    assert {"FUELS, lent start", "FUELS, preset best", "ridge"} <= rows.keys()
-    # The last value needs no history: on a common scale it is as good with 3 days as with all.
-    assert float(rows["last value"][0]) == pytest.approx(float(rows["last value"][1]), rel=1e-4)
-    assert float(rows["ridge"][0]) != pytest.approx(float(rows["ridge"][1]), rel=1e-4)
-    # With all of the history nobody is new, so that nothing is lent; models are sent all the same.
-    assert rows["FUELS, lent start"][1] == rows["FUELS"][1]
-    assert rows["FUELS, lent start"][2] != rows["FUELS"][2]
-    page = (folder / "cold-start.md").read_text()
-    assert "with 3 days the lowest MSE is that of" in page and "a lent start changes" in page
-    assert (folder / "cold-start.png").stat().st_size > 300
-
-
-@pytest.mark.parametrize(
-    ("option", "match"),
-    [
-        ("days=2.5", "whole numbers of at least 1"),
-        ("share=1", "one number between 0 and 1"),
-        ("days=300", "more than the 40 periods of training"),
-        ("days=1", "too few for windows that look back 1"),
-    ],
-)
-def test_wrong_options_of_cold_start_are_one_sentence(
-    fuels: Fuels, option: str, match: str
-) -> None:
-    code, _, err = fuels("experiment", "cold-start", "--clients", "4", *TINY, "--option", option)
-    assert code == 1 and match in " ".join(err.split()) and "Traceback" not in err

@@ -1,0 +1,173 @@
+"""What `fuels experiment federation` compares: mixtures, the clients and days, and the changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fuels.data.newcomers import newcomers
+from fuels.data.windows import Dataset
+from fuels.evaluation.summary import paired_test
+from fuels.research.experiments.grid import title_of
+from fuels.research.study.mixtures import Errors, Floats
+
+ALL = 10**6  # periods of history: the whole training part
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Case:
+    """One mixture: what is shared as sums, steps ahead, noise on the sums, and an added model."""
+
+    shared: str
+    horizon: int = 1
+    noise: float = 0.0
+    model: str = ""  # a method, or the model of pooled data
+
+    @property
+    def name(self) -> str:
+        more = [f"with {self.model}"] if self.model else []
+        more += [f"{self.horizon} steps ahead"] if self.horizon > 1 else []
+        more += [f"noise {self.noise:g}"] if self.noise else []
+        return ", ".join([f"{self.shared} shared", *more])
+
+
+@dataclass(frozen=True)
+class Window:
+    """Days of the test part, and their dates."""
+
+    days: slice
+    name: str
+
+    @classmethod
+    def of(cls, dataset: Dataset, first: int, last: int) -> Window:
+        """Days first..last-1 after the training part."""
+        panel = dataset.panel
+        steps = dataset.split.train - dataset.offset + np.array([first, last]) * dataset.period
+        begin, end = panel.start + panel.standard_offset + (steps - [0, 1]) * panel.step
+        one, other = (day.astype("datetime64[s]").item() for day in (begin, end))
+        until = f"{other.day} {other:%b}"
+        if (one.month, one.day) == (other.month, other.day):
+            return cls(slice(first, last), until)
+        since = str(one.day) if one.month == other.month else f"{one.day} {one:%b}"
+        return cls(slice(first, last), f"{since}-{until}")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The data of one seed, with newcomers that have a history of some periods."""
+
+    source: str
+    seed: int
+    history: int  # ALL: nobody is new
+    clients: int
+    split: str
+    newcomers: str
+    period: int
+
+    @property
+    def name(self) -> str:
+        return "whole history" if self.history == ALL else f"history of {self.history}"
+
+
+@dataclass(frozen=True)
+class Change:
+    """The MSE of one mixture against another, on the same clients and days."""
+
+    mse: float
+    base: float
+    better: float  # share of the clients, over all seeds
+    clients: int
+    p_clients: float | None
+    days: int
+    p_days: float | None
+
+    @property
+    def percent(self) -> float:
+        return 100 * (self.mse / self.base - 1)
+
+    @property
+    def significant(self) -> bool:
+        return all(p is not None and p < LEVEL for p in (self.p_clients, self.p_days))
+
+
+@dataclass
+class Found:
+    """The errors of all mixtures, and who is compared."""
+
+    windows: dict[str, tuple[Window, ...]]  # by source
+    seeds: tuple[int, ...]
+    share: float  # of newcomers
+    errors: dict[tuple[str, int, int, Case], Errors] = field(default_factory=dict)
+    std: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)  # of everybody
+    there: dict[tuple[str, int], set[str]] = field(default_factory=dict)  # in every history
+    datasets: dict[str, Dataset] = field(default_factory=dict)  # one of each source
+
+    def add(self, group: Group, dataset: Dataset) -> None:
+        """Who takes part; the whole history comes first."""
+        place = group.source, group.seed
+        if group.history == ALL:
+            self.std[place] = dict(zip(dataset.ids, dataset.std.tolist(), strict=True))
+            self.there[place] = set(dataset.ids)
+            self.datasets[group.source] = dataset
+        self.there[place] &= set(dataset.ids)
+
+    def who(self, source: str, seed: int, new: bool) -> tuple[str, ...]:
+        """The clients compared: all, or the newcomers that take part with every history."""
+        everybody = tuple(self.std[source, seed])
+        if not new:
+            return everybody
+        drawn = newcomers(everybody, self.share, seed)
+        return tuple(client for client in drawn if client in self.there[source, seed])
+
+    @property
+    def lost(self) -> int:
+        """Newcomers left out because some history is too short for them."""
+        return sum(
+            len(newcomers(tuple(std), self.share, seed)) - len(self.who(source, seed, True))
+            for (source, seed), std in self.std.items()
+        )
+
+    def places(self) -> Iterator[tuple[str, Window, str]]:
+        """Sources and windows, with their names."""
+        for source, windows in self.windows.items():
+            for window in windows:
+                yield source, window, f"{title_of(source)}, {window.name}"
+
+    def change(
+        self, source: str, window: Window, case: Case, base: Case, *, history: int = ALL, new: bool
+    ) -> Change | None:
+        """What `case` changes against `base`; None where either is not known.
+
+        Means over the clients, then over seeds; a client drawn by several seeds counts once in the
+        test. `new`: newcomers only. Errors are in units of each client's whole training part.
+        """
+        clients, days, better, means = dict[str, list[Floats]](), [], [], []
+        for seed in self.seeds:
+            who = self.who(source, seed, new)
+            both = [self.errors.get((source, seed, history, each)) for each in (case, base)]
+            known = [one for one in both if one is not None]
+            if len(known) < 2 or not who:
+                return None
+            std = np.array([self.std[source, seed][client] for client in who])
+            mse = np.stack([one.mse(who, std, window.days) for one in known])
+            days.append(np.stack([one.daily(who, std, window.days) for one in known]))
+            scored = np.isfinite(mse).all(axis=0)
+            means.append(mse[:, scored].mean(axis=1))
+            better.append(mse[0, scored] < mse[1, scored])
+            for client, errors in zip(who, mse.T, strict=True):
+                clients.setdefault(client, []).append(errors)
+        own, other = np.mean(means, axis=0)
+        by_client = np.array([np.mean(errors, axis=0) for errors in clients.values()]).T
+        by_day = np.mean(days, axis=0)
+        return Change(
+            float(own),
+            float(other),
+            float(np.concatenate(better).mean()),
+            int(np.isfinite(by_client).all(axis=0).sum()),
+            paired_test(by_client),
+            int(np.isfinite(by_day).all(axis=0).sum()),
+            paired_test(by_day),
+        )
