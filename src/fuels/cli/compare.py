@@ -106,8 +106,8 @@ def compare_command(
         str,
         typer.Option(
             metavar="11,11",
-            help="Divide the test part into stretches of these lengths, in periods, with a table for"
-            " each. Default: one table for the whole test part.",
+            help="Divide the test part into stretches of these lengths, in periods, with a table"
+            " for each. Default: one table for the whole test part.",
             rich_help_panel=OUTPUT,
         ),
     ] = "",
