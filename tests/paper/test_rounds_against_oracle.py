@@ -25,7 +25,7 @@ from helpers.small_federation import (
 )
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:nothing to share"),
+    pytest.mark.filterwarnings("ignore:no dissimilar client"),
     pytest.mark.usefixtures("fused"),
 ]
 

@@ -296,7 +296,7 @@ def test_command_prints_and_writes_json(fuels: Fuels) -> None:
         (("--turns", "0"), "--turns must be at least 1, not 0"),
         (("--clients", "2"), "clients must be at least 4, not 2"),
         (("--out", "nowhere/bench.json"), "the folder nowhere does not exist"),
-        (("--threads", "-1"), "--threads takes a whole number from 1 on"),
+        (("--threads", "-1"), "--threads takes a positive integer or all"),
     ],
 )
 def test_command_refuses_in_words(fuels: Fuels, words: tuple[str, ...], sentence: str) -> None:

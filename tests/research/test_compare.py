@@ -112,7 +112,7 @@ def test_notes_say_why_the_last_model_was_kept() -> None:
     assert (
         kept(asked)
         == kept(replace(asked, data=asked.data | none))
-        == ("Model kept: last, as asked for.")
+        == ("Model kept: last, as requested.")
     )
     assert kept(last) == (
         "Model kept: last, because the validation part has no observed value with known inputs."
@@ -120,7 +120,7 @@ def test_notes_say_why_the_last_model_was_kept() -> None:
     best = replace(record("solo", 0, [1.0, 2.0]), kept_model="best on the validation part")
     assert kept(best) == "Model kept: best on the validation part."
     assert kept(best, asked) == (
-        "Model kept: Solo: best on the validation part; FUELS: last, as asked for."
+        "Model kept: Solo: best on the validation part; FUELS: last, as requested."
     )
 
 

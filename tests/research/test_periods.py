@@ -83,7 +83,7 @@ def test_lengths_that_do_not_fit_are_refused(store: Store, data: Path) -> None:
     dataset = store.dataset(small(data))
     assert stretches((), dataset) == []
     for text in ("0", "x", "1,,1", "-1"):
-        with pytest.raises(FuelsError, match="--divide-test takes lengths in periods"):
+        with pytest.raises(FuelsError, match="--divide-test takes comma-separated lengths"):
             parse_lengths(text, "--divide-test")
     with pytest.raises(FuelsError, match=r"has 3 periods and cannot be divided into 2 \+ 2"):
         stretches((2, 2), dataset)

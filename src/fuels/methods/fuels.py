@@ -189,12 +189,9 @@ def nothing_to_share(alone: int, clients: int) -> str:
     """The warning about clients that get no PR_n and NR_n."""
     if clients == 1:
         return "a single client has nothing to share: it trains without the inter-client term"
-    who = "all" if alone == clients else f"{alone} of {clients}"
+    who = "any client" if alone == clients else f"{alone} of {clients} clients"
     train = "it trains" if alone == 1 else "they train"
-    return (
-        f"no dissimilar client was found for {who} clients, so {train} without the inter-client"
-        " term"
-    )
+    return f"no dissimilar client was found for {who}, so {train} without the inter-client term"
 
 
 class Alignment:
