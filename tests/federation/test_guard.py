@@ -223,7 +223,7 @@ def letter(**changes: Any) -> Envelope:
         (letter(), ""),
         (letter(round=4), ""),  # one round late is accepted
         (letter(round=3), "stale"),
-        (letter(round=6), "not begun"),
+        (letter(round=6), "not started"),
         (letter(site="south"), "key is another site's"),
         (letter(run="other"), "belongs to run"),
         (letter(kind="hello"), "the request was 'train'"),

@@ -101,7 +101,7 @@ def test_one_bad_client_of_a_good_upload(tmp_path: Path, lines: list[str]) -> No
     world.network.fate = fate(2, "north", becomes=half)
     assert world.run()[1]["clients"] == 5
     assert refused(world, lines) == {
-        "north": {"prototype reaches *, at most * is accepted": 1},
+        "north": {"prototype reaches *; at most * is accepted": 1},
     }
 
 
