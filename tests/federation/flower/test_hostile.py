@@ -62,7 +62,7 @@ HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "other run": (altered(lambda e: replace(e, run="other")), "belongs to run"),
     "older round": (altered(lambda e: replace(e, round=1)), "stale"),
     "replayed round": (altered(lambda e: replace(e, round=2)), "duplicate"),
-    "future round": (altered(lambda e: replace(e, round=9)), "not begun"),
+    "future round": (altered(lambda e: replace(e, round=9)), "not started"),
     "counts": (with_array("samples", np.array([10, 10])), "undeclared sample counts"),
     "oversized": (lambda reply: reply + bytes(200_000), "at most"),
     "no array": (lambda reply: b"\x80\x04cos\nsystem\n" + reply[:50], "not in this format"),

@@ -250,7 +250,7 @@ def test_error_figures_of_others_in_an_evaluation(tmp_path: Path, lines: list[st
 
     world.network.fate = decide
     world.run()
-    assert refused(world, lines) == {"north": {"they name clients that were not asked": 1}}
+    assert refused(world, lines) == {"north": {"they name clients that were not asked for": 1}}
 
 
 @pytest.mark.parametrize(
