@@ -227,7 +227,7 @@ def test_a_run_says_what_it_does_after_the_rounds(fuels: Fuels, csv: str) -> Non
     _, _, err = fuels("run", "--data", csv, *SMALL, "--plots")
     assert err.splitlines()[-2:] == [
         "weighing the experts, comparing with the references",
-        "drawing the pictures",
+        "drawing the plots",
     ]
 
 

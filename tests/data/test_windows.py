@@ -193,8 +193,8 @@ def test_clients_that_hardly_change_in_a_part() -> None:
     panel.values[9 * 24 :, 2] = np.nan
     panel.values[10 * 24, 1] = np.nan
     data = prepare(panel, paper_sample(), split="7/2/3")
-    assert data.still("test") == ["c1"] and data.still("val") == []
-    assert prepare(panel, paper_sample(), split="7/2/0").still("test") == []
+    assert data.nearly_constant("test") == ["c1"] and data.nearly_constant("val") == []
+    assert prepare(panel, paper_sample(), split="7/2/0").nearly_constant("test") == []
 
 
 def test_the_calendar_reaches_years_beyond_the_data() -> None:

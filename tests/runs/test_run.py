@@ -206,7 +206,7 @@ def test_without_a_test_part_nothing_is_said_to_be_compared(tmp_path: Path, pane
         said.append(words)
         return nullcontext()
 
-    outcome = do_run(tmp_path / "r", small(windows={"split": "7/2/0"}), panel, tell=tell)
+    outcome = do_run(tmp_path / "r", small(windows={"split": "7/2/0"}), panel, announce=tell)
     assert said == []
     assert facts(outcome.summary)["No errors"].startswith("there is no test part")
 

@@ -308,7 +308,7 @@ def train(
             resume=resuming,
             watch=watch,
             plots=plots,
-            tell=working(console),
+            announce=working(console),
         )
     except KeyboardInterrupt:
         if not folder.config.exists():

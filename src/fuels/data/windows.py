@@ -131,7 +131,7 @@ class Dataset:
         first, last = self.split.part(part)
         return self.panel.values[max(0, first - self.offset) : last - self.offset].T
 
-    def still(self, part: str) -> list[str]:
+    def nearly_constant(self, part: str) -> list[str]:
         """Clients whose values hardly change in a whole part, relative to training."""
         values = self.values(part)
         if values.shape[1] == 0:

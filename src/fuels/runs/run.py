@@ -41,7 +41,7 @@ from fuels.storage.tables import in_zone, write_table
 from fuels.training.runtime import peak_memory_mb
 from fuels.version import __version__
 
-Tell = Callable[[str], AbstractContextManager[Any]]
+Announce = Callable[[str], AbstractContextManager[Any]]
 NAMED = 5  # clients that a warning lists by name
 SAVING = 0.1  # largest share of the run time spent on checkpoints
 
@@ -55,12 +55,12 @@ def run(
     resume: bool = False,
     watch: Any = None,
     plots: bool = True,
-    tell: Tell = nullcontext,
+    announce: Announce = nullcontext,
 ) -> Outcome:
     """Train and write the run folder; `resume` continues from its checkpoint.
 
     `watch(loop)` returns a context manager that yields a watcher: the progress display.
-    `tell(text)` returns one that wraps each longer piece of work after the last round.
+    `announce(text)` returns one that wraps each longer piece of work after the last round.
     """
     # Data and settings are checked before anything is written: a run that cannot start leaves no
     # files.
@@ -81,14 +81,14 @@ def run(
             with display as watcher:
                 watchers: Sequence[Watcher] = [folder] if watcher is None else [folder, watcher]
                 job.loop.run(watchers, saver=_Saver(folder, job))
-            return conclude(job, folder, plots=plots, tell=tell)
+            return conclude(job, folder, plots=plots, announce=announce)
 
 
 def warn_nearly_constant(dataset: Dataset) -> None:
     """Warn about clients whose values are nearly constant in the test part."""
-    if still := dataset.still("test"):
-        named = ", ".join(still[:NAMED]) + (" and others" if len(still) > NAMED else "")
-        verb, their = ("takes", "its") if len(still) == 1 else ("take", "their")
+    if found := dataset.nearly_constant("test"):
+        named = ", ".join(found[:NAMED]) + (" and others" if len(found) > NAMED else "")
+        verb, their = ("takes", "its") if len(found) == 1 else ("take", "their")
         warnings.warn(
             f"{named} {verb} part, but {their} errors say little: {their} values hardly change in"
             " the test part",
@@ -153,7 +153,7 @@ def warm_start(job: Job, source: Path) -> None:
 
 
 def conclude(
-    job: Job, folder: RunFolder, *, plots: bool = True, tell: Tell = nullcontext
+    job: Job, folder: RunFolder, *, plots: bool = True, announce: Announce = nullcontext
 ) -> Outcome:
     """Evaluate the kept models, compare them with the references, write the results."""
     models = write_models(job, folder, job.loop.final_download())
@@ -162,21 +162,24 @@ def conclude(
     work = ["weighing the experts"] if job.settings.mixture.on else []
     if job.dataset.target[:, first:last].any():
         work.append("comparing with the references")
-    with tell(", ".join(work)) if work else nullcontext(), folder.timed("judge at the end", rounds):
-        judged = evaluate_job(job, models)
-    outcome = outcome_of(job, folder, judged)
-    write_evaluation(job.dataset, folder, judged)
+    with (
+        announce(", ".join(work)) if work else nullcontext(),
+        folder.timed("evaluate at the end", rounds),
+    ):
+        evaluation = evaluate_job(job, models)
+    outcome = outcome_of(job, folder, evaluation)
+    write_evaluation(job.dataset, folder, evaluation)
     if plots:
         from fuels.report.plots import write_plots  # matplotlib is slow to import
 
-        with tell("drawing the pictures"), folder.timed("pictures", rounds):
+        with announce("drawing the plots"), folder.timed("plots", rounds):
             write_plots(outcome, folder.plots)
     folder.finish(outcome.summary)
     return outcome
 
 
 def evaluate_job(job: Job, models: PersonalModels) -> Evaluation:
-    """Forecast the test part with a job's models, and score them beside the references."""
+    """Forecast the test part with a job's models, and score them and the references."""
     return evaluate(
         job.dataset,
         models,
@@ -205,50 +208,50 @@ def write_models(job: Job, folder: RunFolder, download: Download) -> PersonalMod
     return models
 
 
-def write_evaluation(dataset: Dataset, folder: RunFolder, judged: Evaluation) -> None:
-    """Write the method's own forecasts, who was trusted, and the mixture so that it can go on."""
-    for forecast in list(judged.forecasts.values())[:1]:
-        bands = None if judged.mixture is None else judged.mixture.bands
+def write_evaluation(dataset: Dataset, folder: RunFolder, evaluation: Evaluation) -> None:
+    """Write the method's forecasts, the weights of the experts, and the state of the mixture."""
+    for forecast in list(evaluation.forecasts.values())[:1]:
+        bands = None if evaluation.mixture is None else evaluation.mixture.bands
         write_table(forecast_frame(dataset, forecast, bands), folder.forecasts)
-    if judged.mixture is not None:
-        write_table(weights_frame(dataset, judged.mixture), folder.weights)
-    if judged.ensemble is not None:
-        judged.ensemble.save(folder.mixture)
+    if evaluation.mixture is not None:
+        write_table(weights_frame(dataset, evaluation.mixture), folder.weights)
+    if evaluation.ensemble is not None:
+        evaluation.ensemble.save(folder.mixture)
 
 
-def outcome_of(job: Job, folder: RunFolder, judged: Evaluation) -> Outcome:
-    """All that the report needs."""
+def outcome_of(job: Job, folder: RunFolder, evaluation: Evaluation) -> Outcome:
+    """Everything that the report needs."""
     return Outcome(
         title=job.method.title,
         settings=job.settings,
         dataset=job.dataset,
         history=folder.history(),
-        forecasts=judged.forecasts,
-        scores=judged.scores,
-        summary=summarise(job, folder, judged),
-        mixture=judged.mixture,
-        steps_ahead=judged.steps_ahead,
+        forecasts=evaluation.forecasts,
+        scores=evaluation.scores,
+        summary=summarise(job, folder, evaluation),
+        mixture=evaluation.mixture,
+        steps_ahead=evaluation.steps_ahead,
     )
 
 
 def kept_models(job: Job, *, shared_best: bool, untrained: Collection[str] = ()) -> Kept:
     """Which models the clients kept.
 
-    `shared_best`: where all clients share one model, whether it is that of the best round.
-    `untrained`: clients that never trained; with a shared model they have it all the same.
+    `shared_best`: whether a model shared by all clients is that of the best round.
+    `untrained`: clients that never trained; a shared model counts for them as well.
     """
     method, site, every = job.method, job.site, len(job.dataset.ids)
     first, last = job.dataset.split.part("val")
     reason = why_last(job.settings.training.keep, last - first)
     if method.one_model:
         return Kept(best=every) if shared_best else Kept(last=every, reason=reason)
-    judged = {site.ids[i] for i in np.flatnonzero(site.best_round)} if site.best else set()
-    fresh = set() if method.evaluate_after_aggregation else set(untrained) - judged
-    return Kept(len(judged), every - len(judged) - len(fresh), len(fresh), reason)
+    evaluated = {site.ids[i] for i in np.flatnonzero(site.best_round)} if site.best else set()
+    fresh = set() if method.evaluate_after_aggregation else set(untrained) - evaluated
+    return Kept(len(evaluated), every - len(evaluated) - len(fresh), len(fresh), reason)
 
 
-def essentials(job: Job, judged: Evaluation, *, rounds: int, kept: Kept) -> dict[str, Any]:
-    """What every summary says first, of a run on one machine or at a site."""
+def essentials(job: Job, evaluation: Evaluation, *, rounds: int, kept: Kept) -> dict[str, Any]:
+    """The first part of every summary, of a run on one machine or at a site."""
     summary: dict[str, Any] = {
         "method": job.settings.method,
         "title": job.method.title,
@@ -257,31 +260,31 @@ def essentials(job: Job, judged: Evaluation, *, rounds: int, kept: Kept) -> dict
         "data": data_facts(job.dataset),
         "rounds": rounds,
         **kept.summary(),
-        "scores": {name: value.means() for name, value in judged.scores.items()},
+        "scores": {name: value.means() for name, value in evaluation.scores.items()},
     }
-    if judged.mixture is not None:
-        summary["mixture"] = judged.mixture.summary()
-    if judged.steps_ahead is not None:
-        summary["steps_ahead"] = judged.steps_ahead.summary()
-    if judged.sharing is not None:
-        summary["sharing"] = sharing_facts(judged.sharing)
+    if evaluation.mixture is not None:
+        summary["mixture"] = evaluation.mixture.summary()
+    if evaluation.steps_ahead is not None:
+        summary["steps_ahead"] = evaluation.steps_ahead.summary()
+    if evaluation.sharing is not None:
+        summary["sharing"] = sharing_facts(evaluation.sharing)
     return summary
 
 
-def summarise(job: Job, folder: RunFolder, judged: Evaluation) -> dict[str, Any]:
+def summarise(job: Job, folder: RunFolder, evaluation: Evaluation) -> dict[str, Any]:
     """All of summary.json."""
     loop, history = job.loop, folder.history()
     kept = kept_models(
         job, shared_best=loop.best_download is not None, untrained=loop.without_upload
     )
     return {
-        **essentials(job, judged, rounds=loop.round, kept=kept),
+        **essentials(job, evaluation, rounds=loop.round, kept=kept),
         **traffic(history, loop.totals),
         "failures": failures(history),
         "parameters_per_client": sum(job.method.facts.network.sizes.values()),
         "seconds": folder.seconds(),
         "peak_memory_mb": round(peak_memory_mb(), 1),
-        **compared(job.method.title, judged.scores),
+        **compared(job.method.title, evaluation.scores),
     }
 
 
@@ -290,7 +293,7 @@ def forecast_frame(
 ) -> pl.DataFrame:
     """client, time, actual, forecast of a part, in the data's unit; times in the data's zone.
 
-    With intervals: lower-80, upper-80 and so on beside them.
+    With intervals, there are also lower-80, upper-80 and so on.
     """
     actual = dataset.values(part)
     first, last = dataset.split.part(part)
