@@ -79,11 +79,11 @@ def evaluate(
         chain = ensemble.model_forecasts(history, horizon, last)
         backtests = {h: ensemble.run(history, last, h, model) for h, model in chain}
     if not dataset.target[:, first:last].any():
-        told = None if ensemble is None else sharing_outcome(dataset, ensemble, sharing)
-        return Evaluation({}, {}, ensemble=ensemble, sharing=told)
+        shared = None if ensemble is None else sharing_outcome(dataset, ensemble, sharing)
+        return Evaluation({}, {}, ensemble=ensemble, sharing=shared)
     forecasts: Forecasts = {title: model_forecast()}
     parts = {h: restricted_to_test(dataset, b) for h, b in backtests.items() if b is not None}
-    mixture, told = None, None
+    mixture, shared = None, None
     if ensemble is not None:
         mixture = mixture_outcome(dataset, ensemble.title, parts[1])
         forecasts = {title: parts[1].mixed.combined, method_rows(title)[1]: forecasts[title]}
@@ -94,7 +94,7 @@ def evaluate(
             forecasts[row] = nothing_shared(history, ensemble, backtest, last, own)[
                 :, -(last - first) :
             ]
-        told = sharing_outcome(dataset, ensemble, sharing, forecasts)
+        shared = sharing_outcome(dataset, ensemble, sharing, forecasts)
     forecasts |= references(dataset, "test")
     return Evaluation(
         forecasts,
@@ -102,7 +102,7 @@ def evaluate(
         mixture,
         ensemble,
         steps_ahead(dataset, models, history, parts) if horizon > 1 else None,
-        told,
+        shared,
     )
 
 

@@ -129,8 +129,8 @@ class Samples:
             self.calendar.free(times),
         )
         client = np.repeat(np.arange(history.clients), steps)
-        told = [np.tile(np.asarray(c, dtype=np.float64), history.clients) for c in clock]
-        return np.stack([*(c.ravel() for c in columns), *told, client], axis=1)
+        repeated = [np.tile(np.asarray(c, dtype=np.float64), history.clients) for c in clock]
+        return np.stack([*(c.ravel() for c in columns), *repeated, client], axis=1)
 
     def targets(self, first: int, last: int, change: bool) -> Floats:
         """Values, or changes; NaN where unknown: [row]."""

@@ -140,7 +140,7 @@ def run(context: Context) -> Result:
 def sentences(start: Floats32, W: Floats32, rounds: int) -> list[str]:
     """What the table does not show."""
     inactive = start <= 0
-    still = 100 * float((W[inactive] == start[inactive]).mean())
+    kept = 100 * float((W[inactive] == start[inactive]).mean())
     on, off = shares(W)
     turned = 100 * float((W[~inactive] <= 0).mean())
     drawn = 100 * float(inactive[W <= 0].mean()) if (W <= 0).any() else 0.0
@@ -148,7 +148,7 @@ def sentences(start: Floats32, W: Floats32, rounds: int) -> list[str]:
         f"After {rounds} rounds {100 * on.mean():.1f} % of the diagonal entries and"
         f" {100 * off.mean():.1f} % of the others are positive. The paper's figure of one client"
         " shows almost no positive entries on the diagonal, without numbers.",
-        f"Of the entries that started at or below zero, {still:.1f} % keep their initial value to"
+        f"Of the entries that started at or below zero, {kept:.1f} % keep their initial value to"
         " the last bit, because ReLU passes no gradient there. Of those that started above zero,"
         f" {turned:.1f} % were pushed to zero or below, so that {drawn:.1f} % of what is filtered"
         " out at the end was decided by the random start.",
