@@ -16,8 +16,16 @@ from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
 from fuels.evaluation.outcome import NOTHING_SHARED, SOLO_NOTHING_SHARED
 from fuels.report.facts import facts
-from fuels.research.experiments.federation import Plan, within_a_period
-from fuels.research.experiments.federation_changes import ALL, Case, Change, Found, Group, Window
+from fuels.research.experiments.federation import within_a_period
+from fuels.research.experiments.federation_changes import (
+    ALL,
+    Case,
+    Change,
+    Found,
+    Group,
+    Plan,
+    Window,
+)
 from fuels.research.experiments.federation_pages import cell, conclusion
 from fuels.research.study.mixtures import Errors, evaluate, evaluated, trained
 from fuels.research.study.store import Store, ensure_run
