@@ -96,7 +96,7 @@ def conclusion(what: str, rows: Rows) -> str:
     return (
         f"With {what} the MSE is lower in {len(lower)} of {len(changes)} comparisons, significantly"
         f" in {_sure(lower)}, and higher in {len(higher)}, significantly in {_sure(higher)}. Best:"
-        f" {found.percent:+.1f} % ({best}; lower for {found.better:.0%} of the clients,"
+        f" {found.percent:+.1f} % ({best}; lower for {100 * found.better:.0f} % of the clients,"
         f" {_p(found.p_clients)} over {found.clients} clients, {_p(found.p_days)} over {found.days}"
         f" days). Worst: {changes[worst].percent:+.1f} % ({worst})."
     )
@@ -120,12 +120,13 @@ def how_to_read(found: Found, unit: str) -> list[str]:
     seeds = ", ".join(str(seed) for seed in found.seeds)
     said = [
         "A change is that of the mean MSE over the clients, then over seeds"
-        f" {seeds}, against nothing shared; below zero is better. In brackets: not significant at"
-        f" {LEVEL:.0%} in both paired Wilcoxon tests, over clients and over {unit}; the tests are"
-        " not corrected for their number. federation-changes.csv has every figure.",
+        f" {seeds}, against nothing shared; below zero is better. It is in brackets unless two"
+        f" paired Wilcoxon tests, over clients and over {unit}, both find it significant at"
+        f" {100 * LEVEL:g} %. The tests are not corrected for their number."
+        " federation-changes.csv has every figure.",
         "Nothing shared: the same clients, values, scale and inputs with local experts only; where"
         " personal models are compared, with local experts and a model trained alone (Solo).",
-        f"Newcomers are {found.share:.0%} of the clients, drawn with the seed; the others have the"
+        f"Newcomers are {100 * found.share:g} % of the clients, drawn with the seed; the others have the"
         " whole history. Only newcomers are compared, in standard deviations of their whole"
         " training part.",
     ]
