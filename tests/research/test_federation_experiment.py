@@ -149,8 +149,8 @@ def test_a_conclusion_names_the_best_and_the_worst_place() -> None:
     }
     assert conclusion("both sums", rows) == (
         "With both sums the MSE is lower in 1 of 2 comparisons, significantly in 1, and higher in"
-        " 1, significantly in 0. Best: -10.0 % (one; lower for 80 % of the clients, p = 0.010 over 9"
-        " clients, p = 0.020 over 7 days). Worst: +10.0 % (two)."
+        " 1, significantly in 0. Best: -10.0 % (one; lower for 80 % of the clients, p = 0.010 over"
+        " 9 clients, p = 0.020 over 7 days). Worst: +10.0 % (two)."
     )
 
 

@@ -126,9 +126,9 @@ def how_to_read(found: Found, unit: str) -> list[str]:
         " federation-changes.csv has every figure.",
         "Nothing shared: the same clients, values, scale and inputs with local experts only; where"
         " personal models are compared, with local experts and a model trained alone (Solo).",
-        f"Newcomers are {100 * found.share:g} % of the clients, drawn with the seed; the others have the"
-        " whole history. Only newcomers are compared, in standard deviations of their whole"
-        " training part.",
+        f"Newcomers are {100 * found.share:g} % of the clients, drawn with the seed; the others"
+        " have the whole history. Only newcomers are compared, in standard deviations of their"
+        " whole training part.",
     ]
     if found.lost:
         said.append(
