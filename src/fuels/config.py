@@ -276,6 +276,7 @@ def check(settings: Settings) -> None:
         "data.clients": settings.data.clients,
         "windows.max_gap": windows.max_gap,
         "training.patience": training.patience,
+        "sharing.noise": settings.sharing.noise,
         "seed": settings.seed,
     }.items():
         if count < 0:
@@ -315,8 +316,6 @@ def check(settings: Settings) -> None:
             f"sharing.min_clients must be at least 2; it is {settings.sharing.min_clients}, but a"
             " sum over one client is that client's value"
         )
-    if not settings.sharing.noise >= 0:
-        raise FuelsError(f"sharing.noise must not be negative, it is {settings.sharing.noise}")
     late_joiners(training.late)
     newcomer_share(settings.data.newcomers)
     if settings.model.head not in HEADS:

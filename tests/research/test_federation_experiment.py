@@ -16,8 +16,16 @@ from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
 from fuels.evaluation.outcome import NOTHING_SHARED, SOLO_NOTHING_SHARED
 from fuels.report.facts import facts
-from fuels.research.experiments.federation import Plan, within_a_period
-from fuels.research.experiments.federation_changes import ALL, Case, Change, Found, Group, Window
+from fuels.research.experiments.federation import within_a_period
+from fuels.research.experiments.federation_changes import (
+    ALL,
+    Case,
+    Change,
+    Found,
+    Group,
+    Plan,
+    Window,
+)
 from fuels.research.experiments.federation_pages import cell, conclusion
 from fuels.research.study.mixtures import Errors, evaluate, evaluated, trained
 from fuels.research.study.store import Store, ensure_run
@@ -141,8 +149,8 @@ def test_a_conclusion_names_the_best_and_the_worst_place() -> None:
     }
     assert conclusion("both sums", rows) == (
         "With both sums the MSE is lower in 1 of 2 comparisons, significantly in 1, and higher in"
-        " 1, significantly in 0. Best: -10.0 % (one; lower for 80% of the clients, p = 0.010 over 9"
-        " clients, p = 0.020 over 7 days). Worst: +10.0 % (two)."
+        " 1, significantly in 0. Best: -10.0 % (one; lower for 80 % of the clients, p = 0.010 over"
+        " 9 clients, p = 0.020 over 7 days). Worst: +10.0 % (two)."
     )
 
 

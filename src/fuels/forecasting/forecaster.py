@@ -34,12 +34,7 @@ from fuels.evaluation.scores import errors
 from fuels.experts.ensemble import Ensemble, forecast_ensemble, history_for, new_ensemble
 from fuels.experts.history import Floats, History
 from fuels.experts.intervals import checked_levels
-from fuels.experts.personal_model import (
-    check_horizon,
-    forecast,
-    forecasts_ahead,
-    on_model_clock,
-)
+from fuels.experts.personal_model import check_horizon, forecast, forecasts_ahead, on_model_clock
 from fuels.forecasting.saved_run import CONFIG, LEARNED, MIXTURE, MODELS, RECENT, SavedRun
 from fuels.forecasting.table import forecast_table
 from fuels.methods.base import MODEL

@@ -10,11 +10,21 @@ import numpy as np
 from fuels.data.newcomers import newcomers
 from fuels.data.windows import Dataset
 from fuels.evaluation.summary import paired_test
+from fuels.research.experiments import boosting
 from fuels.research.experiments.grid import title_of
 from fuels.research.study.mixtures import Errors, Floats
 
 ALL = 10**6  # periods of history: the whole training part
 LEVEL = 0.05
+SHARED: dict[str, dict[str, bool]] = {
+    "nothing": {"statistics": False, "live_mean": False},
+    "statistics": {"statistics": True, "live_mean": False},
+    "live mean": {"statistics": False, "live_mean": True},
+    "both sums": {"statistics": True, "live_mean": True},
+}
+NOTHING, *SUMS = SHARED
+BOTH, POOLED = SUMS[-1], "pooled data"
+TABLES = ("sums", "history", "horizon", "noise", "methods")
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,43 @@ class Case:
         more += [f"{self.horizon} steps ahead"] if self.horizon > 1 else []
         more += [f"noise {self.noise:g}"] if self.noise else []
         return ", ".join([f"{self.shared} shared", *more])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The options of the command: which mixtures are compared."""
+
+    tables: tuple[str, ...]
+    days: tuple[int, ...]  # of the newcomers' history
+    share: float  # of newcomers
+    horizons: tuple[int, ...]
+    noise: tuple[float, ...]
+    methods: tuple[str, ...]
+    method_days: tuple[int, ...]  # histories with which methods are trained
+
+    @property
+    def histories(self) -> list[int]:
+        """The whole one first: it says who is compared."""
+        wanted = {ALL}
+        wanted |= set(self.days if "history" in self.tables else ())
+        wanted |= set(self.method_days if "methods" in self.tables else ())
+        return sorted(wanted, reverse=True)
+
+    def cases(self, history: int) -> list[Case]:
+        """The mixtures for clients with a history."""
+        found: list[Case] = []
+        whole = history == ALL
+        if whole or ("history" in self.tables and history in self.days):
+            found += [Case(shared) for shared in SHARED]
+        if whole and "sums" in self.tables and boosting.installed():
+            found.append(Case(NOTHING, model=boosting.TITLE))
+        if whole and "horizon" in self.tables:
+            found += [Case(shared, horizon=h) for h in self.horizons for shared in (NOTHING, BOTH)]
+        if whole and "noise" in self.tables:
+            found += [Case(BOTH, noise=noise) for noise in self.noise]
+        if "methods" in self.tables and history in self.method_days:
+            found += [Case(s, model=name) for name in self.methods for s in (NOTHING, BOTH)]
+        return list(dict.fromkeys(found))
 
 
 @dataclass(frozen=True)

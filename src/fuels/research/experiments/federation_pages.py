@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,7 @@ from fuels.report import style
 from fuels.report.style import METHOD, QUIET, RIVAL, figure, legend, number
 from fuels.report.tables import Cell, Column, Table, columns
 from fuels.research.experiments.federation_changes import LEVEL, Change, Found
-from fuels.research.experiments.grid import name_panel
+from fuels.research.experiments.grid import name_panel, title_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +27,7 @@ class Part:
     rows: Rows
     table: Table
     said: Sequence[str]
+    more: Rows = field(default_factory=dict)  # changes that are not in the table
 
 
 def table(title: str, first: str, base: str, rows: Rows) -> Table:
@@ -59,15 +60,15 @@ def cell(change: Change | None) -> str:
     return text if change.significant else f"({text})"
 
 
-def details(tables: Mapping[str, Rows]) -> Table:
+def details(parts: Mapping[str, Part]) -> Table:
     """Every change of every table, with its tests."""
     cells: list[list[Cell]] = [
         [
             *(name, row, column, change.base, change.mse, change.percent, 100 * change.better),
             *(change.clients, change.p_clients, change.days, change.p_days),
         ]
-        for name, rows in tables.items()
-        for row, changes in rows.items()
+        for name, part in parts.items()
+        for row, changes in {**part.rows, **part.more}.items()
         for column, change in changes.items()
         if change is not None
     ]
@@ -95,7 +96,7 @@ def conclusion(what: str, rows: Rows) -> str:
     return (
         f"With {what} the MSE is lower in {len(lower)} of {len(changes)} comparisons, significantly"
         f" in {_sure(lower)}, and higher in {len(higher)}, significantly in {_sure(higher)}. Best:"
-        f" {found.percent:+.1f} % ({best}; lower for {found.better:.0%} of the clients,"
+        f" {found.percent:+.1f} % ({best}; lower for {100 * found.better:.0f} % of the clients,"
         f" {_p(found.p_clients)} over {found.clients} clients, {_p(found.p_days)} over {found.days}"
         f" days). Worst: {changes[worst].percent:+.1f} % ({worst})."
     )
@@ -119,19 +120,23 @@ def how_to_read(found: Found, unit: str) -> list[str]:
     seeds = ", ".join(str(seed) for seed in found.seeds)
     said = [
         "A change is that of the mean MSE over the clients, then over seeds"
-        f" {seeds}, against nothing shared; below zero is better. In brackets: not significant at"
-        f" {LEVEL:.0%} in both paired Wilcoxon tests, over clients and over {unit}; the tests are"
-        " not corrected for their number. federation-changes.csv has every figure.",
+        f" {seeds}, against nothing shared; below zero is better. It is in brackets unless two"
+        f" paired Wilcoxon tests, over clients and over {unit}, both find it significant at"
+        f" {100 * LEVEL:g} %. The tests are not corrected for their number."
+        " federation-changes.csv has every figure.",
         "Nothing shared: the same clients, values, scale and inputs with local experts only; where"
         " personal models are compared, with local experts and a model trained alone (Solo).",
-        f"Newcomers are {found.share:.0%} of the clients, drawn with the seed; the others have the"
-        " whole history. Only newcomers are compared, in standard deviations of their whole"
-        " training part.",
+        f"Newcomers are {100 * found.share:g} % of the clients, drawn with the seed; the others"
+        " have the whole history. Only newcomers are compared, in standard deviations of their"
+        " whole training part.",
     ]
     if found.lost:
         said.append(
             f"{found.lost} newcomers are left out: they cannot take part with the shortest history."
         )
+    sizes = {title_of(source): len(dataset.ids) for source, dataset in found.datasets.items()}
+    most = max(sizes.values())
+    said += [f"{name} has {size} clients." for name, size in sizes.items() if size < most]
     if any(dataset.panel.synthetic for dataset in found.datasets.values()):
         said.append("Synthetic data: the errors say nothing about a real network.")
     return said
@@ -141,26 +146,26 @@ def how_to_read(found: Found, unit: str) -> list[str]:
 
 
 def picture(found: Found, rows: Rows, unit: str) -> Figure:
-    """Change of the newcomers' MSE by their history: a panel per source, a bar per window."""
+    """How much lower the newcomers' MSE is, by their history: a panel per source."""
     datasets = found.datasets
     most = max(len(windows) for windows in found.windows.values())
-    labels = ["first half of the test", "second half of the test"][:most] if most > 1 else []
+    labels = ["first days of the test", "last days of the test"][:most] if most > 1 else []
     picture, [axes] = figure(
         1,
         len(datasets),
         labels,
         title="What sharing adds, by the history a client has",
-        subtitle="Change of the mean squared error with shared sums, in %; below zero is better."
+        subtitle="How much lower the mean squared error is with shared sums; higher is better."
         " Pale bars: not significant.",
         footer=style.footer(
-            {dataset.panel.name: dataset.panel.synthetic for dataset in datasets.values()},
+            {title_of(source): dataset.panel.synthetic for source, dataset in datasets.items()},
             max(len(dataset.ids) for dataset in datasets.values()),
         ),
         height=3.2,
         gap=0.3,
     )
     names = list(dict.fromkeys(name for changes in rows.values() for name in changes))
-    colours = (METHOD, RIVAL, QUIET)
+    colours = (METHOD, RIVAL)
     places = list(found.places())
     for (source, windows), axis in zip(found.windows.items(), axes, strict=True):
         width = 0.8 / len(windows)
@@ -172,18 +177,19 @@ def picture(found: Found, rows: Rows, unit: str) -> Figure:
                     continue
                 axis.bar(
                     x + (i - (len(windows) - 1) / 2) * width,
-                    change.percent,
+                    -change.percent,
                     width,
-                    color=colours[i % len(colours)],
+                    color=colours[i],
                     alpha=1.0 if change.significant else 0.3,
-                    label=labels[i] if labels and x == 0 else None,
                     zorder=3,
                 )
         axis.axhline(0, color=QUIET, linewidth=0.8, zorder=4)
         axis.set_xticks(range(len(names)), [name.split()[0] for name in names])
         axis.set_xlabel(f"{unit} of history")
         name_panel(axis, source, len(axes))
-    axes[0].set_ylabel("change of MSE (%)")
+    axes[0].set_ylabel("MSE lower by (%)")
+    for label, colour in zip(labels, colours, strict=False):
+        axes[0].bar(0, 0, color=colour, label=label)  # an entry of the legend in full colour
     if labels:
         legend(picture, axes[0])
     return picture
