@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -25,109 +25,67 @@ if TYPE_CHECKING:
 METHODS, OUTPUT = "Methods and training", "Results"
 LARGEST_SEED = 2**63 - 1  # the largest integer in TOML
 
-Seeds = Annotated[
-    str | None,
-    typer.Option(
-        metavar="0,1,2",
-        help="Comma-separated seeds; every method runs once per seed.",
-        rich_help_panel=METHODS,
-    ),
-]
-Changes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Any other setting by its name in config.toml, e.g. model.hidden=64; options.tau=0.05"
-        " applies to the methods that have it. Can be repeated.",
-        rich_help_panel=METHODS,
-    ),
-]
-Rounds = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Training rounds of each run.", rich_help_panel=METHODS),
-]
-Runs = Annotated[
-    Path | None,
-    typer.Option(
-        "--store",
-        metavar="DIR",
-        help="Folder where finished runs are stored and reused. Default: runs/store.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Records = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="Other records of finished runs to reuse: a folder of JSON files, to which the records"
-        " of new runs are added, or an archive (.jsonl.xz), which is only read.",
-        rich_help_panel=OUTPUT,
-    ),
-]
+SEEDS = opt.option("0,1,2", "Comma-separated seeds; every method runs once per seed.", METHODS)
+SET = opt.option(
+    "KEY=VALUE",
+    "Any other setting by its name in config.toml, e.g. model.hidden=64; options.tau=0.05"
+    " applies to the methods that have it. Can be repeated.",
+    METHODS,
+    name="--set",
+)
+ROUNDS = opt.option("N", "Training rounds of each run.", METHODS)
+STORE = opt.option(
+    "DIR",
+    "Folder where finished runs are stored and reused. Default: runs/store.",
+    OUTPUT,
+    name="--store",
+)
+RECORDS = opt.option(
+    "PATH",
+    "Other records of finished runs to reuse: a folder of JSON files, to which the records"
+    " of new runs are added, or an archive (.jsonl.xz), which is only read.",
+    OUTPUT,
+)
 
 
 @opt.with_read_options()
 def compare_command(
-    methods: Annotated[
-        str,
-        typer.Option(
-            metavar="all|A,B,...",
-            help="Comma-separated methods, or all.",
-            rich_help_panel=METHODS,
-        ),
-    ] = "all",
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH|synthetic:NAME",
-            help="A file, or synthetic:net, synthetic:call, synthetic:sms. Default: synthetic:net.",
-            rich_help_panel=opt.DATA,
-        ),
-    ] = None,
-    clients: opt.Clients = None,
-    read: opt.ReadOptions = opt.ReadOptions(),  # noqa: B008
-    period: opt.Period = None,
-    split: opt.Split = None,
-    rounds: Rounds = None,
-    seeds: Seeds = None,
-    scale: Annotated[
-        str | None,
-        typer.Option(
-            metavar="|".join(SCALES),
-            autocompletion=opt.complete(SCALES),
-            help="quick (24 clients, 30 rounds) or paper (100 clients, 200 rounds). Default without"
-            " --data: quick.",
-            rich_help_panel=METHODS,
-        ),
-    ] = None,
-    settings_: Changes = None,
-    divide_test: Annotated[
-        str,
-        typer.Option(
-            metavar="11,11",
-            help="Divide the test part into stretches of these lengths, in periods, with a table"
-            " for each. Default: one table for the whole test part.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = "",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder for compare.md, .csv and .json. Default: runs/compare/DATA.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    store: Runs = None,
-    records: Records = None,
-    json_: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print compare.json instead of the table.", rich_help_panel=OUTPUT
-        ),
-    ] = False,
-    threads: opt.Threads = None,
+    methods: str = opt.option(
+        "all|A,B,...", "Comma-separated methods, or all.", METHODS, default="all"
+    ),
+    data: str | None = opt.option(
+        "PATH|synthetic:NAME",
+        "A file, or synthetic:net, synthetic:call, synthetic:sms. Default: synthetic:net.",
+        opt.DATA,
+    ),
+    clients: int | None = opt.CLIENTS,
+    read: opt.ReadOptions = opt.ReadOptions(),
+    period: int | None = opt.PERIOD,
+    split: str | None = opt.SPLIT,
+    rounds: int | None = ROUNDS,
+    seeds: str | None = SEEDS,
+    scale: str | None = opt.option(
+        "|".join(SCALES),
+        "quick (24 clients, 30 rounds) or paper (100 clients, 200 rounds). Default without"
+        " --data: quick.",
+        METHODS,
+        choices=SCALES,
+    ),
+    settings_: list[str] | None = SET,
+    divide_test: str = opt.option(
+        "11,11",
+        "Divide the test part into stretches of these lengths, in periods, with a table"
+        " for each. Default: one table for the whole test part.",
+        OUTPUT,
+        default="",
+    ),
+    out: Path | None = opt.option(
+        "DIR", "Folder for compare.md, .csv and .json. Default: runs/compare/DATA.", OUTPUT
+    ),
+    store: Path | None = STORE,
+    records: Path | None = RECORDS,
+    json_: bool = opt.flag("Print compare.json instead of the table.", OUTPUT, name="--json"),
+    threads: int | None = opt.THREADS,
 ) -> None:
     """Compare methods on the same data, model and budget.
 

@@ -27,49 +27,34 @@ def experiment_command(
             autocompletion=opt.complete((*EXPERIMENTS, "list")),
         ),
     ],
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATH|synthetic:NAME",
-            help="A file, or synthetic:net, synthetic:call, synthetic:sms. Can be repeated."
-            " Default: the data of the experiment.",
-            rich_help_panel=opt.DATA,
-        ),
-    ] = None,
-    clients: opt.Clients = None,
-    period: opt.Period = None,
-    split: opt.Split = None,
-    rounds: shared.Rounds = None,
-    seeds: shared.Seeds = None,
-    scale: Annotated[
-        str,
-        typer.Option(
-            metavar="|".join(SCALES),
-            autocompletion=opt.complete(SCALES),
-            help="quick (minutes) or paper (100 clients, 200 rounds: hours).",
-            rich_help_panel=shared.METHODS,
-        ),
-    ] = "quick",
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="An option of the experiment; see fuels experiment list.",
-            rich_help_panel=shared.METHODS,
-        ),
-    ] = None,
-    settings_: shared.Changes = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder for tables and figures. Default: runs/experiments/NAME.",
-            rich_help_panel=shared.OUTPUT,
-        ),
-    ] = None,
-    store: shared.Runs = None,
-    records: shared.Records = None,
-    threads: opt.Threads = None,
+    data: list[str] | None = opt.option(
+        "PATH|synthetic:NAME",
+        "A file, or synthetic:net, synthetic:call, synthetic:sms. Can be repeated."
+        " Default: the data of the experiment.",
+        opt.DATA,
+    ),
+    clients: int | None = opt.CLIENTS,
+    period: int | None = opt.PERIOD,
+    split: str | None = opt.SPLIT,
+    rounds: int | None = shared.ROUNDS,
+    seeds: str | None = shared.SEEDS,
+    scale: str = opt.option(
+        "|".join(SCALES),
+        "quick (minutes) or paper (100 clients, 200 rounds: hours).",
+        shared.METHODS,
+        default="quick",
+        choices=SCALES,
+    ),
+    option: list[str] | None = opt.option(
+        "KEY=VALUE", "An option of the experiment; see fuels experiment list.", shared.METHODS
+    ),
+    settings_: list[str] | None = shared.SET,
+    out: Path | None = opt.option(
+        "DIR", "Folder for tables and figures. Default: runs/experiments/NAME.", shared.OUTPUT
+    ),
+    store: Path | None = shared.STORE,
+    records: Path | None = shared.RECORDS,
+    threads: int | None = opt.THREADS,
 ) -> None:
     """Reproduce a table or figure of the paper, on the embedded data or on your own.
 
