@@ -15,7 +15,7 @@ import typer
 
 from fuels.cli import options as opt
 from fuels.cli.settings import assemble, given, source_name
-from fuels.config import SCALES, Engine, Settings, nearest
+from fuels.config import SCALES, Engine, nearest
 from fuels.errors import FuelsError, InterruptedRunError
 
 if TYPE_CHECKING:
@@ -98,16 +98,18 @@ def compare_command(
     """
     changes = given(
         {
-            "data": {
-                "source": data,
-                "clients": clients,
-                **read.changes(),
-            },
+            "data": {"source": data, "clients": clients, **read.changes()},
             "windows": {"period": period, "split": split},
             "training": {"rounds": rounds},
         }
     )
+    from fuels.report.terminal import say
+    from fuels.research.study import periods
+    from fuels.research.study.compare import compare
+    from fuels.research.study.files import need_writable
     from fuels.research.study.options import check_options, options_for
+    from fuels.research.study.progress import Reporter
+    from fuels.research.study.store import DEFAULT_RUNS, Store, ensure_runs
     from fuels.runs.settings import resolve
 
     own, others = divide(settings_ or [])
@@ -115,50 +117,26 @@ def compare_command(
     settings, _, remarks = assemble(changes, "paper", scale, None, others)
     names, numbers = parse_methods(methods), parse_seeds(seeds)
     folder = out or Path("runs") / "compare" / source_name(settings)
-    engine = Engine(threads=threads or 0)
     check_options(own, names)
     wanted = [
-        [
-            resolve(replace(settings, method=name, seed=n, options=options_for(name, own)))
-            for n in numbers
-        ]
+        resolve(replace(settings, method=name, seed=n, options=options_for(name, own)))
         for name in names
+        for n in numbers
     ]
+    reporter, runs = Reporter(), Store(store or DEFAULT_RUNS, records)
     with resumable("fuels compare"):
-        compare_all(wanted, engine, folder, store, records, remarks, json_, divide_test)
-
-
-def compare_all(
-    wanted: Sequence[Sequence[Settings]],
-    engine: Engine,
-    folder: Path,
-    runs: Path | None,
-    records: Path | None,
-    remarks: Sequence[str],
-    as_json: bool,
-    divide_test: str = "",
-) -> None:
-    """Run what is missing, then write and print the table, or one for each stretch."""
-    from fuels.report.terminal import say
-    from fuels.research.study.compare import compare
-    from fuels.research.study.files import need_writable
-    from fuels.research.study.periods import divide, parse_lengths, stretches
-    from fuels.research.study.progress import Reporter
-    from fuels.research.study.store import DEFAULT_RUNS, Store, ensure_runs
-
-    reporter, store = Reporter(), Store(runs or DEFAULT_RUNS, records)
-    lengths = parse_lengths(divide_test, "--divide-test")
-    every = [settings for row in wanted for settings in row]
-    # Data that cannot be used are refused before anything is said.
-    stretches(lengths, store.dataset(every[0]))
-    for remark in remarks:
-        say(reporter.console, remark, "yellow")
-    need_writable(folder, store.record_folder)
-    done = iter(ensure_runs(every, engine, store, by_period=bool(lengths), reporter=reporter))
-    rows = [[next(done).record for _ in row] for row in wanted]
-    datasets = [store.dataset(settings) for settings in wanted[0]]
-    found = divide(rows, datasets, lengths) if lengths else {"": compare(rows)}
-    write_and_show(found, folder, as_json)
+        lengths = periods.parse_lengths(divide_test, "--divide-test")
+        # Data that cannot be used are refused before anything is said.
+        periods.stretches(lengths, runs.dataset(wanted[0]))
+        for remark in remarks:
+            say(reporter.console, remark, "yellow")
+        need_writable(folder, runs.record_folder)
+        engine = Engine(threads=threads or 0)
+        done = iter(ensure_runs(wanted, engine, runs, by_period=bool(lengths), reporter=reporter))
+        rows = [[next(done).record for _ in numbers] for _ in names]
+        datasets = [runs.dataset(settings) for settings in wanted[: len(numbers)]]
+        found = periods.divide(rows, datasets, lengths) if lengths else {"": compare(rows)}
+        write_and_show(found, folder, json_)
 
 
 def write_and_show(found: Mapping[str, Comparison], folder: Path, as_json: bool) -> None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from fuels.cli import options as opt
 from fuels.cli.settings import assemble, check_options, given, source_name
-from fuels.config import ENGINES, PRESETS, SCALES, Engine, merge_engine
+from fuels.config import ENGINES, PRESETS, SCALES, merge_engine
 from fuels.errors import FuelsError, InterruptedRunError
 from fuels.methods.registry import METHODS
 
 if TYPE_CHECKING:
     from fuels.federation.loop import Loop
     from fuels.report.display import Progress
-    from fuels.runs.settings import ResolvedSettings
-    from fuels.storage.run_folder import RunFolder
 
 METHOD, OUTPUT, COMPUTE = "Method and training", "Results", opt.COMPUTE
 
@@ -132,91 +130,58 @@ def run_command(
 
     Example: fuels run --data traffic.csv --clients 50 --rounds 80 --out first
     """
+    from rich.console import Console
+
+    from fuels.report.display import loop_progress, working
+    from fuels.report.tables import print_outcome, print_profile
+    from fuels.report.terminal import say
+    from fuels.runs.run import run
     from fuels.runs.settings import resolve
     from fuels.storage.run_folder import RunFolder, free_folder
 
-    changes: dict[str, Any] = {
-        "seed": seed,
-        "method": method,
-        "data": {
-            "source": data,
-            "clients": clients,
-            **read.changes(),
-        },
-        "windows": {"period": period, "split": split, "horizon": horizon, "holidays": holidays},
-        "training": {
-            "rounds": rounds,
-            "keep": keep,
-            "patience": patience,
-            "warm_start": warm_start,
-        },
-    }
-    changes = given(changes)
-    compute = given(
+    changes = given(
         {
-            "threads": threads,
-            "device": device,
-            "transport": engine_,
-            "sites": sites,
-            "address": address,
+            "seed": seed,
+            "method": method,
+            "data": {"source": data, "clients": clients, **read.changes()},
+            "windows": {"period": period, "split": split, "horizon": horizon, "holidays": holidays},
+            "training": {
+                "rounds": rounds,
+                "keep": keep,
+                "patience": patience,
+                "warm_start": warm_start,
+            },
         }
     )
+    compute = {"threads": threads, "device": device, "sites": sites, "address": address}
+    compute = given({**compute, "transport": engine_})
     if resume is not None:
         if changes or config or out or settings_ or preset or scale:
             raise FuelsError("--resume continues a run with its own settings; give no others")
         folder, settings, engine = RunFolder.reopen(resume)
         check_options(settings.method, settings.options, str(folder.config))
-        if folder.finished:
-            raise FuelsError(f"{resume}: this run is finished; there is nothing to resume")
+        folder.refuse_finished()
         notes: list[str] = []
     else:
         settings, engine, notes = assemble(changes, preset, scale, config, settings_ or [])
         name = f"{settings.method}-{source_name(settings)}-seed{settings.seed}"
         folder = RunFolder(out or free_folder(Path("runs"), name))
-    engine = merge_engine(engine, compute, "command line")
-    train(resolve(settings), engine, folder, notes, resume is not None, json_, plots, profile)
-
-
-def train(
-    settings: ResolvedSettings,
-    engine: Engine,
-    folder: RunFolder,
-    notes: list[str],
-    resuming: bool,
-    as_json: bool,
-    plots: bool,
-    profile: bool,
-) -> None:
-    """Run with the display, then print the results."""
-    from rich.console import Console
-
-    from fuels.report.display import progress, working
-    from fuels.report.tables import print_outcome, print_profile
-    from fuels.report.terminal import say
-    from fuels.runs.run import run
-
+    engine, resolved = merge_engine(engine, compute, "command line"), resolve(settings)
+    if resume is None:
+        folder.refuse_used()
     console = Console(stderr=True)
 
     def watch(loop: Loop) -> Progress:
-        for note in () if as_json else notes:  # only now is it certain that the run can start
+        for note in () if json_ else notes:  # only now is it certain that the run can start
             say(console, note, "yellow")
-        return progress(
-            loop.training.rounds,
-            loop.round,
-            console,
-            title=loop.method.title,
-            best_score=loop.best_score,
-            best_round=loop.best_round,
-        )
+        return loop_progress(loop, console, loop.method.title)
 
-    if not resuming:
-        folder.refuse_used()
     try:
         outcome = run(
-            settings,
+            resolved,
             engine,
             folder,
-            resume=resuming,
+            resume=resume is not None,
             watch=watch,
             plots=plots,
             tell=working(console),
@@ -228,7 +193,7 @@ def train(
             ) from None
         again = f"continue with: fuels run --resume {folder.path}"
         raise InterruptedRunError(f"interrupted; {again}") from None
-    if as_json:
+    if json_:
         typer.echo(json.dumps(outcome.summary, indent=2))
         return
     print_outcome(outcome.summary, folder.path)
