@@ -180,8 +180,7 @@ class Start:
 
 def flat(model: nn.Module) -> NDArray[np.float32]:
     """All parameters in one row."""
-    row: NDArray[np.float32] = nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
-    return row
+    return nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
 
 
 class Eager:
