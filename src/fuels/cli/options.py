@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -20,7 +20,6 @@ from fuels.errors import FuelsError
 if TYPE_CHECKING:
     from fuels.data.panel import Panel
     from fuels.data.readers import PanelOptions
-    from fuels.data.telecom_file import Progress
 
 DATA, COMPUTE = "Data", "Computation"
 
@@ -177,40 +176,20 @@ class ReadOptions:
         """The options as changes to the `data` section; None: not given."""
         return {**vars(self), "ids": parse_ids(self.ids)}
 
-    def read(self, path: Path, progress: Progress | None = None) -> Panel:
+    def read(self, path: Path) -> Panel:
         """The panel at `path`, read with these options."""
         from fuels.data.readers import read_panel
 
-        return read_panel(
-            path,
-            client=self.client_column,
-            time=self.time_column,
-            value=self.value_column,
-            ids=parse_ids(self.ids),
-            resample=self.resample,
-            how=self.how,
-            start=self.start,
-            end=self.end,
-            timezone=self.timezone,
-            missing=self.missing,
-            activity=self.activity,
-            coordinates=self.coordinates,
-            progress=progress,
-        )
+        given = self.changes()
+        names = {name: given.pop(f"{name}_column") for name in ("client", "time", "value")}
+        return read_panel(path, **names, **given)
 
     def panel_options(self) -> PanelOptions:
         """The options that apply after reading."""
         from fuels.data.readers import PanelOptions
 
-        options = PanelOptions(
-            ids=parse_ids(self.ids),
-            missing=self.missing,
-            start=self.start,
-            end=self.end,
-            resample=self.resample,
-            how=self.how,
-            coordinates=self.coordinates,
-        )
+        given = self.changes()
+        options = PanelOptions(**{each.name: given[each.name] for each in fields(PanelOptions)})
         options.check()
         return options
 
