@@ -88,17 +88,13 @@ def cost_command(
 
 def sent_table(found: Sequence[Cost], sizes: Sizes) -> Table:
     """What travels: per client and round, from the server, and over the whole training."""
-    from fuels.report.tables import Column, Table
+    from fuels.report.tables import Table, columns
 
     return Table(
-        columns=[
-            Column("method"),
-            Column("clients a round"),
-            Column("a client sends", "numbers a round"),
-            Column("a client gets", "numbers a round"),
-            Column("the server sends", "numbers a round"),
-            Column("in all", "MB"),
-        ],
+        columns=columns(
+            "method | clients a round | a client sends (numbers a round)"
+            " | a client gets (numbers a round) | the server sends (numbers a round) | in all (MB)"
+        ),
         rows=[[c.title, c.chosen, c.up, c.down, c.server_down, c.bytes_total / 1e6] for c in found],
         title=f"Numbers sent, {sizes.clients:,} clients and {sizes.rounds:,} rounds",
     )
@@ -106,23 +102,18 @@ def sent_table(found: Sequence[Cost], sizes: Sizes) -> Table:
 
 def work_table(found: Sequence[Cost], sizes: Sizes) -> Table:
     """What a client computes in a round, in millions of multiply-adds."""
-    from fuels.report.tables import Column, Table
+    from fuels.report.tables import Table, columns
 
     return Table(
-        columns=[
-            Column("method"),
-            Column("training, client", "appendix"),
-            Column("training, client", "code"),
-            Column("inference, client", "appendix"),
-            Column("inference, client", "code"),
-        ],
+        columns=columns(
+            "method | training, client (appendix) | training, client (code)"
+            " | inference, client (appendix) | inference, client (code)"
+        ),
         rows=[
             [
                 c.title,
-                None if c.train_appendix is None else c.train_appendix / 1e6,
-                c.train / 1e6,
-                None if c.infer_appendix is None else c.infer_appendix / 1e6,
-                c.infer / 1e6,
+                *(None if work is None else work / 1e6 for work in (c.train_appendix, c.train)),
+                *(None if work is None else work / 1e6 for work in (c.infer_appendix, c.infer)),
             ]
             for c in found
         ],
@@ -133,15 +124,12 @@ def work_table(found: Sequence[Cost], sizes: Sizes) -> Table:
 
 def server_table(found: Sequence[Cost]) -> Table:
     """What the server computes in a round."""
-    from fuels.report.tables import Column, Table
+    from fuels.report.tables import Table, columns
 
     return Table(
-        columns=[
-            Column("method"),
-            Column("server", "appendix"),
-            Column("divergences", "pairs, code"),
-            Column("operations", "millions, code"),
-        ],
+        columns=columns(
+            "method | server (appendix) | divergences (pairs, code) | operations (millions, code)"
+        ),
         rows=[[c.title, c.server_appendix, c.pairs, c.server / 1e6] for c in found],
         title="What the server computes in a round",
     )
@@ -151,15 +139,8 @@ def to_json(sizes: Sizes, found: Sequence[Cost]) -> dict[str, Any]:
     """All figures, with the values of FE, FF and FD."""
     return {
         "sizes": asdict(sizes)
-        | {
-            "iterations": sizes.iterations,
-            "model": sizes.model,
-            "encoder": sizes.encoder,
-            "prototype": sizes.prototype,
-            "FE": sizes.encode,
-            "FF": sizes.filter,
-            "FD": sizes.decode,
-        },
+        | {name: getattr(sizes, name) for name in ("iterations", "model", "encoder", "prototype")}
+        | {"FE": sizes.encode, "FF": sizes.filter, "FD": sizes.decode},
         "methods": {
             cost.method: asdict(cost)
             | {"server_down": cost.server_down, "bytes_total": cost.bytes_total}

@@ -27,9 +27,6 @@ FORMAT = 3
 # Facts that the file holds as they are: of the settings, and of the panel.
 CHOSEN = ("encoder", "hidden", "head", "method")
 CLOCK = ("step_seconds", "clock_seconds", "timezone", "unit")
-    ("encoder", "hidden", "method"),
-    ("step_seconds", "clock_seconds", "timezone", "unit"),
-)
 
 
 @dataclass(frozen=True)
