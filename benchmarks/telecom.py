@@ -4,7 +4,8 @@
                                  [--thin 12] [--json]
 
 Speed: two files of realistic records (several country codes per cell and ten minutes, about 70
-bytes each, in the order of the real files: by cell, then time), 600 MB in all. Memory: growing
+bytes each, in the order of the real files: by cell, then time), 600 MB in all, read by `fuels data
+convert` and, for comparison, by polars' streaming engine. Memory: growing
 numbers of files of a day each, all cells in all of them but with records only every `thin` tens of
 minutes, so that many days fit on a disk; the sums are as large as those of full records. Every line
 is one `fuels data convert` in a fresh process; the files were just written, so they come from the
@@ -72,6 +73,22 @@ def convert(words: list[str]) -> dict[str, float]:
     return {"seconds": time.perf_counter() - clock, "base MB": base, "peak MB": _peak_mb()}
 
 
+def by_polars(folder: Path, out: Path) -> dict[str, float]:
+    """The same sums by polars' streaming engine; nothing about the records is checked."""
+    base, clock = _peak_mb(), time.perf_counter()
+    kinds = {"cell": pl.Int64, "time": pl.Int64, "code": pl.Int64}
+    kinds |= dict.fromkeys(("sms_in", "sms_out", "call_in", "call_out", "net"), pl.Float64)
+    files = sorted(folder.iterdir())
+    records = pl.scan_csv(files, separator="\t", has_header=False, schema=kinds).fill_null(0)
+    sums = records.group_by("cell", pl.col("time") // 3_600_000).agg(
+        (pl.col("sms_in") + pl.col("sms_out")).sum().alias("sms"),
+        (pl.col("call_in") + pl.col("call_out")).sum().alias("call"),
+        pl.col("net").sum(),
+    )
+    sums.sink_parquet(out, engine="streaming")
+    return {"seconds": time.perf_counter() - clock, "base MB": base, "peak MB": _peak_mb()}
+
+
 def _peak_mb() -> float:
     """Peak memory of this process; getrusage would count the parent's before the start too."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
@@ -84,6 +101,8 @@ def measure(folder: Path, what: str, options: list[str], out: Path) -> dict[str,
     files = list(folder.iterdir())
     size = sum(path.stat().st_size for path in files) / 1e6
     command = [sys.executable, __file__, "--convert", str(folder), "--out", str(out), *options]
+    if options == ["polars"]:
+        command = [sys.executable, __file__, "--polars", str(folder), str(out)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     figures = json.loads(done.stdout.splitlines()[-1])
     return {
@@ -113,6 +132,7 @@ def cases(options: argparse.Namespace) -> list[dict[str, Any]]:
         for day in range(2):
             write_day(raw, day, cells)
         add("full records, 3 activities, 1h", ["--activity", "all"], ".parquet")
+        add("full records, 3 activities, polars", ["polars"], ".parquet")
         for path in raw.iterdir():
             path.unlink()
         for day in range(max(options.files)):
@@ -138,6 +158,9 @@ def _show(row: dict[str, Any], quiet: bool) -> None:
 def main() -> None:
     if sys.argv[1:2] == ["--convert"]:  # the measuring process
         print(json.dumps(convert(sys.argv[2:])))
+        return
+    if sys.argv[1:2] == ["--polars"]:
+        print(json.dumps(by_polars(*map(Path, sys.argv[2:]))))
         return
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--files", type=int, nargs="+", default=[2, 30, 62, 200])
