@@ -66,7 +66,7 @@ def write_day(folder: Path, day: int, cells: int, thin: int = 1, seed: int = 0) 
 
 def convert(words: list[str]) -> dict[str, float]:
     """`fuels data convert` in this process: seconds, and peak memory before and after."""
-    from fuels.cli import app
+    from fuels.cli.commands import app
 
     base, clock = _peak_mb(), time.perf_counter()
     app(["data", "convert", *words, "--overwrite"], standalone_mode=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import subprocess
 import sys
@@ -32,6 +33,20 @@ def benchmark(name: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+def imports(path: Path) -> list[tuple[str, str]]:
+    """(module, name) of everything that a script imports from fuels, also inside functions."""
+    nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom)]
+    own = [node for node in nodes if (node.module or "").split(".")[0] == "fuels"]
+    return [(str(node.module), alias.name) for node in own for alias in node.names]
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+def test_what_a_benchmark_imports_exists(path: Path) -> None:
+    for module, name in imports(path):
+        found = hasattr(importlib.import_module(module), name)
+        assert found or importlib.util.find_spec(f"{module}.{name}"), f"{module}.{name}"
 
 
 def settings(path: Path) -> Settings:
