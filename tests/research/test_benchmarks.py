@@ -71,7 +71,7 @@ def test_windows_of_an_unfinished_run_are_refused_in_one_sentence(tmp_path: Path
     assert "not finished" in done.stderr
 
 
-def test_a_guest_of_the_mixture_is_what_a_run_said(tmp_path: Path) -> None:
+def test_the_mixture_benchmark_reads_what_a_run_forecast(tmp_path: Path) -> None:
     mixture = benchmark("mixture")
     path = tmp_path / "p.parquet"
     write_panel(make_panel(clients=3), path)

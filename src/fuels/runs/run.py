@@ -162,10 +162,13 @@ def conclude(
     work = ["weighing the experts"] if job.settings.mixture.on else []
     if job.dataset.target[:, first:last].any():
         work.append("comparing with the references")
-    with tell(", ".join(work)) if work else nullcontext(), folder.timed("judge at the end", rounds):
-        judged = evaluate_job(job, models)
-    outcome = outcome_of(job, folder, judged)
-    write_evaluation(job.dataset, folder, judged)
+    with (
+        tell(", ".join(work)) if work else nullcontext(),
+        folder.timed("evaluate at the end", rounds),
+    ):
+        evaluation = evaluate_job(job, models)
+    outcome = outcome_of(job, folder, evaluation)
+    write_evaluation(job.dataset, folder, evaluation)
     if plots:
         from fuels.report.plots import write_plots  # matplotlib is slow to import
 
@@ -195,29 +198,29 @@ def write_models(job: Job, folder: RunFolder, download: Download) -> PersonalMod
     return models
 
 
-def write_evaluation(dataset: Dataset, folder: RunFolder, judged: Evaluation) -> None:
+def write_evaluation(dataset: Dataset, folder: RunFolder, evaluation: Evaluation) -> None:
     """Write the method's own forecasts, who was trusted, and the mixture so that it can go on."""
-    for forecast in list(judged.forecasts.values())[:1]:
-        bands = None if judged.mixture is None else judged.mixture.bands
+    for forecast in list(evaluation.forecasts.values())[:1]:
+        bands = None if evaluation.mixture is None else evaluation.mixture.bands
         write_table(forecast_frame(dataset, forecast, bands), folder.forecasts)
-    if judged.mixture is not None:
-        write_table(weights_frame(dataset, judged.mixture), folder.weights)
-    if judged.ensemble is not None:
-        judged.ensemble.save(folder.mixture)
+    if evaluation.mixture is not None:
+        write_table(weights_frame(dataset, evaluation.mixture), folder.weights)
+    if evaluation.ensemble is not None:
+        evaluation.ensemble.save(folder.mixture)
 
 
-def outcome_of(job: Job, folder: RunFolder, judged: Evaluation) -> Outcome:
+def outcome_of(job: Job, folder: RunFolder, evaluation: Evaluation) -> Outcome:
     """All that the report needs."""
     return Outcome(
         title=job.method.title,
         settings=job.settings,
         dataset=job.dataset,
         history=folder.history(),
-        forecasts=judged.forecasts,
-        scores=judged.scores,
-        summary=summarise(job, folder, judged),
-        mixture=judged.mixture,
-        steps_ahead=judged.steps_ahead,
+        forecasts=evaluation.forecasts,
+        scores=evaluation.scores,
+        summary=summarise(job, folder, evaluation),
+        mixture=evaluation.mixture,
+        steps_ahead=evaluation.steps_ahead,
     )
 
 
@@ -232,12 +235,12 @@ def kept_models(job: Job, *, shared_best: bool, untrained: Collection[str] = ())
     reason = why_last(job.settings.training.keep, last - first)
     if method.one_model:
         return Kept(best=every) if shared_best else Kept(last=every, reason=reason)
-    judged = {site.ids[i] for i in np.flatnonzero(site.best_round)} if site.best else set()
-    fresh = set() if method.evaluate_after_aggregation else set(untrained) - judged
-    return Kept(len(judged), every - len(judged) - len(fresh), len(fresh), reason)
+    evaluated = {site.ids[i] for i in np.flatnonzero(site.best_round)} if site.best else set()
+    fresh = set() if method.evaluate_after_aggregation else set(untrained) - evaluated
+    return Kept(len(evaluated), every - len(evaluated) - len(fresh), len(fresh), reason)
 
 
-def essentials(job: Job, judged: Evaluation, *, rounds: int, kept: Kept) -> dict[str, Any]:
+def essentials(job: Job, evaluation: Evaluation, *, rounds: int, kept: Kept) -> dict[str, Any]:
     """What every summary says first, of a run on one machine or at a site."""
     summary: dict[str, Any] = {
         "method": job.settings.method,
@@ -247,31 +250,31 @@ def essentials(job: Job, judged: Evaluation, *, rounds: int, kept: Kept) -> dict
         "data": data_facts(job.dataset),
         "rounds": rounds,
         **kept.summary(),
-        "scores": {name: value.means() for name, value in judged.scores.items()},
+        "scores": {name: value.means() for name, value in evaluation.scores.items()},
     }
-    if judged.mixture is not None:
-        summary["mixture"] = judged.mixture.summary()
-    if judged.steps_ahead is not None:
-        summary["steps_ahead"] = judged.steps_ahead.summary()
-    if judged.sharing is not None:
-        summary["sharing"] = sharing_facts(judged.sharing)
+    if evaluation.mixture is not None:
+        summary["mixture"] = evaluation.mixture.summary()
+    if evaluation.steps_ahead is not None:
+        summary["steps_ahead"] = evaluation.steps_ahead.summary()
+    if evaluation.sharing is not None:
+        summary["sharing"] = sharing_facts(evaluation.sharing)
     return summary
 
 
-def summarise(job: Job, folder: RunFolder, judged: Evaluation) -> dict[str, Any]:
+def summarise(job: Job, folder: RunFolder, evaluation: Evaluation) -> dict[str, Any]:
     """All of summary.json."""
     loop, history = job.loop, folder.history()
     kept = kept_models(
         job, shared_best=loop.best_download is not None, untrained=loop.without_upload
     )
     return {
-        **essentials(job, judged, rounds=loop.round, kept=kept),
+        **essentials(job, evaluation, rounds=loop.round, kept=kept),
         **traffic(history, loop.totals),
         "failures": failures(history),
         "parameters_per_client": sum(job.method.facts.network.sizes.values()),
         "seconds": folder.seconds(),
         "peak_memory_mb": round(peak_memory_mb(), 1),
-        **compared(job.method.title, judged.scores),
+        **compared(job.method.title, evaluation.scores),
     }
 
 
