@@ -241,8 +241,7 @@ class Eager:
             self.shared.load_state_dict(self.start.weights)
             fedavg_epoch(self.shared, new_adam(list(self.shared.parameters())), data)
             models.append(flat(self.shared))
-        mean: NDArray[np.float32] = np.mean(models, axis=0)
-        return mean
+        return np.asarray(np.mean(models, axis=0))
 
 
 @contextmanager
