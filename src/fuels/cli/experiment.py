@@ -9,8 +9,8 @@ import typer
 
 from fuels.cli import compare as shared
 from fuels.cli import options as opt
-from fuels.cli.settings import given, refuse_idle
-from fuels.config import SCALES, Engine, Settings, assignment, merge, nearest
+from fuels.cli.settings import assignment, given, refuse_idle
+from fuels.config import SCALES, Engine, Settings, merge, nearest
 from fuels.errors import FuelsError
 from fuels.research.experiments.registry import EXPERIMENTS, find_experiment
 

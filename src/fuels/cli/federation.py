@@ -11,8 +11,8 @@ import typer
 from fuels.cli import options as opt
 from fuels.cli.demo import demo_command
 from fuels.cli.parties import SHOW, ServerDir, need_flower
-from fuels.cli.settings import given
-from fuels.config import PRESETS, Settings, assignment, merge, with_preset
+from fuels.cli.settings import assignment, given
+from fuels.config import PRESETS, Settings, merge, with_preset
 from fuels.errors import FuelsError
 from fuels.methods.registry import METHODS
 from fuels.storage.config_file import read_config
