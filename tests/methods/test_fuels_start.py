@@ -110,7 +110,11 @@ def test_a_run_with_a_lent_start_goes_on_bit_by_bit() -> None:
 
 @pytest.mark.parametrize(
     ("options", "match"),
-    [({"lend": 0}, "lend must be at least 1"), ({"lenders": 0}, "lenders"), ({"new": 2}, "new must be above 0")],
+    [
+        ({"lend": 0}, "lend must be at least 1"),
+        ({"lenders": 0}, "lenders"),
+        ({"new": 2}, "new must be above 0"),
+    ],
 )
 def test_options_of_lending_that_cannot_work(options: dict[str, Any], match: str) -> None:
     with pytest.raises(FuelsError, match=match):
