@@ -6,7 +6,7 @@
 The first command retrains runs from scratch, the shortest first. It looks for data files by name in
 the folder given by --data (default: FUELS_DATA); --only selects records whose name starts with the
 given text and may be repeated. With the same --store an interrupted comparison resumes. The exit
-status is 1 if the mean MSE of a run differs from its record by more than 1e-3.
+status is 1 if the mean MSE of a run differs from its record by more than 1e-4.
 
 The second command merges the JSON records in a folder, such as a store, into the archive.
 """
@@ -30,7 +30,7 @@ from fuels.research.study.record import Record
 from fuels.research.study.store import Store, ensure_run, run_key
 from fuels.runs.settings import resolve
 
-LIMIT = 1e-3
+LIMIT = 1e-4
 
 
 def settings_of(record: Record, folder: Path) -> Settings:

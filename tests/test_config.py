@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fuels.cli.settings import assignment
 from fuels.config import (
     Engine,
     Settings,
-    assignment,
     check,
     late_joiners,
     merge,

@@ -86,7 +86,7 @@ def test_it_installs_and_runs_in_another_environment(
     file, version = call(python, "-c", LOOK, DISTRIBUTION, cwd=elsewhere).split()
     assert Path(file).is_relative_to(environment) and version == __version__
     assert call(fuels, "--version", cwd=elsewhere).split() == ["fuels", __version__]
-    # Compiling the kernels takes half a minute, and test_compiling.py covers it.
+    # Compiling the kernels takes half a minute, and tests/kernels covers it.
     options = (*TINY, "--no-plots", "--threads", "1", "--out", "run")
     assert "Results" in call(fuels, "run", *options, cwd=elsewhere, NUMBA_DISABLE_JIT="1")
     assert elsewhere.joinpath("run", "summary.json").exists()

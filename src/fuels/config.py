@@ -297,14 +297,16 @@ def check(settings: Settings) -> None:
             f"training.selection must be a share of the clients, at most 1, or 0 for the method's"
             f" default; it is {training.selection}"
         )
-    if training.optimiser not in ("", "adam", "sgd"):
-        raise FuelsError(f"training.optimiser must be adam or sgd, not {training.optimiser}")
-    if not 0 <= training.momentum < 1:
-        raise FuelsError(
-            f"training.momentum must be at least 0 and below 1; it is {training.momentum}"
-        )
-    if not 0 <= windows.doubt < 1:
-        raise FuelsError(f"windows.doubt must be at least 0 and below 1; it is {windows.doubt}")
+    for key, choice, choices in (
+        ("training.optimiser", training.optimiser or "adam", ("adam", "sgd")),
+        ("training.keep", training.keep, ("best", "last")),
+        ("model.head", settings.model.head, HEADS),
+    ):
+        if choice not in choices:
+            raise FuelsError(f"{key} must be {' or '.join(choices)}, not {choice}")
+    for key, share in (("training.momentum", training.momentum), ("windows.doubt", windows.doubt)):
+        if not 0 <= share < 1:
+            raise FuelsError(f"{key} must be at least 0 and below 1; it is {share}")
     levels = settings.mixture.levels
     if not levels or any(not 0 < level < 100 for level in levels):
         raise FuelsError(
@@ -318,10 +320,6 @@ def check(settings: Settings) -> None:
         )
     late_joiners(training.late)
     newcomer_share(settings.data.newcomers)
-    if settings.model.head not in HEADS:
-        raise FuelsError(f"model.head must be {' or '.join(HEADS)}, not {settings.model.head}")
-    if training.keep not in ("best", "last"):
-        raise FuelsError(f"training.keep must be best or last, not {training.keep}")
 
 
 def check_engine(engine: Engine) -> None:
@@ -338,36 +336,34 @@ def check_engine(engine: Engine) -> None:
 
 def late_joiners(text: str) -> tuple[float, int]:
     """`SHARE@ROUND` as numbers; an empty text means that no client is late."""
-    if not text:
-        return 0.0, 1
-    share, _, at = text.partition("@")
-    try:
-        result = float(share), int(at)
-    except ValueError:
-        result = (-1.0, 0)
-    if not 0 <= result[0] < 1 or result[1] < 2:
+    found = _share_at(text, least=2) if text else (0.0, 1)
+    if found is None:
         raise FuelsError(
             f"training.late must be SHARE@ROUND with a round from 2 on, such as 0.2@10 for a fifth"
             f" of the clients joining in round 10; it is {text!r}"
         )
-    return result
+    return found
 
 
 def newcomer_share(text: str) -> tuple[float, int]:
     """`SHARE@PERIODS` as numbers; an empty text means that no client is new."""
-    if not text:
-        return 0.0, 0
-    share, _, periods = text.partition("@")
-    try:
-        result = float(share), int(periods)
-    except ValueError:
-        result = (0.0, 0)
-    if not 0 < result[0] < 1 or result[1] < 1:
+    found = _share_at(text, least=1) if text else (0.0, 0)
+    if found is None or (text and not found[0]):
         raise FuelsError(
             f"data.newcomers must be SHARE@PERIODS, such as 0.5@7 for half of the clients with only"
             f" the last 7 periods of training; it is {text!r}"
         )
-    return result
+    return found
+
+
+def _share_at(text: str, least: int) -> tuple[float, int] | None:
+    """`SHARE@NUMBER`, with a share below 1 and a number from `least` on; None for another text."""
+    share, _, number = text.partition("@")
+    try:
+        found = float(share), int(number)
+    except ValueError:
+        return None
+    return found if 0 <= found[0] < 1 and found[1] >= least else None
 
 
 def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
@@ -394,19 +390,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, tuple) else value
-
-
-def assignment(text: str) -> dict[str, Any]:
-    """`section.key=value` from the command line as nested changes."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise FuelsError(f"--set takes section.key=value, not {text!r}")
-    if key == "preset":
-        raise FuelsError(f"--set {text}: a preset is not a single setting; use --preset")
-    changes: dict[str, Any] = {}
-    inner = changes
-    *sections, last = key.split(".")
-    for section in sections:
-        inner = inner.setdefault(section, {})
-    inner[last] = value
-    return changes

@@ -20,7 +20,7 @@ from fuels.evaluation.evaluate import restricted_to_test, steps_ahead, targets_i
 from fuels.experts.ensemble import Ensemble, forecast_ensemble, history_for, new_ensemble
 from fuels.experts.history import History, history_of
 from fuels.experts.personal_model import forecast, forecasts_ahead
-from fuels.runs.build import build
+from fuels.runs.build import build, kept_parameters
 from fuels.runs.run import evaluate_job, run
 from fuels.storage.checkpoint import load_state, save_state
 from fuels.storage.models import PersonalModels, personal_models
@@ -48,9 +48,7 @@ def panel() -> Panel:
 def trained(panel: Panel) -> tuple[PersonalModels, Dataset]:
     with build(BEST, Engine(threads=1), panel) as job:
         job.loop.run()
-        parts = job.site.models(job.loop.final_download())
-        kind = {"encoder": "gru", "hidden": 6, "method": "fuels"}
-        return personal_models(job.dataset, parts, {}, **kind), job.dataset  # type: ignore[arg-type]
+        return kept_parameters(job, job.loop.final_download()), job.dataset
 
 
 class Elsewhere:
@@ -70,7 +68,7 @@ def test_models_are_brought_to_the_processor(trained: tuple[PersonalModels, Data
     """Whatever device trained them, the mixture and `fuels forecast` compute there."""
     models, dataset = trained
     away: Any = {name: Elsewhere(part) for name, part in models.parts.items()}
-    here = personal_models(dataset, away, {}, encoder="gru", hidden=6, method="fuels")
+    here = personal_models(dataset, away, {}, BEST)
     assert all(torch.equal(here.parts[name], part) for name, part in models.parts.items())
 
 
@@ -221,9 +219,7 @@ def test_the_kept_round_looks_at_every_head(panel: Panel) -> None:
     settings = merge(BEST, {"training": {"rounds": 1}}, "test")
     with build(settings, Engine(threads=1), replace(panel, values=values)) as job:
         job.loop.run()
-        parts = job.site.models(job.loop.final_download())  # of the one round there is
-    kind = {"encoder": "gru", "hidden": 6, "method": "fuels"}
-    models = personal_models(job.dataset, parts, {}, **kind)  # type: ignore[arg-type]
+        models = kept_parameters(job, job.loop.final_download())  # of the one round there is
     first, last = job.dataset.split.part("val")
     history = history_of(job.dataset)
     made = forecasts_ahead(models, history, first, last, HORIZON)
@@ -235,26 +231,26 @@ def test_the_kept_round_looks_at_every_head(panel: Panel) -> None:
     np.testing.assert_allclose(job.loop.val_mse, [np.mean(s) for s in squares], rtol=1e-3)
 
 
-def test_judged_with_and_without_experts(panel: Panel) -> None:
+def test_evaluated_with_and_without_experts(panel: Panel) -> None:
     with build(BEST, Engine(threads=1), panel) as job:
         job.loop.run()
-        kind = {"encoder": "gru", "hidden": 6, "method": "fuels"}
-        parts = job.site.models(job.loop.final_download())
-        models = personal_models(job.dataset, parts, {}, **kind)  # type: ignore[arg-type]
-        judged = evaluate_job(job, models)
-    assert list(judged.scores)[:3] == ["FUELS", "FUELS model alone", "last value"]
-    assert judged.mixture is not None and judged.steps_ahead is not None
-    assert judged.mixture.names[-1] == "FUELS model" and len(judged.mixture.scores) == 16
-    np.testing.assert_allclose(judged.mixture.weights.sum(axis=2), 1.0)
-    assert 0 <= judged.mixture.led <= 1
-    steps = judged.steps_ahead
+        models = kept_parameters(job, job.loop.final_download())
+        evaluation = evaluate_job(job, models)
+    assert list(evaluation.scores)[:3] == ["FUELS", "FUELS model alone", "last value"]
+    assert evaluation.mixture is not None and evaluation.steps_ahead is not None
+    assert evaluation.mixture.names[-1] == "FUELS model" and len(evaluation.mixture.scores) == 16
+    np.testing.assert_allclose(evaluation.mixture.weights.sum(axis=2), 1.0)
+    assert 0 <= evaluation.mixture.led <= 1
+    steps = evaluation.steps_ahead
     assert {len(values) for values in steps.mse.values()} == {HORIZON}
-    assert steps.mse["mixture"][0] == pytest.approx(judged.scores["FUELS"].means()["mse"], rel=1e-3)
-    alone = judged.scores["FUELS model alone"].means()["mse"]
+    assert steps.mse["mixture"][0] == pytest.approx(
+        evaluation.scores["FUELS"].means()["mse"], rel=1e-3
+    )
+    alone = evaluation.scores["FUELS model alone"].means()["mse"]
     assert steps.mse["own head"][0] == pytest.approx(alone, rel=1e-3)
 
 
-def test_steps_ahead_are_judged_on_what_all_answer_after_the_training(
+def test_steps_ahead_are_evaluated_on_what_all_answer_after_the_training(
     trained: tuple[PersonalModels, Dataset], panel: Panel
 ) -> None:
     """No validation part, and gaps that silence the naive ones and the model at different times."""
@@ -301,11 +297,9 @@ def test_steps_beyond_a_short_test_part_have_no_figures(panel: Panel) -> None:
     changes = {"windows": {"horizon": 26, "split": "14/0/1"}, "training": {"rounds": 1}}
     with build(merge(BEST, changes, "test"), Engine(threads=1), panel) as job:
         job.loop.run()
-        parts = job.site.models(job.loop.final_download())
-        kind = {"encoder": "gru", "hidden": 6, "method": "fuels"}
-        judged = evaluate_job(job, personal_models(job.dataset, parts, {}, **kind))  # type: ignore[arg-type]
-    assert judged.steps_ahead is not None
-    summary = judged.steps_ahead.summary()
+        evaluation = evaluate_job(job, kept_parameters(job, job.loop.final_download()))
+    assert evaluation.steps_ahead is not None
+    summary = evaluation.steps_ahead.summary()
     for values in summary["mse"].values():
         assert values[23] is not None and values[24:] == [None, None]
     assert summary["coverage"][24:] == summary["width"][24:] == [[None, None]] * 2

@@ -19,10 +19,10 @@ from fuels.experts.horizon import Backtest, own_warm_ups
 from fuels.experts.pool import EXPERTS
 from fuels.experts.shared import LIVE, POOLED, POOLED_LIVE, SharedExperts
 from fuels.report.facts import facts
-from fuels.runs.build import build
+from fuels.runs.build import build, kept_parameters
 from fuels.runs.run import run
 from fuels.sharing.sums import LocalSums
-from fuels.storage.models import PersonalModels, personal_models
+from fuels.storage.models import PersonalModels
 from fuels.storage.run_folder import RunFolder
 from helpers.panels import make_panel
 
@@ -39,9 +39,7 @@ Trained = tuple[PersonalModels, Dataset]
 def trained() -> Trained:
     with build(BEST, Engine(threads=1), synthesise("net", clients=14, days=28, seed=3)) as job:
         job.loop.run()
-        parts = job.site.models(job.loop.final_download())
-        kind = {"encoder": "gru", "hidden": 4, "method": "fuels"}
-        return personal_models(job.dataset, parts, {}, **kind), job.dataset  # type: ignore[arg-type]
+        return kept_parameters(job, job.loop.final_download()), job.dataset
 
 
 def start(trained: Trained, sharing: Sharing = ALL) -> tuple[Ensemble, History, int]:

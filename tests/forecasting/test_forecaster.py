@@ -203,7 +203,7 @@ def test_the_paper_has_no_intervals(fitted: Forecaster) -> None:
     assert budgets == [40, 200] and Forecaster(rounds=3).settings.training.rounds == 3
 
 
-def test_the_mixture_is_judged_after_its_training_only(
+def test_the_mixture_is_evaluated_after_its_training_only(
     best: Forecaster, frame: pl.DataFrame
 ) -> None:
     new = frame.filter(pl.col("ds") >= pl.datetime(2024, 1, 17))

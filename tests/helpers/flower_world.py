@@ -97,7 +97,7 @@ class Sent:
 
 
 class MemoryNetwork:
-    """Answers through real desks; `fate` may delay, drop or replace what a site says."""
+    """Answers through real workers; `fate` may delay, drop or replace what a site says."""
 
     def __init__(self, root: Path, sites: Sequence[str], run_settings: Settings) -> None:
         self.root, self.settings = root, run_settings

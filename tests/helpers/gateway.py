@@ -1,4 +1,4 @@
-"""A door on loopback, a SuperLink behind it, and requests as sites sign them."""
+"""A gateway on loopback, a SuperLink behind it, and requests as sites sign them."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def signed(folder: Path, age: float = 0.0, as_if: Path | None = None) -> Headers
 
 
 @contextmanager
-def opened(guests: Any, link: Any, tls: ServerFolder | None = None, **more: Any) -> Iterator[int]:
-    """A door on loopback; with the certificate in a server's folder, or without TLS."""
+def opened(keys: Any, link: Any, tls: ServerFolder | None = None, **more: Any) -> Iterator[int]:
+    """A gateway on loopback; with the certificate in a server's folder, or without TLS."""
     if tls is not None:
         more |= {"ssl_certfile": str(tls.certificate), "ssl_keyfile": str(tls.key)}
     config = uvicorn.Config(
-        Gateway(link, guests),
+        Gateway(link, keys),
         http=TimedProtocol,
         ws="none",
         host="127.0.0.1",

@@ -179,7 +179,7 @@ def test_without_a_folder_kernels_are_compiled_in_memory(
 
 def uses_numba(path: Path) -> bool:
     text = path.read_text()
-    return "@compiled" in text or "compiled(" in text or "@intrinsic" in text
+    return any(word in text for word in ("compiled(", "@intrinsic", "@instructions"))
 
 
 def test_dependencies_compiled_into_other_files_are_declared() -> None:

@@ -353,9 +353,8 @@ def test_the_console_decides_on_the_display() -> None:
 
 def test_live_panel_shows_the_round_and_survives_an_interruption() -> None:
     file = io.StringIO()
-    display = progress(
-        5, 2, Console(file=file, force_terminal=True, width=80), best_score=0.25, best_round=1
-    )
+    display = progress(5, 2, Console(file=file, force_terminal=True, width=80))
+    display.best_score, display.best_round = 0.25, 1
     with pytest.raises(KeyboardInterrupt), display as watcher:
         watcher.on_round(done(3, val_mse=0.5))
         raise KeyboardInterrupt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import subprocess
 import sys
@@ -34,6 +35,20 @@ def benchmark(name: str) -> ModuleType:
     return module
 
 
+def imports(path: Path) -> list[tuple[str, str]]:
+    """(module, name) of everything that a script imports from fuels, also inside functions."""
+    nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom)]
+    own = [node for node in nodes if (node.module or "").split(".")[0] == "fuels"]
+    return [(str(node.module), alias.name) for node in own for alias in node.names]
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+def test_what_a_benchmark_imports_exists(path: Path) -> None:
+    for module, name in imports(path):
+        found = hasattr(importlib.import_module(module), name)
+        assert found or importlib.util.find_spec(f"{module}.{name}"), f"{module}.{name}"
+
+
 def settings(path: Path) -> Settings:
     return merge(
         Settings(),
@@ -56,7 +71,7 @@ def test_windows_of_an_unfinished_run_are_refused_in_one_sentence(tmp_path: Path
     assert "not finished" in done.stderr
 
 
-def test_a_guest_of_the_mixture_is_what_a_run_said(tmp_path: Path) -> None:
+def test_the_mixture_benchmark_reads_what_a_run_forecast(tmp_path: Path) -> None:
     mixture = benchmark("mixture")
     path = tmp_path / "p.parquet"
     write_panel(make_panel(clients=3), path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -13,23 +12,21 @@ from fuels.errors import FuelsError
 
 
 def bench_command(
-    threads: opt.Threads = None,
-    turns: Annotated[int, typer.Option(help="Maximum number of turns.")] = 7,
-    seconds: Annotated[
-        float,
-        typer.Option(
-            help="Time limit; a turn that would exceed it is not started. At least one turn runs."
-        ),
-    ] = 150.0,
-    clients: Annotated[
-        int, typer.Option(help="Clients per turn; the other simulators train ten of them.")
-    ] = 100,
-    skip: Annotated[
-        str,
-        typer.Option(metavar="A,B,...", help="Contenders to skip: eager, flower, pfl, floor, jsd."),
-    ] = "",
-    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    threads: int | None = opt.THREADS,
+    turns: int = opt.option("", "Maximum number of turns.", default=7),
+    seconds: float = opt.option(
+        "",
+        "Time limit; a turn that would exceed it is not started. At least one turn runs.",
+        default=150.0,
+    ),
+    clients: int = opt.option(
+        "", "Clients per turn; the other simulators train ten of them.", default=100
+    ),
+    skip: str = opt.option(
+        "A,B,...", "Contenders to skip: eager, flower, pfl, floor, jsd.", default=""
+    ),
+    out: Path | None = opt.option("", "Also write the JSON to this file."),
+    json_: bool = opt.flag("Print JSON for scripts.", name="--json"),
 ) -> None:
     """Compare training speed with eager PyTorch, Flower's simulation, pfl and the hardware limit.
 

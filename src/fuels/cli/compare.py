@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from fuels.cli import options as opt
 from fuels.cli.settings import assemble, given, source_name
-from fuels.config import SCALES, Engine, Settings, nearest
+from fuels.config import SCALES, Engine, nearest
 from fuels.errors import FuelsError, InterruptedRunError
 
 if TYPE_CHECKING:
@@ -25,109 +25,67 @@ if TYPE_CHECKING:
 METHODS, OUTPUT = "Methods and training", "Results"
 LARGEST_SEED = 2**63 - 1  # the largest integer in TOML
 
-Seeds = Annotated[
-    str | None,
-    typer.Option(
-        metavar="0,1,2",
-        help="Comma-separated seeds; every method runs once per seed.",
-        rich_help_panel=METHODS,
-    ),
-]
-Changes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Any other setting by its name in config.toml, e.g. model.hidden=64; options.tau=0.05"
-        " applies to the methods that have it. Can be repeated.",
-        rich_help_panel=METHODS,
-    ),
-]
-Rounds = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Training rounds of each run.", rich_help_panel=METHODS),
-]
-Runs = Annotated[
-    Path | None,
-    typer.Option(
-        "--store",
-        metavar="DIR",
-        help="Folder where finished runs are stored and reused. Default: runs/store.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Records = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="Other records of finished runs to reuse: a folder of JSON files, to which the records"
-        " of new runs are added, or an archive (.jsonl.xz), which is only read.",
-        rich_help_panel=OUTPUT,
-    ),
-]
+SEEDS = opt.option("0,1,2", "Comma-separated seeds; every method runs once per seed.", METHODS)
+SET = opt.option(
+    "KEY=VALUE",
+    "Any other setting by its name in config.toml, e.g. model.hidden=64; options.tau=0.05"
+    " applies to the methods that have it. Can be repeated.",
+    METHODS,
+    name="--set",
+)
+ROUNDS = opt.option("N", "Training rounds of each run.", METHODS)
+STORE = opt.option(
+    "DIR",
+    "Folder where finished runs are stored and reused. Default: runs/store.",
+    OUTPUT,
+    name="--store",
+)
+RECORDS = opt.option(
+    "PATH",
+    "Other records of finished runs to reuse: a folder of JSON files, to which the records"
+    " of new runs are added, or an archive (.jsonl.xz), which is only read.",
+    OUTPUT,
+)
 
 
 @opt.with_read_options()
 def compare_command(
-    methods: Annotated[
-        str,
-        typer.Option(
-            metavar="all|A,B,...",
-            help="Comma-separated methods, or all.",
-            rich_help_panel=METHODS,
-        ),
-    ] = "all",
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH|synthetic:NAME",
-            help="A file, or synthetic:net, synthetic:call, synthetic:sms. Default: synthetic:net.",
-            rich_help_panel=opt.DATA,
-        ),
-    ] = None,
-    clients: opt.Clients = None,
-    read: opt.ReadOptions = opt.ReadOptions(),  # noqa: B008
-    period: opt.Period = None,
-    split: opt.Split = None,
-    rounds: Rounds = None,
-    seeds: Seeds = None,
-    scale: Annotated[
-        str | None,
-        typer.Option(
-            metavar="|".join(SCALES),
-            autocompletion=opt.complete(SCALES),
-            help="quick (24 clients, 30 rounds) or paper (100 clients, 200 rounds). Default without"
-            " --data: quick.",
-            rich_help_panel=METHODS,
-        ),
-    ] = None,
-    settings_: Changes = None,
-    divide_test: Annotated[
-        str,
-        typer.Option(
-            metavar="11,11",
-            help="Divide the test part into stretches of these lengths, in periods, with a table"
-            " for each. Default: one table for the whole test part.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = "",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder for compare.md, .csv and .json. Default: runs/compare/DATA.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    store: Runs = None,
-    records: Records = None,
-    json_: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print compare.json instead of the table.", rich_help_panel=OUTPUT
-        ),
-    ] = False,
-    threads: opt.Threads = None,
+    methods: str = opt.option(
+        "all|A,B,...", "Comma-separated methods, or all.", METHODS, default="all"
+    ),
+    data: str | None = opt.option(
+        "PATH|synthetic:NAME",
+        "A file, or synthetic:net, synthetic:call, synthetic:sms. Default: synthetic:net.",
+        opt.DATA,
+    ),
+    clients: int | None = opt.CLIENTS,
+    read: opt.ReadOptions = opt.ReadOptions(),
+    period: int | None = opt.PERIOD,
+    split: str | None = opt.SPLIT,
+    rounds: int | None = ROUNDS,
+    seeds: str | None = SEEDS,
+    scale: str | None = opt.option(
+        "|".join(SCALES),
+        "quick (24 clients, 30 rounds) or paper (100 clients, 200 rounds). Default without"
+        " --data: quick.",
+        METHODS,
+        choices=SCALES,
+    ),
+    settings_: list[str] | None = SET,
+    divide_test: str = opt.option(
+        "11,11",
+        "Divide the test part into stretches of these lengths, in periods, with a table"
+        " for each. Default: one table for the whole test part.",
+        OUTPUT,
+        default="",
+    ),
+    out: Path | None = opt.option(
+        "DIR", "Folder for compare.md, .csv and .json. Default: runs/compare/DATA.", OUTPUT
+    ),
+    store: Path | None = STORE,
+    records: Path | None = RECORDS,
+    json_: bool = opt.flag("Print compare.json instead of the table.", OUTPUT, name="--json"),
+    threads: int | None = opt.THREADS,
 ) -> None:
     """Compare methods on the same data, model and budget.
 
@@ -140,16 +98,18 @@ def compare_command(
     """
     changes = given(
         {
-            "data": {
-                "source": data,
-                "clients": clients,
-                **read.changes(),
-            },
+            "data": {"source": data, "clients": clients, **read.changes()},
             "windows": {"period": period, "split": split},
             "training": {"rounds": rounds},
         }
     )
+    from fuels.report.terminal import say
+    from fuels.research.study import periods
+    from fuels.research.study.compare import compare
+    from fuels.research.study.files import need_writable
     from fuels.research.study.options import check_options, options_for
+    from fuels.research.study.progress import Reporter
+    from fuels.research.study.store import DEFAULT_RUNS, Store, ensure_runs
     from fuels.runs.settings import resolve
 
     own, others = divide(settings_ or [])
@@ -157,50 +117,26 @@ def compare_command(
     settings, _, remarks = assemble(changes, "paper", scale, None, others)
     names, numbers = parse_methods(methods), parse_seeds(seeds)
     folder = out or Path("runs") / "compare" / source_name(settings)
-    engine = Engine(threads=threads or 0)
     check_options(own, names)
     wanted = [
-        [
-            resolve(replace(settings, method=name, seed=n, options=options_for(name, own)))
-            for n in numbers
-        ]
+        resolve(replace(settings, method=name, seed=n, options=options_for(name, own)))
         for name in names
+        for n in numbers
     ]
+    reporter, runs = Reporter(), Store(store or DEFAULT_RUNS, records)
     with resumable("fuels compare"):
-        compare_all(wanted, engine, folder, store, records, remarks, json_, divide_test)
-
-
-def compare_all(
-    wanted: Sequence[Sequence[Settings]],
-    engine: Engine,
-    folder: Path,
-    runs: Path | None,
-    records: Path | None,
-    remarks: Sequence[str],
-    as_json: bool,
-    divide_test: str = "",
-) -> None:
-    """Run what is missing, then write and print the table, or one for each stretch."""
-    from fuels.report.terminal import say
-    from fuels.research.study.compare import compare
-    from fuels.research.study.files import need_writable
-    from fuels.research.study.periods import divide, parse_lengths, stretches
-    from fuels.research.study.progress import Reporter
-    from fuels.research.study.store import DEFAULT_RUNS, Store, ensure_runs
-
-    reporter, store = Reporter(), Store(runs or DEFAULT_RUNS, records)
-    lengths = parse_lengths(divide_test, "--divide-test")
-    every = [settings for row in wanted for settings in row]
-    # Data that cannot be used are refused before anything is said.
-    stretches(lengths, store.dataset(every[0]))
-    for remark in remarks:
-        say(reporter.console, remark, "yellow")
-    need_writable(folder, store.record_folder)
-    done = iter(ensure_runs(every, engine, store, by_period=bool(lengths), reporter=reporter))
-    rows = [[next(done).record for _ in row] for row in wanted]
-    datasets = [store.dataset(settings) for settings in wanted[0]]
-    found = divide(rows, datasets, lengths) if lengths else {"": compare(rows)}
-    write_and_show(found, folder, as_json)
+        lengths = periods.parse_lengths(divide_test, "--divide-test")
+        # Data that cannot be used are refused before anything is said.
+        periods.stretches(lengths, runs.dataset(wanted[0]))
+        for remark in remarks:
+            say(reporter.console, remark, "yellow")
+        need_writable(folder, runs.record_folder)
+        engine = Engine(threads=threads or 0)
+        done = iter(ensure_runs(wanted, engine, runs, by_period=bool(lengths), reporter=reporter))
+        rows = [[next(done).record for _ in numbers] for _ in names]
+        datasets = [runs.dataset(settings) for settings in wanted[: len(numbers)]]
+        found = periods.divide(rows, datasets, lengths) if lengths else {"": compare(rows)}
+        write_and_show(found, folder, json_)
 
 
 def write_and_show(found: Mapping[str, Comparison], folder: Path, as_json: bool) -> None:

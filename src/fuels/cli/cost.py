@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+from fuels.cli import options as opt
 
 if TYPE_CHECKING:
     from fuels.report.tables import Table
@@ -17,44 +19,30 @@ SIZES = "Sizes"
 
 
 def cost_command(
-    clients: Annotated[int, typer.Option(min=1, help="Clients, N.", rich_help_panel=SIZES)] = 100,
-    period: Annotated[
-        int,
-        typer.Option(min=2, help="Steps in a period, and rows of a batch.", rich_help_panel=SIZES),
-    ] = 24,
-    hidden: Annotated[
-        int, typer.Option(min=1, help="Width of one GRU.", rich_help_panel=SIZES)
-    ] = 128,
-    closeness: Annotated[
-        int, typer.Option(min=1, help="Recent values in a sample, c.", rich_help_panel=SIZES)
-    ] = 3,
-    periodicity: Annotated[
-        int, typer.Option(min=1, help="Earlier periods in a sample, q.", rich_help_panel=SIZES)
-    ] = 3,
-    days: Annotated[
-        int, typer.Option(min=1, help="Periods of the training part.", rich_help_panel=SIZES)
-    ] = 40,
-    test_days: Annotated[
-        int, typer.Option(min=1, help="Periods to forecast, for inference.", rich_help_panel=SIZES)
-    ] = 11,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds, T.", rich_help_panel=SIZES)] = 200,
-    selection: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            help="Share of the clients that train in a round, alpha; 0 means the method's default:"
-            " all clients, for FedDA a tenth.",
-            rich_help_panel=SIZES,
-        ),
-    ] = 0.0,
-    epochs: Annotated[
-        int, typer.Option(min=1, help="Local epochs in a round.", rich_help_panel=SIZES)
-    ] = 1,
-    methods: Annotated[
-        str, typer.Option(metavar="A,B,...|all", help="Methods to compare.")
-    ] = "all",
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    clients: int = opt.option("", "Clients, N.", SIZES, default=100, min=1),
+    period: int = opt.option(
+        "", "Steps in a period, and rows of a batch.", SIZES, default=24, min=2
+    ),
+    hidden: int = opt.option("", "Width of one GRU.", SIZES, default=128, min=1),
+    closeness: int = opt.option("", "Recent values in a sample, c.", SIZES, default=3, min=1),
+    periodicity: int = opt.option("", "Earlier periods in a sample, q.", SIZES, default=3, min=1),
+    days: int = opt.option("", "Periods of the training part.", SIZES, default=40, min=1),
+    test_days: int = opt.option(
+        "", "Periods to forecast, for inference.", SIZES, default=11, min=1
+    ),
+    rounds: int = opt.option("", "Rounds, T.", SIZES, default=200, min=1),
+    selection: float = opt.option(
+        "",
+        "Share of the clients that train in a round, alpha; 0 means the method's default:"
+        " all clients, for FedDA a tenth.",
+        SIZES,
+        default=0.0,
+        min=0.0,
+        max=1.0,
+    ),
+    epochs: int = opt.option("", "Local epochs in a round.", SIZES, default=1, min=1),
+    methods: str = opt.option("A,B,...|all", "Methods to compare.", default="all"),
+    json_: bool = opt.flag("Print JSON for scripts.", name="--json"),
 ) -> None:
     """Compute the numbers sent and the operations of each method for the sizes you give.
 
@@ -100,17 +88,13 @@ def cost_command(
 
 def sent_table(found: Sequence[Cost], sizes: Sizes) -> Table:
     """What travels: per client and round, from the server, and over the whole training."""
-    from fuels.report.tables import Column, Table
+    from fuels.report.tables import Table, columns
 
     return Table(
-        columns=[
-            Column("method"),
-            Column("clients a round"),
-            Column("a client sends", "numbers a round"),
-            Column("a client gets", "numbers a round"),
-            Column("the server sends", "numbers a round"),
-            Column("in all", "MB"),
-        ],
+        columns=columns(
+            "method | clients a round | a client sends (numbers a round)"
+            " | a client gets (numbers a round) | the server sends (numbers a round) | in all (MB)"
+        ),
         rows=[[c.title, c.chosen, c.up, c.down, c.server_down, c.bytes_total / 1e6] for c in found],
         title=f"Numbers sent, {sizes.clients:,} clients and {sizes.rounds:,} rounds",
     )
@@ -118,23 +102,18 @@ def sent_table(found: Sequence[Cost], sizes: Sizes) -> Table:
 
 def work_table(found: Sequence[Cost], sizes: Sizes) -> Table:
     """What a client computes in a round, in millions of multiply-adds."""
-    from fuels.report.tables import Column, Table
+    from fuels.report.tables import Table, columns
 
     return Table(
-        columns=[
-            Column("method"),
-            Column("training, client", "appendix"),
-            Column("training, client", "code"),
-            Column("inference, client", "appendix"),
-            Column("inference, client", "code"),
-        ],
+        columns=columns(
+            "method | training, client (appendix) | training, client (code)"
+            " | inference, client (appendix) | inference, client (code)"
+        ),
         rows=[
             [
                 c.title,
-                None if c.train_appendix is None else c.train_appendix / 1e6,
-                c.train / 1e6,
-                None if c.infer_appendix is None else c.infer_appendix / 1e6,
-                c.infer / 1e6,
+                *(None if work is None else work / 1e6 for work in (c.train_appendix, c.train)),
+                *(None if work is None else work / 1e6 for work in (c.infer_appendix, c.infer)),
             ]
             for c in found
         ],
@@ -145,15 +124,12 @@ def work_table(found: Sequence[Cost], sizes: Sizes) -> Table:
 
 def server_table(found: Sequence[Cost]) -> Table:
     """What the server computes in a round."""
-    from fuels.report.tables import Column, Table
+    from fuels.report.tables import Table, columns
 
     return Table(
-        columns=[
-            Column("method"),
-            Column("server", "appendix"),
-            Column("divergences", "pairs, code"),
-            Column("operations", "millions, code"),
-        ],
+        columns=columns(
+            "method | server (appendix) | divergences (pairs, code) | operations (millions, code)"
+        ),
         rows=[[c.title, c.server_appendix, c.pairs, c.server / 1e6] for c in found],
         title="What the server computes in a round",
     )
@@ -163,15 +139,8 @@ def to_json(sizes: Sizes, found: Sequence[Cost]) -> dict[str, Any]:
     """All figures, with the values of FE, FF and FD."""
     return {
         "sizes": asdict(sizes)
-        | {
-            "iterations": sizes.iterations,
-            "model": sizes.model,
-            "encoder": sizes.encoder,
-            "prototype": sizes.prototype,
-            "FE": sizes.encode,
-            "FF": sizes.filter,
-            "FD": sizes.decode,
-        },
+        | {name: getattr(sizes, name) for name in ("iterations", "model", "encoder", "prototype")}
+        | {"FE": sizes.encode, "FF": sizes.filter, "FD": sizes.decode},
         "methods": {
             cost.method: asdict(cost)
             | {"server_down": cost.server_down, "bytes_total": cost.bytes_total}

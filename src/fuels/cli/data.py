@@ -33,27 +33,22 @@ Source = Annotated[
         show_default=False,
     ),
 ]
-Out = Annotated[
-    Path,
-    typer.Option(help="File to write: .parquet, .csv or .npz.", show_default=False),
-]
-LayoutOption = Annotated[
-    str,
-    typer.Option(
-        metavar="long|wide",
-        autocompletion=opt.complete(("long", "wide")),
-        help="long: one row per client and time; wide: one row per time, one column per client.",
-    ),
-]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace the output file if it exists.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+OUT = opt.option("", "File to write: .parquet, .csv or .npz.", default=..., show_default=False)
+LAYOUT = opt.option(
+    "long|wide",
+    "long: one row per client and time; wide: one row per time, one column per client.",
+    default="long",
+    choices=("long", "wide"),
+)
+OVERWRITE = opt.flag("Replace the output file if it exists.", name="--overwrite")
+JSON = opt.flag("Print JSON for scripts.", name="--json")
 
 
 @data_app.command("describe")
 @opt.with_read_options()
-def describe_command(path: Source, read: opt.ReadOptions, json_: Json = False) -> None:
+def describe_command(
+    path: Source, read: opt.ReadOptions = opt.ReadOptions(), json_: bool = JSON
+) -> None:
     """Describe a file: clients, time span, step, missing values, dead clients and the period.
 
     Example: fuels data describe traffic.csv --resample 1h --how sum
@@ -79,21 +74,18 @@ def describe_command(path: Source, read: opt.ReadOptions, json_: Json = False) -
 @opt.with_read_options("activity")
 def convert_command(
     path: Source,
-    out: Out,
-    read: opt.ReadOptions,
-    layout: LayoutOption = "long",
-    overwrite: Overwrite = False,
-    activity: Annotated[
-        str | None,
-        typer.Option(
-            metavar="net|sms|call|all",
-            autocompletion=opt.complete((*opt.ACTIVITIES, "all")),
-            help="Activity to read from raw Telecom Italia records; all writes three files, with"
-            " _net, _sms and _call in their names. Default: net.",
-            rich_help_panel=opt.DATA,
-        ),
-    ] = None,
-    json_: Json = False,
+    out: Path = OUT,
+    read: opt.ReadOptions = opt.ReadOptions(),
+    layout: str = LAYOUT,
+    overwrite: bool = OVERWRITE,
+    activity: str | None = opt.option(
+        "net|sms|call|all",
+        "Activity to read from raw Telecom Italia records; all writes three files, with"
+        " _net, _sms and _call in their names. Default: net.",
+        opt.DATA,
+        choices=(*opt.ACTIVITIES, "all"),
+    ),
+    json_: bool = JSON,
 ) -> None:
     """Convert any supported format to a panel file, which every command reads quickly.
 
@@ -131,23 +123,18 @@ def convert_command(
 
 @data_app.command("synth")
 def synth_command(
-    out: Out,
-    activity: Annotated[
-        str,
-        typer.Option(
-            metavar="net|sms|call",
-            help="Activity to generate.",
-            autocompletion=opt.complete(opt.ACTIVITIES),
-        ),
-    ] = "net",
-    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 100,
-    days: Annotated[int, typer.Option(min=1, help="Number of days, in hourly steps.")] = 62,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Random seed; the same seed gives the same bytes.")
-    ] = 0,
-    layout: LayoutOption = "long",
-    overwrite: Overwrite = False,
-    json_: Json = False,
+    out: Path = OUT,
+    activity: str = opt.option(
+        "net|sms|call", "Activity to generate.", default="net", choices=opt.ACTIVITIES
+    ),
+    clients: int = opt.option("", "Number of clients.", default=100, min=1),
+    days: int = opt.option("", "Number of days, in hourly steps.", default=62, min=1),
+    seed: int = opt.option(
+        "", "Random seed; the same seed gives the same bytes.", default=0, min=0
+    ),
+    layout: str = LAYOUT,
+    overwrite: bool = OVERWRITE,
+    json_: bool = JSON,
 ) -> None:
     """Generate a synthetic federation: mobile traffic that resembles real traffic.
 

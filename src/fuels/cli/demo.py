@@ -6,7 +6,6 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -16,28 +15,15 @@ from fuels.methods.registry import METHODS
 
 
 def demo_command(
-    sites: Annotated[
-        int, typer.Option(metavar="N", help="Sites, 1 to 8, with four clients each.", min=1, max=8)
-    ] = 3,
-    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds to train.", min=1)] = 5,
-    method: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help=f"Method to train: {', '.join(METHODS)}.",
-            autocompletion=opt.complete(METHODS),
-        ),
-    ] = "fuels",
-    keep: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Keep all folders, logs and results in this new folder. Default: keep nothing.",
-        ),
-    ] = None,
-    json_: Annotated[
-        bool, typer.Option("--json", help="Print the errors and timings as JSON.")
-    ] = False,
+    sites: int = opt.option("N", "Sites, 1 to 8, with four clients each.", default=3, min=1, max=8),
+    rounds: int = opt.option("N", "Rounds to train.", default=5, min=1),
+    method: str = opt.option(
+        "NAME", f"Method to train: {', '.join(METHODS)}.", default="fuels", choices=METHODS
+    ),
+    keep: Path | None = opt.option(
+        "DIR", "Keep all folders, logs and results in this new folder. Default: keep nothing."
+    ),
+    json_: bool = opt.flag("Print the errors and timings as JSON.", name="--json"),
 ) -> None:
     """Run a whole federation on this machine and compare it with the local engine.
 

@@ -9,8 +9,8 @@ import typer
 
 from fuels.cli import compare as shared
 from fuels.cli import options as opt
-from fuels.cli.settings import refuse_idle
-from fuels.config import SCALES, Engine, Settings, assignment, merge, nearest
+from fuels.cli.settings import assignment, given, refuse_idle
+from fuels.config import SCALES, Engine, Settings, merge, nearest
 from fuels.errors import FuelsError
 from fuels.research.experiments.registry import EXPERIMENTS, find_experiment
 
@@ -27,49 +27,34 @@ def experiment_command(
             autocompletion=opt.complete((*EXPERIMENTS, "list")),
         ),
     ],
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATH|synthetic:NAME",
-            help="A file, or synthetic:net, synthetic:call, synthetic:sms. Can be repeated."
-            " Default: the data of the experiment.",
-            rich_help_panel=opt.DATA,
-        ),
-    ] = None,
-    clients: opt.Clients = None,
-    period: opt.Period = None,
-    split: opt.Split = None,
-    rounds: shared.Rounds = None,
-    seeds: shared.Seeds = None,
-    scale: Annotated[
-        str,
-        typer.Option(
-            metavar="|".join(SCALES),
-            autocompletion=opt.complete(SCALES),
-            help="quick (minutes) or paper (100 clients, 200 rounds: hours).",
-            rich_help_panel=shared.METHODS,
-        ),
-    ] = "quick",
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="An option of the experiment; see fuels experiment list.",
-            rich_help_panel=shared.METHODS,
-        ),
-    ] = None,
-    settings_: shared.Changes = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder for tables and figures. Default: runs/experiments/NAME.",
-            rich_help_panel=shared.OUTPUT,
-        ),
-    ] = None,
-    store: shared.Runs = None,
-    records: shared.Records = None,
-    threads: opt.Threads = None,
+    data: list[str] | None = opt.option(
+        "PATH|synthetic:NAME",
+        "A file, or synthetic:net, synthetic:call, synthetic:sms. Can be repeated."
+        " Default: the data of the experiment.",
+        opt.DATA,
+    ),
+    clients: int | None = opt.CLIENTS,
+    period: int | None = opt.PERIOD,
+    split: str | None = opt.SPLIT,
+    rounds: int | None = shared.ROUNDS,
+    seeds: str | None = shared.SEEDS,
+    scale: str = opt.option(
+        "|".join(SCALES),
+        "quick (minutes) or paper (100 clients, 200 rounds: hours).",
+        shared.METHODS,
+        default="quick",
+        choices=SCALES,
+    ),
+    option: list[str] | None = opt.option(
+        "KEY=VALUE", "An option of the experiment; see fuels experiment list.", shared.METHODS
+    ),
+    settings_: list[str] | None = shared.SET,
+    out: Path | None = opt.option(
+        "DIR", "Folder for tables and figures. Default: runs/experiments/NAME.", shared.OUTPUT
+    ),
+    store: Path | None = shared.STORE,
+    records: Path | None = shared.RECORDS,
+    threads: int | None = opt.THREADS,
 ) -> None:
     """Reproduce a table or figure of the paper, on the embedded data or on your own.
 
@@ -87,48 +72,6 @@ def experiment_command(
         return
     if scale not in SCALES:
         raise FuelsError(f"--scale {scale} is unknown{nearest(scale, SCALES)}")
-    run_experiment(
-        find_experiment(name),
-        data=tuple(data or ()),
-        size={
-            key: value
-            for key, value in {
-                "clients": clients,
-                "rounds": rounds,
-                "seeds": None if seeds is None else shared.parse_seeds(seeds),
-            }.items()
-            if value is not None
-        },
-        scale=scale,
-        option=parse_options(option or []),
-        windows={
-            key: value
-            for key, value in {"period": period, "split": split}.items()
-            if value is not None
-        },
-        assignments=settings_ or [],
-        out=out or Path("runs") / "experiments" / name,
-        store=store,
-        records=records,
-        threads=threads or 0,
-    )
-
-
-def run_experiment(
-    experiment: Experiment,
-    *,
-    data: tuple[str, ...],
-    size: dict[str, Any],
-    scale: str,
-    option: dict[str, str],
-    windows: dict[str, Any],
-    assignments: list[str],
-    out: Path,
-    store: Path | None,
-    records: Path | None,
-    threads: int,
-) -> None:
-    """Run with progress on stderr, write the files, print the tables."""
     from dataclasses import replace
 
     from rich.console import Console
@@ -140,8 +83,11 @@ def run_experiment(
     from fuels.research.study.progress import Reporter
     from fuels.research.study.store import DEFAULT_RUNS, Store
 
-    reporter = Reporter()
-    own, others = shared.divide(assignments)
+    experiment, reporter = find_experiment(name), Reporter()
+    size = given({"clients": clients, "rounds": rounds})
+    if seeds is not None:
+        size["seeds"] = shared.parse_seeds(seeds)
+    own, others = shared.divide(settings_ or [])
     shared.refuse_own(
         others,
         {
@@ -152,31 +98,31 @@ def run_experiment(
         },
     )
     check_options(own, experiment.methods)
-    changes: dict[str, Any] = {"windows": dict(windows)}
+    changes: dict[str, Any] = {"windows": given({"period": period, "split": split})}
     for text in others:
         for section, value in assignment(text).items():
             if not isinstance(value, dict):
                 raise FuelsError(f"--set {text}: an experiment sets {section} itself")
             changes.setdefault(section, {}).update(value)
-    names = [file_name(Path(source_name(source)).stem) for source in data]
+    names = [file_name(Path(source_name(source)).stem) for source in data or ()]
     if twice := next((name for name in names if names.count(name) > 1), ""):
         raise FuelsError(
             f"--data: two sources are named {twice}, so their tables would have the same name;"
             " rename one of them"
         )
-    sources = data or experiment.usual_sources()
+    sources = tuple(data or ()) or experiment.usual_sources()
     if any(source.startswith("synthetic:") for source in sources):
         refuse_idle(merge(Settings(), {"data": changes.get("data", {})}, "--set").data)
     context = Context(
         sources=sources,
         budget=replace(experiment.budget(scale), **size),
-        out=out,
+        out=out or Path("runs") / "experiments" / name,
         changes=changes,
         method_options=own,
-        engine=Engine(threads=threads),
+        engine=Engine(threads=threads or 0),
         store=Store(store or DEFAULT_RUNS, records),
         reporter=reporter,
-        options=experiment.own_options(option),
+        options=experiment.own_options(parse_options(option or [])),
     )
     if scale == "quick" and not {"clients", "rounds"} <= size.keys():
         say(
@@ -185,7 +131,7 @@ def run_experiment(
             " paper's size is --scale paper",
             "yellow",
         )
-    need_writable(out, context.store.record_folder)
+    need_writable(context.out, context.store.record_folder)
     with shared.resumable(f"fuels experiment {experiment.name}"):
         result = experiment.result(context)
         files = write(experiment, context, result, shared.command_line())

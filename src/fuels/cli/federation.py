@@ -10,9 +10,9 @@ import typer
 
 from fuels.cli import options as opt
 from fuels.cli.demo import demo_command
-from fuels.cli.parties import ServerDir, Show, need_flower
-from fuels.cli.settings import given
-from fuels.config import PRESETS, Settings, assignment, merge, with_preset
+from fuels.cli.parties import SHOW, ServerDir, need_flower
+from fuels.cli.settings import assignment, given
+from fuels.config import PRESETS, Settings, merge, with_preset
 from fuels.errors import FuelsError
 from fuels.methods.registry import METHODS
 from fuels.storage.config_file import read_config
@@ -26,56 +26,39 @@ federation_app.callback()(need_flower)
 FoundedDir = Annotated[
     Path, typer.Argument(metavar="DIR", help="Folder created by init, such as metro.")
 ]
-Methods = Annotated[
-    str,
-    typer.Option(
-        metavar="A,B,...",
-        help="Comma-separated methods that the sites consent to, such as fuels,fedavg. Each site"
-        " can change this in its site.toml.",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+CONSENTED = opt.option(
+    "A,B,...",
+    "Comma-separated methods that the sites consent to, such as fuels,fedavg. Each site"
+    " can change this in its site.toml.",
+    default="fuels",
+)
+JSON = opt.flag("Print JSON instead of text.", name="--json")
 
 
 @federation_app.command("init")
 def init_command(
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of the federation, such as metro.")
-    ],
-    sites: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B,...", help="Comma-separated site names, such as north,south,east."
-        ),
-    ],
-    server: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST",
-            help="Host name or IPv4 address of the server, as the sites reach it, such as"
-            " fed.example.org.",
-        ),
-    ],
-    port: Annotated[
-        int,
-        typer.Option(
-            metavar="PORT",
-            help="Port that the sites connect to; the next one is for the server's operator only.",
-        ),
-    ] = 9092,
-    listen: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Address that the server listens on, such as 10.0.0.5. Default: all interfaces,"
-            " or loopback if --server is a loopback address.",
-        ),
-    ] = "",
-    methods: Methods = "fuels",
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder to create. Default: the name of the federation."),
-    ] = None,
+    name: str = opt.option("NAME", "Name of the federation, such as metro.", default=...),
+    sites: str = opt.option(
+        "A,B,...", "Comma-separated site names, such as north,south,east.", default=...
+    ),
+    server: str = opt.option(
+        "HOST",
+        "Host name or IPv4 address of the server, as the sites reach it, such as fed.example.org.",
+        default=...,
+    ),
+    port: int = opt.option(
+        "PORT",
+        "Port that the sites connect to; the next one is for the server's operator only.",
+        default=9092,
+    ),
+    listen: str = opt.option(
+        "ADDRESS",
+        "Address that the server listens on, such as 10.0.0.5. Default: all interfaces,"
+        " or loopback if --server is a loopback address.",
+        default="",
+    ),
+    methods: str = CONSENTED,
+    out: Path | None = opt.option("DIR", "Folder to create. Default: the name of the federation."),
 ) -> None:
     """Create one folder per party, with certificates, keys and config files.
 
@@ -96,14 +79,11 @@ def add_site_command(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of the new site, such as west.")
     ],
-    methods: Methods = "fuels",
-    again: Annotated[
-        bool,
-        typer.Option(
-            "--again",
-            help="Create a new folder, with a new key, for an existing site that lost its own.",
-        ),
-    ] = False,
+    methods: str = CONSENTED,
+    again: bool = opt.flag(
+        "Create a new folder, with a new key, for an existing site that lost its own.",
+        name="--again",
+    ),
 ) -> None:
     """Create a folder for another site, or for a site that lost its folder; needs only authority/.
 
@@ -146,61 +126,35 @@ def renew_command(folder: FoundedDir) -> None:
 @federation_app.command("run")
 def run_command(
     folder: ServerDir,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Method to train: {', '.join(METHODS)}. Default: fuels.",
-            autocompletion=opt.complete(METHODS),
-        ),
-    ] = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Training rounds. Default: 200 with preset paper, 40 with best.",
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Random seed; the same seed gives the same result. Default: 0.",
-        ),
-    ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="|".join(PRESETS),
-            help="Base settings: paper (the settings of the paper) or best, the default of fuels"
-            " run (richer inputs, and a mixture of experts at each site). Default: paper.",
-            autocompletion=opt.complete(PRESETS),
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Any other setting by its name in config.toml, e.g. options.tau=0.05 or"
-            " model.hidden=64. Can be repeated.",
-        ),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Continue the current run, or ask the sites that did not confirm that they saved"
-            " their models again.",
-        ),
-    ] = False,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Submit the run and return without waiting for it.")
-    ] = False,
-    json_: Annotated[
-        bool, typer.Option("--json", help="Print the run's summary.json instead of text.")
-    ] = False,
-    show: Show = False,
+    method: str | None = opt.option(
+        "NAME", f"Method to train: {', '.join(METHODS)}. Default: fuels.", choices=METHODS
+    ),
+    rounds: int | None = opt.option(
+        "N", "Training rounds. Default: 200 with preset paper, 40 with best."
+    ),
+    seed: int | None = opt.option(
+        "N", "Random seed; the same seed gives the same result. Default: 0."
+    ),
+    preset: str | None = opt.option(
+        "|".join(PRESETS),
+        "Base settings: paper (the settings of the paper) or best, the default of fuels"
+        " run (richer inputs, and a mixture of experts at each site). Default: paper.",
+        choices=PRESETS,
+    ),
+    settings: list[str] | None = opt.option(
+        "KEY=VALUE",
+        "Any other setting by its name in config.toml, e.g. options.tau=0.05 or"
+        " model.hidden=64. Can be repeated.",
+        name="--set",
+    ),
+    resume: bool = opt.flag(
+        "Continue the current run, or ask the sites that did not confirm that they saved"
+        " their models again.",
+        name="--resume",
+    ),
+    detach: bool = opt.flag("Submit the run and return without waiting for it.", name="--detach"),
+    json_: bool = opt.flag("Print the run's summary.json instead of text.", name="--json"),
+    show: bool = SHOW,
 ) -> None:
     """Train: submit a run to the server and show its progress.
 
@@ -270,7 +224,7 @@ def _follow(server: ServerFolder, run: str, rounds: int, as_json: bool) -> None:
 
 
 @federation_app.command("status")
-def status_command(folder: ServerDir, json_: Json = False, show: Show = False) -> None:
+def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> None:
     """Show the state of the current run and which sites are connected.
 
     Example: fuels federation status metro/server --json
@@ -305,7 +259,7 @@ def status_command(folder: ServerDir, json_: Json = False, show: Show = False) -
 
 
 @federation_app.command("stop")
-def stop_command(folder: ServerDir, show: Show = False) -> None:
+def stop_command(folder: ServerDir, show: bool = SHOW) -> None:
     """Stop the current run; the server and the sites keep running.
 
     If there is no current run, this stops runs that were submitted with `flwr run` and have not

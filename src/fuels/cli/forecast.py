@@ -29,39 +29,25 @@ def forecast_command(
             show_default=False,
         ),
     ],
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH", help="File with the newest values. Default: the data of the run."
-        ),
-    ] = None,
-    horizon: Annotated[
-        int,
-        typer.Option(
-            metavar="STEPS",
-            help="Steps ahead. Beyond the horizon that the run was trained for, forecasts are"
-            " computed recursively.",
-            min=1,
-        ),
-    ] = 1,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write the forecasts to this .parquet or .csv file instead of printing them.",
-        ),
-    ] = None,
-    read: opt.ReadOptions = opt.ReadOptions(),  # noqa: B008
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the output file if it exists.")
-    ] = False,
-    forget: Annotated[
-        bool,
-        typer.Option(
-            "--forget", help="Discard what the mixture learned from data given to past forecasts."
-        ),
-    ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    data: Path | None = opt.option(
+        "PATH", "File with the newest values. Default: the data of the run."
+    ),
+    horizon: int = opt.option(
+        "STEPS",
+        "Steps ahead. Beyond the horizon that the run was trained for, forecasts are"
+        " computed recursively.",
+        default=1,
+        min=1,
+    ),
+    out: Path | None = opt.option(
+        "FILE", "Write the forecasts to this .parquet or .csv file instead of printing them."
+    ),
+    read: opt.ReadOptions = opt.ReadOptions(),
+    overwrite: bool = opt.flag("Replace the output file if it exists.", name="--overwrite"),
+    forget: bool = opt.flag(
+        "Discard what the mixture learned from data given to past forecasts.", name="--forget"
+    ),
+    json_: bool = opt.flag("Print as JSON.", name="--json"),
 ) -> None:
     """Forecast the next value, or several, for each client that has a model.
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
@@ -20,7 +20,6 @@ from fuels.errors import FuelsError
 if TYPE_CHECKING:
     from fuels.data.panel import Panel
     from fuels.data.readers import PanelOptions
-    from fuels.data.telecom_file import Progress
 
 DATA, COMPUTE = "Data", "Computation"
 
@@ -31,6 +30,33 @@ ACTIVITIES = ("net", "sms", "call")
 def complete(choices: Iterable[str]) -> Callable[[str], list[str]]:
     """Shell completion of an option that takes one of a few words."""
     return lambda incomplete: [word for word in choices if word.startswith(incomplete)]
+
+
+def option(
+    metavar: str,
+    help: str,
+    panel: str | None = None,
+    *,
+    name: str = "",
+    default: Any = None,
+    choices: Iterable[str] = (),
+    **more: Any,
+) -> Any:
+    """An option of a command: its value in the help, its help text, and the panel it is in.
+
+    `name` replaces the name of the parameter; the shell completes `choices`.
+    """
+    if choices:
+        more["autocompletion"] = complete(choices)
+    names = [name] if name else []
+    return typer.Option(
+        default, *names, metavar=metavar or None, help=help, rich_help_panel=panel, **more
+    )
+
+
+def flag(help: str, panel: str | None = None, *, name: str = "", default: bool = False) -> Any:
+    """An option without a value."""
+    return option("", help, panel, name=name, default=default)
 
 
 def _zones(incomplete: str) -> list[str]:
@@ -52,200 +78,118 @@ def count(option: str) -> Callable[[str], int]:
     return parse
 
 
-Clients = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N|all",
-        parser=count("--clients"),
-        help="Number of clients to draw at random. Default: all, or the value of --scale.",
-        rich_help_panel=DATA,
+CLIENTS = option(
+    "N|all",
+    "Number of clients to draw at random. Default: all, or the value of --scale.",
+    DATA,
+    parser=count("--clients"),
+)
+THREADS = option(
+    "N|all",
+    "Worker threads. Default: all cores available to this process.",
+    COMPUTE,
+    parser=count("--threads"),
+)
+PERIOD = option("STEPS", "Steps per period, such as 24 for hourly data. Default: 24.", DATA)
+SPLIT = option(
+    "TRAIN/VAL/TEST",
+    "Periods for training, validation and test, such as 40/11/11. Default: 40:11:11 in proportion.",
+    DATA,
+)
+
+
+_READ = {
+    "ids": option(
+        "A,B,...|@FILE",
+        "Use only these clients: comma-separated ids, or @FILE with one id per line.",
+        DATA,
     ),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N|all",
-        parser=count("--threads"),
-        help="Worker threads. Default: all cores available to this process.",
-        rich_help_panel=COMPUTE,
+    "resample": option(
+        "STEP", "Aggregate the data to a coarser step, such as 15min, 1h or 1d; needs --how.", DATA
     ),
-]
-Period = Annotated[
-    int | None,
-    typer.Option(
-        metavar="STEPS",
-        help="Steps per period, such as 24 for hourly data. Default: 24.",
-        rich_help_panel=DATA,
+    "how": option(
+        "sum|mean",
+        "Aggregate by sum (counts, volumes) or mean (speeds, levels).",
+        DATA,
+        choices=("sum", "mean"),
     ),
-]
-Split = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TRAIN/VAL/TEST",
-        help="Periods for training, validation and test, such as 40/11/11. Default: 40:11:11 in"
-        " proportion.",
-        rich_help_panel=DATA,
+    "start": option(
+        "TIME",
+        "Start of the data: a date, or a local time such as 2013-11-01T06:00.",
+        DATA,
+        name="--from",
     ),
-]
-Ids = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A,B,...|@FILE",
-        help="Use only these clients: comma-separated ids, or @FILE with one id per line.",
-        rich_help_panel=DATA,
+    "end": option(
+        "TIME",
+        "End of the data: a date, whose whole day is included, or a time, which is excluded.",
+        DATA,
+        name="--to",
     ),
-]
-Resample = Annotated[
-    str | None,
-    typer.Option(
-        metavar="STEP",
-        help="Aggregate the data to a coarser step, such as 15min, 1h or 1d; needs --how.",
-        rich_help_panel=DATA,
+    "client_column": option(
+        "NAME",
+        "Column of client ids. Default: found by name (client, unique_id, cell_id, ...).",
+        DATA,
     ),
-]
-How = Annotated[
-    str | None,
-    typer.Option(
-        metavar="sum|mean",
-        autocompletion=complete(("sum", "mean")),
-        help="Aggregate by sum (counts, volumes) or mean (speeds, levels).",
-        rich_help_panel=DATA,
+    "time_column": option(
+        "NAME", "Column of times. Default: found by name (time, ds, timestamp, ...).", DATA
     ),
-]
-From = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        metavar="TIME",
-        help="Start of the data: a date, or a local time such as 2013-11-01T06:00.",
-        rich_help_panel=DATA,
-    ),
-]
-To = Annotated[
-    str | None,
-    typer.Option(
-        "--to",
-        metavar="TIME",
-        help="End of the data: a date, whose whole day is included, or a time, which is excluded.",
-        rich_help_panel=DATA,
-    ),
-]
-ClientColumn = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Column of client ids. Default: found by name (client, unique_id, cell_id, ...).",
-        rich_help_panel=DATA,
-    ),
-]
-TimeColumn = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Column of times. Default: found by name (time, ds, timestamp, ...).",
-        rich_help_panel=DATA,
-    ),
-]
-ValueColumn = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Column of values. Default: found by name (value, y).",
-        rich_help_panel=DATA,
-    ),
-]
-Timezone = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ZONE",
+    "value_column": option("NAME", "Column of values. Default: found by name (value, y).", DATA),
+    "timezone": option(
+        "ZONE",
+        "Time zone of times that have none, such as Europe/Rome; daylight saving time is handled.",
+        DATA,
         autocompletion=_zones,
-        help="Time zone of times that have none, such as Europe/Rome; daylight saving time is"
-        " handled.",
-        rich_help_panel=DATA,
     ),
-]
-Missing = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NUMBER",
-        help="Number that marks missing values, such as 0 in METR-LA, or none if no number does.",
-        rich_help_panel=DATA,
+    "missing": option(
+        "NUMBER",
+        "Number that marks missing values, such as 0 in METR-LA, or none if no number does.",
+        DATA,
     ),
-]
-Activity = Annotated[
-    str | None,
-    typer.Option(
-        metavar="net|sms|call",
-        autocompletion=complete(ACTIVITIES),
-        help="Activity to read from raw Telecom Italia records. Default: net.",
-        rich_help_panel=DATA,
+    "activity": option(
+        "net|sms|call",
+        "Activity to read from raw Telecom Italia records. Default: net.",
+        DATA,
+        choices=ACTIVITIES,
     ),
-]
-Coordinates = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="CSV",
-        help="File with the columns client (or cell_id), lng and lat.",
-        rich_help_panel=DATA,
-    ),
-]
+    "coordinates": option("CSV", "File with the columns client (or cell_id), lng and lat.", DATA),
+}
 
 
 @dataclass(frozen=True)
 class ReadOptions:
     """How to read a panel; `with_read_options` adds these options to a command."""
 
-    ids: Ids = None
-    resample: Resample = None
-    how: How = None
-    start: From = None
-    end: To = None
-    client_column: ClientColumn = None
-    time_column: TimeColumn = None
-    value_column: ValueColumn = None
-    timezone: Timezone = None
-    missing: Missing = None
-    activity: Activity = None
-    coordinates: Coordinates = None
+    ids: str | None = None
+    resample: str | None = None
+    how: str | None = None
+    start: str | None = None
+    end: str | None = None
+    client_column: str | None = None
+    time_column: str | None = None
+    value_column: str | None = None
+    timezone: str | None = None
+    missing: str | None = None
+    activity: str | None = None
+    coordinates: Path | None = None
 
     def changes(self) -> dict[str, Any]:
         """The options as changes to the `data` section; None: not given."""
         return {**vars(self), "ids": parse_ids(self.ids)}
 
-    def read(self, path: Path, progress: Progress | None = None) -> Panel:
+    def read(self, path: Path) -> Panel:
         """The panel at `path`, read with these options."""
         from fuels.data.readers import read_panel
 
-        return read_panel(
-            path,
-            client=self.client_column,
-            time=self.time_column,
-            value=self.value_column,
-            ids=parse_ids(self.ids),
-            resample=self.resample,
-            how=self.how,
-            start=self.start,
-            end=self.end,
-            timezone=self.timezone,
-            missing=self.missing,
-            activity=self.activity,
-            coordinates=self.coordinates,
-            progress=progress,
-        )
+        given = self.changes()
+        names = {name: given.pop(f"{name}_column") for name in ("client", "time", "value")}
+        return read_panel(path, **names, **given)
 
     def panel_options(self) -> PanelOptions:
         """The options that apply after reading."""
         from fuels.data.readers import PanelOptions
 
-        options = PanelOptions(
-            ids=parse_ids(self.ids),
-            missing=self.missing,
-            start=self.start,
-            end=self.end,
-            resample=self.resample,
-            how=self.how,
-            coordinates=self.coordinates,
-        )
+        given = self.changes()
+        options = PanelOptions(**{each.name: given[each.name] for each in fields(PanelOptions)})
         options.check()
         return options
 
@@ -255,10 +199,10 @@ def with_read_options(*without: str) -> Callable[[Callable[..., None]], Callable
 
     `without` names fields that make no sense for the command.
     """
-    hints = get_type_hints(ReadOptions, include_extras=True)
+    hints = get_type_hints(ReadOptions)
     shared = {
-        name: Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
-        for name, hint in hints.items()
+        name: Parameter(name, Parameter.KEYWORD_ONLY, default=own, annotation=hints[name])
+        for name, own in _READ.items()
         if name not in without
     }
 

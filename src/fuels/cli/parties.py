@@ -9,20 +9,17 @@ from typing import Annotated
 
 import typer
 
+from fuels.cli import options as opt
 from fuels.errors import FuelsError
 from fuels.version import not_installed
 
 server_app = typer.Typer(help="The server of a federation.", no_args_is_help=True)
 site_app = typer.Typer(help="A site of a federation.", no_args_is_help=True)
 
-Show = Annotated[
-    bool,
-    typer.Option(
-        "--show",
-        help="Print the commands that this one would run, ready for a shell or a unit file, and"
-        " exit.",
-    ),
-]
+SHOW = opt.flag(
+    "Print the commands that this one would run, ready for a shell or a unit file, and exit.",
+    name="--show",
+)
 ServerDir = Annotated[
     Path,
     typer.Argument(
@@ -46,7 +43,7 @@ def need_flower() -> None:
 
 
 @server_app.command("start")
-def server_start(folder: ServerDir, show: Show = False) -> None:
+def server_start(folder: ServerDir, show: bool = SHOW) -> None:
     """Start the server: Flower's SuperLink with TLS, authentication and a database.
 
     It runs until it is stopped. If one of its processes ends, the command names it and exits with
@@ -120,14 +117,12 @@ def site_renew_key(folder: SiteDir) -> None:
 @site_app.command("start")
 def site_start(
     folder: SiteDir,
-    data: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH|synthetic:NAME",
-            help="The site's data, such as my.parquet. Default: data.source in its site.toml.",
-        ),
-    ] = "",
-    show: Show = False,
+    data: str = opt.option(
+        "PATH|synthetic:NAME",
+        "The site's data, such as my.parquet. Default: data.source in its site.toml.",
+        default="",
+    ),
+    show: bool = SHOW,
 ) -> None:
     """Start a site: Flower's SuperNode with this site's key and data.
 

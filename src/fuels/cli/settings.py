@@ -13,7 +13,6 @@ from fuels.config import (
     Data,
     Engine,
     Settings,
-    assignment,
     merge,
     merge_engine,
     nearest,
@@ -87,6 +86,22 @@ def assemble(
             " for the size used in the paper (100 clients, 200 rounds), give --scale paper"
         )
     return settings, engine, notes
+
+
+def assignment(text: str) -> dict[str, Any]:
+    """`section.key=value` from the command line as nested changes."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise FuelsError(f"--set takes section.key=value, not {text!r}")
+    if key == "preset":
+        raise FuelsError(f"--set {text}: a preset is not a single setting; use --preset")
+    changes: dict[str, Any] = {}
+    inner = changes
+    *sections, last = key.split(".")
+    for section in sections:
+        inner = inner.setdefault(section, {})
+    inner[last] = value
+    return changes
 
 
 def differences(one: Settings, other: Settings) -> list[str]:

@@ -93,8 +93,7 @@ def encoder_clock_width(names: Sequence[str]) -> int:
 
 def weekday(times: NDArray[np.datetime64]) -> NDArray[np.int64]:
     """0 for Monday; 1 January 1970 was a Thursday."""
-    result: NDArray[np.int64] = (times.astype("datetime64[D]").astype(np.int64) + 3) % 7
-    return result
+    return (times.astype("datetime64[D]").astype(np.int64) + 3) % 7
 
 
 def make_calendar(holidays: Sequence[str], years: Iterable[int] = ()) -> Calendar:

@@ -53,8 +53,7 @@ def _fillable(observed: NDArray[np.bool_], train_end: int, max_gap: int) -> NDAr
     after = np.minimum.accumulate(ends[::-1], axis=0)[::-1]
     gap = step - before
     gap[:train_end] = after - before[:train_end] - 1
-    fillable: NDArray[np.bool_] = ~observed & (before >= 0) & (gap <= max_gap)
-    return fillable
+    return ~observed & (before >= 0) & (gap <= max_gap)
 
 
 def _stack_periods(values: Floats, period: int) -> Floats:

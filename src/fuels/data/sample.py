@@ -73,8 +73,7 @@ class Sample:
         )
         columns = columns.astype(np.float32)
         ahead = np.arange(len(times) - self.horizon + 1)[:, None] + np.arange(self.horizon)
-        result: NDArray[np.float32] = columns[ahead]
-        return result
+        return np.asarray(columns[ahead])
 
     @property
     def clock_width(self) -> int:

@@ -214,8 +214,7 @@ def _usual_week(cells: _Cells, service: Service, hours: int) -> Floats:
     now = np.arange(24, 24 + hours)[:, None] - whole
     column = np.arange(PLACES)
     week = (1 - part) * usual[now, column] + part * usual[now - 1, column]
-    stretched: Floats = week**cells.contrast
-    return stretched
+    return np.asarray(week**cells.contrast)
 
 
 def _city_movement(seed: int, hours: int) -> Floats:

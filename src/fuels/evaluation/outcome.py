@@ -116,5 +116,4 @@ def method_rows(title: str) -> tuple[str, str, str]:
 
 def best_reference(outcome: Outcome) -> str | None:
     """The reference with the least mean MSE, as the summary names it: what the method must beat."""
-    found: str | None = outcome.summary.get("best_reference")
-    return found
+    return outcome.summary.get("best_reference")

@@ -228,8 +228,7 @@ def own_warm_ups(history: History, end: int, fitted: int, horizon: int) -> NDArr
     part = np.maximum(1, np.round(WARM_SHARE * (end - begin) / history.period)) * history.period
     start = np.maximum(end - part - (horizon - 1), begin + 2 * history.period)
     start = np.where(known.any(axis=1), start, fitted)
-    result: NDArray[np.int64] = np.clip(start, fitted, end).astype(np.int64)
-    return result
+    return np.clip(start, fitted, end).astype(np.int64)
 
 
 def first_out_of_sample(end: int, horizon: int) -> int:

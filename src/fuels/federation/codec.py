@@ -54,17 +54,8 @@ def encode(envelope: Envelope) -> bytes:
         layout.append([name, str(array.dtype), list(array.shape)])
         plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         bodies.append(plain.reshape(-1).view(np.uint8).data)  # not copied before the join
-    header = json.dumps(
-        {
-            "kind": envelope.kind,
-            "run": envelope.run,
-            "round": envelope.round,
-            "site": envelope.site,
-            "facts": dict(envelope.facts),
-            "arrays": layout,
-        },
-        separators=(",", ":"),
-    ).encode()
+    fields = {**vars(envelope), "facts": dict(envelope.facts), "arrays": layout}
+    header = json.dumps(fields, separators=(",", ":")).encode()
     return b"".join([MAGIC, struct.pack("<I", len(header)), header, *bodies])
 
 
@@ -92,14 +83,7 @@ def decode(data: bytes, limit: int) -> Envelope:
         position = end
     if position != len(data):
         raise FuelsError(f"{len(data) - position} bytes follow the last array")
-    return Envelope(
-        kind=header["kind"],
-        run=header["run"],
-        round=header["round"],
-        site=header["site"],
-        facts=header["facts"],
-        arrays=arrays,
-    )
+    return Envelope(**{**header, "arrays": arrays})
 
 
 _FIELDS: dict[str, type] = {

@@ -286,8 +286,7 @@ class Site:
         """Forecasts of all heads for the steps first..last-1, [client, step, H]."""
         x = torch.from_numpy(self.dataset.inputs(index, first, last)).to(self.device)
         clock = torch.from_numpy(self.dataset.clock(first, last)).to(self.device)
-        result: NDArray[np.float32] = self.network.predict_all(models, x, clock).cpu().numpy()
-        return result
+        return self.network.predict_all(models, x, clock).cpu().numpy()
 
 
 def join(reports: Sequence[Report]) -> Report:

@@ -37,11 +37,10 @@ from fuels.experts.intervals import checked_levels
 from fuels.experts.personal_model import check_horizon, forecast, forecasts_ahead, on_model_clock
 from fuels.forecasting.saved_run import CONFIG, LEARNED, MIXTURE, MODELS, RECENT, SavedRun
 from fuels.forecasting.table import forecast_table
-from fuels.methods.base import MODEL
 from fuels.methods.registry import find_method
-from fuels.runs.build import build
+from fuels.runs.build import build, kept_parameters
 from fuels.runs.settings import resolve
-from fuels.storage.models import PersonalModels, personal_models, save_models
+from fuels.storage.models import PersonalModels, save_models
 from fuels.storage.tables import in_zone
 from fuels.training.runtime import set_up
 
@@ -146,16 +145,7 @@ class Forecaster:
         settings = replace(self.settings, windows=replace(windows, split=split))
         with build(settings, self.engine, panel) as job:
             job.loop.run()
-            own = {n: p.cpu().numpy() for n, p in job.site.parts.items() if n not in MODEL}
-            self.models = personal_models(
-                job.dataset,
-                job.site.models(job.loop.final_download()),
-                own,
-                encoder=settings.model.encoder,
-                hidden=settings.model.hidden,
-                head=settings.model.head,
-                method=settings.method,
-            )
+            self.models = kept_parameters(job, job.loop.final_download())
         self.left_out = job.dataset.left_out
         if self.left_out:
             named = [f"{client} ({why})" for client, why in self.left_out.items()]

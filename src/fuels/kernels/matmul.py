@@ -27,7 +27,7 @@ from fuels.kernels.simd import (
     VECTOR,
     broadcast_scalar,
     get,
-    intrinsic,
+    instructions,
     load_vector,
     number,
     pointer,
@@ -43,8 +43,11 @@ def _make_tile(rows: int, width: int, transposed: bool) -> Callable[..., None]:
     kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
     name = f"llvm.fmuladd.v{LANES}f32"
 
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        a, a_row, b, b_row, depth, c, c_row, keep = args
+    @instructions(types.void, *[types.int64] * 7, types.boolean)
+    def tile(
+        builder: ir.IRBuilder, a: Any, a_row: Any, b: Any, b_row: Any, depth: Any, c: Any,
+        c_row: Any, keep: Any,
+    ) -> None:  # fmt: skip
         fma = cgutils.get_or_insert_function(builder.module, kind, name)
         targets = [
             pointer(builder, c, builder.add(builder.mul(c_row, number(m)), number(LANES * column)))
@@ -86,21 +89,6 @@ def _make_tile(rows: int, width: int, transposed: bool) -> Callable[..., None]:
             step(k)
         for held, target in zip(sums, targets, strict=True):
             store_vector(builder, builder.load(held), target)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def tile(
-        typingctx: Any,
-        a: Any,
-        a_row: Any,
-        b: Any,
-        b_row: Any,
-        depth: Any,
-        c: Any,
-        c_row: Any,
-        keep: Any,
-    ) -> Any:
-        return types.void(*[types.int64] * 7, types.boolean), generate
 
     return tile
 
@@ -173,28 +161,22 @@ def _interleave(builder: ir.IRBuilder, a: Any, b: Any, start: int) -> Any:
     return builder.shuffle_vector(a, b, mask)
 
 
-@intrinsic
-def _transpose_block(typingctx: Any, src: Any, src_row: Any, dst: Any, dst_row: Any) -> Any:
+@instructions(types.void, *[types.int64] * 4)
+def _transpose_block(builder: ir.IRBuilder, src: Any, src_row: Any, dst: Any, dst_row: Any) -> None:
     """LANES x LANES numbers, by repeated interleaving of register i with register i + LANES / 2."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        src, src_row, dst, dst_row = args
+    rows = [
+        load_vector(builder, pointer(builder, src, builder.mul(src_row, number(i))))
+        for i in range(LANES)
+    ]
+    half = LANES // 2
+    for _ in range(LANES.bit_length() - 1):
         rows = [
-            load_vector(builder, pointer(builder, src, builder.mul(src_row, number(i))))
-            for i in range(LANES)
+            _interleave(builder, rows[i], rows[i + half], start)
+            for i in range(half)
+            for start in (0, half)
         ]
-        half = LANES // 2
-        for _ in range(LANES.bit_length() - 1):
-            rows = [
-                _interleave(builder, rows[i], rows[i + half], start)
-                for i in range(half)
-                for start in (0, half)
-            ]
-        for i, row in enumerate(rows):
-            store_vector(builder, row, pointer(builder, dst, builder.mul(dst_row, number(i))))
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 4), generate
+    for i, row in enumerate(rows):
+        store_vector(builder, row, pointer(builder, dst, builder.mul(dst_row, number(i))))
 
 
 @compiled(types.void(*[types.int64] * 6))

@@ -10,6 +10,7 @@ Addresses are plain integers (`address(array)`), offsets count float32 numbers.
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -42,6 +43,30 @@ def intrinsic(generator: Callable[..., Any]) -> Callable[..., Any]:
     """A function for kernels, written as LLVM instructions."""
     made: Callable[..., Any] = extending.intrinsic(generator)
     return made
+
+
+def instructions(result: Any, *types_: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A function for kernels from one that writes its LLVM instructions: write(builder, *values).
+
+    It takes values of these types; a result of type void needs no value.
+    """
+
+    def decorate(write: Callable[..., Any]) -> Callable[..., Any]:
+        def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+            value = write(builder, *args)
+            return context.get_dummy_value() if value is None else value
+
+        def typing(context: Any, *given: Any) -> Any:
+            return result(*types_), generate
+
+        # Numba reads the names of the arguments.
+        own = list(inspect.signature(write).parameters.values())[1:]
+        first = inspect.Parameter("typingctx", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        typing.__dict__["__signature__"] = inspect.Signature([first, *own])
+        typing.__name__, typing.__doc__ = write.__name__, write.__doc__
+        return intrinsic(typing)
+
+    return decorate
 
 
 class LanesType(numba.types.Type):
@@ -138,69 +163,43 @@ def address(typingctx: Any, array: Any) -> Any:
     return types.int64(array), generate
 
 
-@intrinsic
-def load(typingctx: Any, base: Any, offset: Any) -> Any:
+@instructions(lanes, types.int64, types.int64)
+def load(builder: ir.IRBuilder, base: Any, offset: Any) -> Any:
     """LANES numbers from base + offset."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        return load_vector(builder, pointer(builder, *args))
-
-    return lanes(types.int64, types.int64), generate
+    return load_vector(builder, pointer(builder, base, offset))
 
 
-@intrinsic
-def store(typingctx: Any, base: Any, offset: Any, value: Any) -> Any:
+@instructions(types.void, types.int64, types.int64, lanes)
+def store(builder: ir.IRBuilder, base: Any, offset: Any, value: Any) -> None:
     """LANES numbers to base + offset."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        store_vector(builder, args[2], pointer(builder, args[0], args[1]))
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, lanes), generate
+    store_vector(builder, value, pointer(builder, base, offset))
 
 
-@intrinsic
-def get(typingctx: Any, base: Any, offset: Any) -> Any:
+@instructions(types.float32, types.int64, types.int64)
+def get(builder: ir.IRBuilder, base: Any, offset: Any) -> Any:
     """One number from base + offset."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        return builder.load(pointer(builder, *args), align=4)
-
-    return types.float32(types.int64, types.int64), generate
+    return builder.load(pointer(builder, base, offset), align=4)
 
 
-@intrinsic
-def put(typingctx: Any, base: Any, offset: Any, value: Any) -> Any:
+@instructions(types.void, types.int64, types.int64, types.float32)
+def put(builder: ir.IRBuilder, base: Any, offset: Any, value: Any) -> None:
     """One number to base + offset."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        builder.store(args[2], pointer(builder, args[0], args[1]), align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.float32), generate
+    builder.store(value, pointer(builder, base, offset), align=4)
 
 
-@intrinsic
-def broadcast(typingctx: Any, value: Any) -> Any:
+@instructions(lanes, types.float32)
+def broadcast(builder: ir.IRBuilder, value: Any) -> Any:
     """A scalar in every lane."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        return broadcast_scalar(builder, args[0])
-
-    return lanes(types.float32), generate
+    return broadcast_scalar(builder, value)
 
 
-@intrinsic
-def total(typingctx: Any, value: Any) -> Any:
+@instructions(types.float32, lanes)
+def total(builder: ir.IRBuilder, value: Any) -> Any:
     """Sum over the lanes."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(FLOAT, [FLOAT, VECTOR])
-        name = f"llvm.vector.reduce.fadd.v{LANES}f32"
-        function = cgutils.get_or_insert_function(builder.module, kind, name)
-        return builder.call(function, [ir.Constant(FLOAT, 0.0), args[0]], fastmath=("reassoc",))
-
-    return types.float32(lanes), generate
+    kind = ir.FunctionType(FLOAT, [FLOAT, VECTOR])
+    name = f"llvm.vector.reduce.fadd.v{LANES}f32"
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    return builder.call(function, [ir.Constant(FLOAT, 0.0), value], fastmath=("reassoc",))
 
 
 @intrinsic
@@ -218,62 +217,42 @@ def root(typingctx: Any, value: Any) -> Any:
     return value(value), generate
 
 
-@intrinsic
-def clamp(typingctx: Any, value: Any, limit: Any) -> Any:
+@instructions(lanes, lanes, types.float32)
+def clamp(builder: ir.IRBuilder, value: Any, limit: Any) -> Any:
     """Each lane clamped to [-limit, limit]; NaN stays NaN."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        high = broadcast_scalar(builder, args[1])
-        low = broadcast_scalar(builder, builder.fneg(args[1]))
-        capped = builder.select(builder.fcmp_ordered(">", args[0], high), high, args[0])
-        return builder.select(builder.fcmp_ordered("<", capped, low), low, capped)
-
-    return lanes(lanes, types.float32), generate
+    high = broadcast_scalar(builder, limit)
+    low = broadcast_scalar(builder, builder.fneg(limit))
+    capped = builder.select(builder.fcmp_ordered(">", value, high), high, value)
+    return builder.select(builder.fcmp_ordered("<", capped, low), low, capped)
 
 
-@intrinsic
-def ratio(typingctx: Any, over: Any, under: Any) -> Any:
+@instructions(lanes, lanes, lanes)
+def ratio(builder: ir.IRBuilder, over: Any, under: Any) -> Any:
     """over / under for finite numbers, by the processor's estimate and a Newton step (1e-7)."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        return builder.fdiv(args[0], args[1], flags=(*FLAGS, "ninf"))
-
-    return lanes(lanes, lanes), generate
+    return builder.fdiv(over, under, flags=(*FLAGS, "ninf"))
 
 
-@intrinsic
-def any_above(typingctx: Any, value: Any, limit: Any) -> Any:
+@instructions(types.boolean, lanes, types.float32)
+def any_above(builder: ir.IRBuilder, value: Any, limit: Any) -> Any:
     """Whether any lane exceeds the limit."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        above = builder.fcmp_ordered(">", args[0], broadcast_scalar(builder, args[1]))
-        bits = builder.bitcast(above, ir.IntType(LANES))
-        return builder.icmp_unsigned("!=", bits, ir.Constant(ir.IntType(LANES), 0))
-
-    return types.boolean(lanes, types.float32), generate
+    above = builder.fcmp_ordered(">", value, broadcast_scalar(builder, limit))
+    bits = builder.bitcast(above, ir.IntType(LANES))
+    return builder.icmp_unsigned("!=", bits, ir.Constant(ir.IntType(LANES), 0))
 
 
-@intrinsic
-def greater(typingctx: Any, a: Any, b: Any) -> Any:
+@instructions(lanes, lanes, lanes)
+def greater(builder: ir.IRBuilder, a: Any, b: Any) -> Any:
     """The larger of each lane of a and b; NaN if the lane of b is NaN."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        return builder.select(builder.fcmp_ordered(">", args[0], args[1]), args[0], args[1])
-
-    return lanes(lanes, lanes), generate
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
-@intrinsic
-def split_power(typingctx: Any, value: Any) -> Any:
+@instructions(types.Tuple((lanes, lanes)), lanes)
+def split_power(builder: ir.IRBuilder, value: Any) -> Any:
     """(e, m) with value = 2^e m and m in [0.75, 1.5), for positive numbers; 0 gives e = -127."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        whole = ir.VectorType(ir.IntType(32), LANES)
-        shift = ir.Constant(whole, [23] * LANES)
-        bits = builder.bitcast(args[0], whole)
-        above = builder.sub(bits, ir.Constant(whole, [0x3F400000] * LANES))  # bits of 0.75
-        exponent = builder.ashr(above, shift)
-        mantissa = builder.bitcast(builder.sub(bits, builder.shl(exponent, shift)), VECTOR)
-        return cgutils.pack_array(builder, [builder.sitofp(exponent, VECTOR), mantissa])
-
-    return types.Tuple((lanes, lanes))(lanes), generate
+    whole = ir.VectorType(ir.IntType(32), LANES)
+    shift = ir.Constant(whole, [23] * LANES)
+    bits = builder.bitcast(value, whole)
+    above = builder.sub(bits, ir.Constant(whole, [0x3F400000] * LANES))  # bits of 0.75
+    exponent = builder.ashr(above, shift)
+    mantissa = builder.bitcast(builder.sub(bits, builder.shl(exponent, shift)), VECTOR)
+    return cgutils.pack_array(builder, [builder.sitofp(exponent, VECTOR), mantissa])

@@ -23,7 +23,7 @@ from typing import Any
 
 from fuels.kernels.jit import compiled
 from fuels.kernels.numba_internals import cgutils, ir, types
-from fuels.kernels.simd import FLOAT, INT, LANES, intrinsic, number, pointer
+from fuels.kernels.simd import FLOAT, INT, LANES, instructions, number, pointer
 
 DOUBLE = ir.DoubleType()
 WIDE = LANES // 2  # double numbers in a register
@@ -76,8 +76,11 @@ def _make_dots(rows: int, columns: int, chains: int) -> Callable[..., None]:
     kind = ir.FunctionType(DOUBLE, [DOUBLE, ir.VectorType(DOUBLE, WIDE)])
     name = f"llvm.vector.reduce.fadd.v{WIDE}f64"
 
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        a, a_row, b, b_row, depth, out, out_row = args
+    @instructions(types.void, *[types.int64] * 7)
+    def tile(
+        builder: ir.IRBuilder, a: Any, a_row: Any, b: Any, b_row: Any, depth: Any, out: Any,
+        out_row: Any,
+    ) -> None:  # fmt: skip
         add = _multiply_add(builder, WIDE)
         reduce = cgutils.get_or_insert_function(builder.module, kind, name)
         sums = _zeros(builder, chains * rows * columns, WIDE)
@@ -111,13 +114,6 @@ def _make_dots(rows: int, columns: int, chains: int) -> Callable[..., None]:
         for (m, n), held in zip(pairs, totals, strict=True):
             place = builder.add(builder.mul(out_row, number(m)), number(n))
             builder.store(builder.load(held), _double(builder, out, place))
-        return context.get_dummy_value()
-
-    @intrinsic
-    def tile(
-        typingctx: Any, a: Any, a_row: Any, b: Any, b_row: Any, depth: Any, out: Any, out_row: Any
-    ) -> Any:
-        return types.void(*[types.int64] * 7), generate
 
     return tile
 
@@ -152,8 +148,11 @@ def pairs(a: int, a_row: int, rows: int, b: int, b_row: int, depth: int, out: in
 def _make_combination(rows: int, columns: int, lanes: int) -> Callable[..., None]:
     """`rows` rows by `columns` registers of a combination, rounded to float32 once at its end."""
 
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        by, by_row, by_step, x, x_row, depth, terms, count, row, out, out_row, column = args
+    @instructions(types.void, *[types.int64] * 12)
+    def tile(
+        builder: ir.IRBuilder, by: Any, by_row: Any, by_step: Any, x: Any, x_row: Any, depth: Any,
+        terms: Any, count: Any, row: Any, out: Any, out_row: Any, column: Any,
+    ) -> None:  # fmt: skip
         add = _multiply_add(builder, lanes)
         sums = _zeros(builder, rows * columns, lanes)
         registers = [builder.add(column, number(lanes * n)) for n in range(columns)]
@@ -191,14 +190,6 @@ def _make_combination(rows: int, columns: int, lanes: int) -> Callable[..., None
                 place = pointer(builder, out, builder.add(start, at))
                 rounded = builder.fptrunc(builder.load(sums[m * columns + n]), single)
                 builder.store(rounded, builder.bitcast(place, single.as_pointer()), align=4)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def tile(
-        typingctx: Any, by: Any, by_row: Any, by_step: Any, x: Any, x_row: Any, depth: Any,
-        terms: Any, count: Any, row: Any, out: Any, out_row: Any, column: Any,
-    ) -> Any:  # fmt: skip
-        return types.void(*[types.int64] * 12), generate
 
     return tile
 
@@ -244,8 +235,9 @@ def _make_exponentials(lanes: int) -> Callable[..., None]:
     def all_lanes(value: float) -> Any:
         return ir.Constant(kind, [value] * lanes)
 
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        place = builder.bitcast(_double(builder, *args), kind.as_pointer())
+    @instructions(types.void, types.int64, types.int64)
+    def of_register(builder: ir.IRBuilder, address: Any, offset: Any) -> None:
+        place = builder.bitcast(_double(builder, address, offset), kind.as_pointer())
         x = builder.load(place, align=8)
         low = builder.fcmp_ordered("<", x, all_lanes(LOWEST))
         held = builder.select(low, all_lanes(LOWEST), x)
@@ -262,11 +254,6 @@ def _make_exponentials(lanes: int) -> Callable[..., None]:
         scaled = builder.select(low, all_lanes(0.0), scaled)
         is_nan = builder.fcmp_unordered("uno", x, x)
         builder.store(builder.select(is_nan, x, scaled), place, align=8)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def of_register(typingctx: Any, x: Any, offset: Any) -> Any:
-        return types.void(types.int64, types.int64), generate
 
     return of_register
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fuels.kernels.jit import compiled
 from fuels.kernels.numba_internals import cgutils, code_address, extending, ir, types
-from fuels.kernels.simd import INT, intrinsic, number
+from fuels.kernels.simd import INT, instructions, number
 
 STAGE = void(int64, int64)  # (address of the table, client)
 
@@ -120,13 +120,11 @@ reals = _make_reader(types.float64, ir.DoubleType())
 
 
 def _make_pointer(kind: Any, element: Any) -> Callable[[int], Any]:
-    def point(typingctx: Any, address: Any) -> Any:
-        def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-            return builder.inttoptr(args[0], element.as_pointer())
+    @instructions(types.CPointer(kind), types.int64)
+    def point(builder: ir.IRBuilder, address: Any) -> Any:
+        return builder.inttoptr(address, element.as_pointer())
 
-        return types.CPointer(kind)(types.int64), generate
-
-    return intrinsic(point)
+    return point
 
 
 _real_pointer = _make_pointer(types.float64, ir.DoubleType())
@@ -151,27 +149,18 @@ def int_matrix(memory: int, first: int, rows: int, columns: int) -> np.ndarray:
     return carray(_int_pointer(memory + 8 * first), (rows, columns))
 
 
-@intrinsic
-def flag(typingctx: Any, base: Any, offset: Any) -> Any:
+@instructions(types.boolean, types.int64, types.int64)
+def flag(builder: ir.IRBuilder, base: Any, offset: Any) -> Any:
     """Whether a byte is not 0, as torch stores a bool."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        place = builder.gep(builder.inttoptr(args[0], ir.IntType(8).as_pointer()), [args[1]])
-        return builder.icmp_unsigned("!=", builder.load(place), ir.Constant(ir.IntType(8), 0))
-
-    return types.boolean(types.int64, types.int64), generate
+    place = builder.gep(builder.inttoptr(base, ir.IntType(8).as_pointer()), [offset])
+    return builder.icmp_unsigned("!=", builder.load(place), ir.Constant(ir.IntType(8), 0))
 
 
-@intrinsic
-def _call(typingctx: Any, function: Any, table: Any, client: Any) -> Any:
+@instructions(types.void, *[types.int64] * 3)
+def _call(builder: ir.IRBuilder, function: Any, table: Any, client: Any) -> None:
     """Calls the function at an address with (table, client)."""
     kind = ir.FunctionType(ir.VoidType(), [INT, INT])
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 3), generate
+    builder.call(builder.inttoptr(function, kind.as_pointer()), [table, client])
 
 
 @compiled(void(int64[:, ::1], int64))

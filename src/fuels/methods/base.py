@@ -283,8 +283,7 @@ def weighted_mean(rows: NDArray[np.float32], weights: NDArray[np.int64]) -> NDAr
     # Row by row: converting all rows at once would take three times the memory.
     for row, share in zip(rows, weights / weights.sum(), strict=True):
         total += share * row
-    mean: NDArray[np.float32] = total.astype(np.float32)
-    return mean
+    return total.astype(np.float32)
 
 
 def tensor(array: NDArray[np.float32], device: torch.device) -> Tensor:

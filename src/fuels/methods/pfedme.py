@@ -73,17 +73,15 @@ class PFedMe(FedAvg):
         inner = Optimiser("sgd", rate) if rate else self.facts.optimiser
         slots = {name: inner.fresh(theta[name]) for name in MODEL}
         for batch in group.batches(self.facts.local_epochs):
-            updates = [
-                {
-                    n: [
-                        Update(proximal, theta[n], (w[n], options.lam)),
-                        inner.update(theta[n], slots[n], batch.active),
-                    ]
-                    for n in MODEL
-                }
-                for _ in range(options.inner_steps)
-            ]
-            (_, terms), *_ = descend(group.network, theta, [Step(batch, each) for each in updates])
+            updates = {
+                n: [
+                    Update(proximal, theta[n], (w[n], options.lam)),
+                    inner.update(theta[n], slots[n], batch.active),
+                ]
+                for n in MODEL
+            }
+            steps = [Step(batch, updates)] * options.inner_steps
+            (_, terms), *_ = descend(group.network, theta, steps)
             group.record(batch, **terms)
             on = batch.active.unsqueeze(1).to(batch.x.dtype)  # 0: nothing to learn from here
             for n in MODEL:

@@ -76,8 +76,7 @@ def add_noise(
             known = repr((seed, client, round_number, kind, float(scale), row.shape)).encode()
             rng = _secret_generator(secret, known + row.tobytes())
         noise.append(KINDS[kind](rng, scale, row.shape))
-    noised: NDArray[np.float32] = (values + np.stack(noise)).astype(np.float32)
-    return noised
+    return (values + np.stack(noise)).astype(np.float32)
 
 
 def _secret_generator(secret: bytes, known: bytes) -> np.random.Generator:

@@ -27,7 +27,7 @@ from fuels.report.style import duration, number
 from fuels.report.terminal import say
 
 if TYPE_CHECKING:
-    from fuels.federation.loop import Round
+    from fuels.federation.loop import Loop, Round
 
 Clock = Callable[[], float]
 
@@ -43,18 +43,20 @@ def progress(
     console: Console | None = None,
     *,
     title: str = "training",
-    best_score: float = math.inf,
-    best_round: int = 0,
 ) -> Progress:
     """The display that fits the console (stderr if none is given).
 
     `start_round` is the number of rounds already done: 0, or `loop.round` when a run is resumed.
-    `best_score` and `best_round` are then the loop's as well.
     """
     console = console or Console(stderr=True)
     kind = LiveProgress if console.is_terminal and not console.is_dumb_terminal else PlainProgress
-    display = kind(total_rounds, start_round, console, title)
-    display.best_score, display.best_round = best_score, best_round
+    return kind(total_rounds, start_round, console, title)
+
+
+def loop_progress(loop: Loop, console: Console, title: str) -> Progress:
+    """The display of a loop that begins or resumes."""
+    display = progress(loop.training.rounds, loop.round, console, title=title)
+    display.best_score, display.best_round = loop.best_score, loop.best_round
     return display
 
 

@@ -73,8 +73,7 @@ def running_mean(weights: Floats, width: int) -> Floats:
     total = np.cumsum(np.nan_to_num(weights), axis=0)
     before = np.concatenate([np.zeros((width, weights.shape[1])), total])[: len(total)]
     count = np.minimum(np.arange(1, len(total) + 1), width)[:, None]
-    result: Floats = (total - before) / count
-    return result
+    return np.asarray((total - before) / count)
 
 
 def _areas(

@@ -126,8 +126,7 @@ def constant_clients(dataset: Dataset) -> NDArray[np.bool_]:
     first, last = dataset.split.part("test")
     series, target = dataset.series[:, first:last], dataset.target[:, first:last]
     highest = np.where(target, series, -np.inf).max(axis=1)
-    constant: NDArray[np.bool_] = highest <= np.where(target, series, np.inf).min(axis=1)
-    return constant
+    return np.asarray(highest <= np.where(target, series, np.inf).min(axis=1))
 
 
 def _draw_client(

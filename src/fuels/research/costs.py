@@ -168,35 +168,27 @@ class Cost:
         return BYTES * (self.total_up + self.total_down)
 
 
-def _solo(s: Sizes) -> Cost:
-    return _cost(s, "solo", up=0, down=0, train_appendix=None)
+def _solo(s: Sizes) -> dict[str, Any]:
+    return {"up": 0, "down": 0}
 
 
-def _fedavg(s: Sizes) -> Cost:
-    appendix = s.iterations * s.pass_appendix
-    return _cost(s, "fedavg", up=s.model, down=s.model, train_appendix=appendix)
+def _fedavg(s: Sizes) -> dict[str, Any]:
+    return {"up": s.model, "down": s.model, "train_appendix": s.iterations * s.pass_appendix}
 
 
-def _fedprox(s: Sizes) -> Cost:
+def _fedprox(s: Sizes) -> dict[str, Any]:
     """The distance to the global model is element-wise, so the products are FedAvg's."""
-    return _cost(s, "fedprox", up=s.model, down=s.model, train_appendix=None)
+    return {"up": s.model, "down": s.model}
 
 
-def _fedrep(s: Sizes) -> Cost:
+def _fedrep(s: Sizes) -> dict[str, Any]:
     """Two phases: the head's has no backward pass through the encoder, the body's none to phi."""
     head = s.head_epochs * s.sampled_periods * (s.encode + 2 * s.decode)
     body = s.iterations * (s.gradient - s.decode)
-    return _cost(
-        s,
-        "fedrep",
-        up=s.encoder,
-        down=s.encoder,
-        train_appendix=s.iterations * s.pass_appendix,
-        train=head + body,
-    )
+    return _fedavg(s) | {"up": s.encoder, "down": s.encoder, "train": head + body}
 
 
-def _perfedavg(s: Sizes) -> Cost:
+def _perfedavg(s: Sizes) -> dict[str, Any]:
     """First order takes two batches and two gradients a step, Hessian-free three and four.
 
     With outer = every each batch makes a step once, with next it is used once. The appendix counts
@@ -204,104 +196,71 @@ def _perfedavg(s: Sizes) -> Cost:
     """
     batches, gradients = (2, 2) if s.variant == "fo" else (3, 4)
     steps = s.iterations if s.outer == "every" else s.iterations // batches
-    return _cost(
-        s,
-        "perfedavg",
-        up=s.model,
-        down=s.model,
-        train_appendix=3 * steps * s.pass_appendix,
-        train=gradients * steps * s.gradient,
-        adaptation=1,
-    )
+    return _fedprox(s) | {
+        "train_appendix": 3 * steps * s.pass_appendix,
+        "train": gradients * steps * s.gradient,
+        "adaptation": 1,
+    }
 
 
-def _pfedme(s: Sizes) -> Cost:
-    train = s.inner_steps * s.iterations * s.gradient
-    return _cost(s, "pfedme", up=s.model, down=s.model, train_appendix=None, train=train)
+def _pfedme(s: Sizes) -> dict[str, Any]:
+    return _fedprox(s) | {"train": s.inner_steps * s.iterations * s.gradient}
 
 
-def _fedda(s: Sizes) -> Cost:
+def _fedda(s: Sizes) -> dict[str, Any]:
     """In round 1 a client sends the augmented set and its location and receives nothing."""
     weeks = -(-s.sampled_periods // s.week)
     chosen = s.chosen(find_method("fedda").own_selection)
-    first = weeks * s.period + 3
     # Attention inside the clusters and across them: a norm and a weighted sum over each model.
     server = 2 * s.model * (chosen + min(s.clusters, chosen))
-    return _cost(
-        s,
-        "fedda",
-        up=s.model,
-        down=s.model,
-        train_appendix=None,
-        server=server,
-        first_up=first,
-        first_down=0,
-    )
+    return _fedprox(s) | {"server": server, "first_up": weeks * s.period + 3, "first_down": 0}
 
 
-def _fuels(s: Sizes) -> Cost:
+def _fuels(s: Sizes) -> dict[str, Any]:
     """Raw and augmented rows are encoded, and the gradient flows back through both."""
     batch = 2 * (s.encode + s.encode_back) + 3 * s.decode
     similarity = 3 * s.period**2 * s.width  # forward, and backward to both views
     chosen = s.chosen(find_method("fuels").own_selection)
     pairs = chosen * (s.clients - chosen) + chosen * (chosen - 1) // 2
-    # A divergence goes once through two prototypes; PR_n and NR_n are means over N of them.
-    server = (pairs + 2 * chosen * s.clients) * s.prototype
-    return _cost(
-        s,
-        "fuels",
-        up=s.prototype,
-        down=2 * s.prototype,
-        train_appendix=s.iterations * (3 * s.encode + 2 * s.filter + 2 * s.decode),
-        train=s.iterations * (batch + similarity),
-        server=server,
-        server_appendix=appendix_pairs(s.clients, s.selection or 1.0),
-        pairs=pairs,
-        first_down=0,
-    )
+    return {
+        "up": s.prototype,
+        "down": 2 * s.prototype,
+        "train_appendix": s.iterations * (3 * s.encode + 2 * s.filter + 2 * s.decode),
+        "train": s.iterations * (batch + similarity),
+        # A divergence goes once through two prototypes; PR_n and NR_n are means over N of them.
+        "server": (pairs + 2 * chosen * s.clients) * s.prototype,
+        "server_appendix": appendix_pairs(s.clients, s.selection or 1.0),
+        "pairs": pairs,
+        "first_down": 0,
+    }
 
 
-def _cost(
-    s: Sizes,
-    method: str,
-    *,
-    up: int,
-    down: int,
-    train_appendix: int | None,
-    train: int | None = None,
-    server: int | None = None,
-    server_appendix: float | None = None,
-    pairs: int = 0,
-    adaptation: int = 0,
-    first_up: int | None = None,
-    first_down: int | None = None,
-) -> Cost:
-    """A cost with what most methods share: FedAvg's training, averaging and evaluation."""
-    kind = find_method(method)
+def _cost(s: Sizes, method: str, own: dict[str, Any]) -> Cost:
+    """A method's own entries and what most methods share: FedAvg's training and averaging."""
+    kind, up, down = find_method(method), own["up"], own["down"]
     chosen, tested = s.chosen(kind.own_selection), s.test_periods * (s.encode + s.decode)
     later = (s.rounds - 1) * chosen  # in round 1 every client takes part
-    appendix = train_appendix is not None
-    if server_appendix is None and appendix:
-        server_appendix = 1  # as printed there: one mean
+    appendix, adaptation = own.get("train_appendix"), own.get("adaptation", 0)
+    one = None if appendix is None else 1  # as printed there: one mean
     return Cost(
         method=method,
         title=kind.title,
         chosen=chosen,
         up=up,
         down=down,
-        train_appendix=train_appendix,
-        train=s.iterations * s.gradient if train is None else train,
-        infer_appendix=tested + adaptation * s.pass_appendix if appendix else None,
+        train_appendix=appendix,
+        train=own.get("train", s.iterations * s.gradient),
+        infer_appendix=None if appendix is None else tested + adaptation * s.pass_appendix,
         infer=tested + adaptation * s.gradient,
-        server_appendix=server_appendix,
-        server=chosen * up if server is None else server,
-        pairs=pairs,
-        total_up=s.clients * (up if first_up is None else first_up) + later * up,
-        total_down=s.clients * (down if first_down is None else first_down) + later * down,
+        server_appendix=own.get("server_appendix", one),
+        server=own.get("server", chosen * up),
+        pairs=own.get("pairs", 0),
+        total_up=s.clients * own.get("first_up", up) + later * up,
+        total_down=s.clients * own.get("first_down", down) + later * down,
     )
 
 
-COSTS: dict[str, Callable[[Sizes], Cost]] = {
+COSTS: dict[str, Callable[[Sizes], dict[str, Any]]] = {
     "fuels": _fuels,
     "solo": _solo,
     "fedavg": _fedavg,
@@ -315,7 +274,7 @@ COSTS: dict[str, Callable[[Sizes], Cost]] = {
 
 def costs(sizes: Sizes, methods: Sequence[str] = tuple(COSTS)) -> list[Cost]:
     """The costs of these methods, in this order."""
-    return [_formula(name)(sizes) for name in methods]
+    return [_cost(sizes, name, _formula(name)(sizes)) for name in methods]
 
 
 def known(methods: str) -> list[str]:
@@ -330,7 +289,7 @@ def known(methods: str) -> list[str]:
     return names
 
 
-def _formula(name: str) -> Callable[[Sizes], Cost]:
+def _formula(name: str) -> Callable[[Sizes], dict[str, Any]]:
     if name not in COSTS:
         raise FuelsError(f"there is no cost formula for method {name}{nearest(name, COSTS)}")
     return COSTS[name]

@@ -18,10 +18,12 @@ from fuels.federation.loop import Loop
 from fuels.federation.ray import RayTransport
 from fuels.federation.site import Site
 from fuels.federation.transport import LocalTransport, OwnSites
-from fuels.methods.base import Facts, Method
+from fuels.methods.base import MODEL, Facts, Method
+from fuels.methods.messages import Download
 from fuels.methods.registry import find_method
 from fuels.model.network import build_network
 from fuels.runs.settings import ResolvedSettings, resolve
+from fuels.storage.models import PersonalModels, personal_models
 from fuels.training.groups import Optimiser
 from fuels.training.runtime import set_up
 
@@ -126,6 +128,12 @@ def open_sites(
     if engine.transport == "ray":
         return RayTransport(dataset, method, engine, threads=threads, keep=keep)
     return LocalTransport(Site(dataset, method, keep=keep, threads=threads, device=engine.device))
+
+
+def kept_parameters(job: Job, download: Download) -> PersonalModels:
+    """The models that a job's clients keep, given what the server sends at the end."""
+    own = {n: p.cpu().numpy() for n, p in job.site.parts.items() if n not in MODEL}
+    return personal_models(job.dataset, job.site.models(download), own, job.settings)
 
 
 def fingerprint(dataset: Dataset) -> str:

@@ -32,10 +32,10 @@ from fuels.experts.intervals import Bands
 from fuels.federation.loop import Watcher
 from fuels.methods.base import MODEL
 from fuels.methods.messages import Download
-from fuels.runs.build import Job, build, fingerprint
+from fuels.runs.build import Job, build, fingerprint, kept_parameters
 from fuels.runs.settings import same_settings
 from fuels.storage.checkpoint import save_state
-from fuels.storage.models import PersonalModels, load_models, personal_models, save_models
+from fuels.storage.models import PersonalModels, load_models, save_models
 from fuels.storage.run_folder import RunFolder
 from fuels.storage.tables import in_zone, write_table
 from fuels.training.runtime import peak_memory_mb
@@ -193,17 +193,7 @@ def evaluate_job(job: Job, models: PersonalModels) -> Evaluation:
 
 def write_models(job: Job, folder: RunFolder, download: Download) -> PersonalModels:
     """Write the kept models of the job's clients, given what the server sends at the end."""
-    model = job.settings.model
-    extra = {n: p.cpu().numpy() for n, p in job.site.parts.items() if n not in MODEL}
-    models = personal_models(
-        job.dataset,
-        job.site.models(download),
-        extra,
-        encoder=model.encoder,
-        hidden=model.hidden,
-        head=model.head,
-        method=job.settings.method,
-    )
+    models = kept_parameters(job, download)
     save_models(folder.models, models)
     return models
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fuels.config import Model
+from fuels.config import Model, Settings
 from fuels.data.calendar import Calendar, listed_holidays
 from fuels.data.sample import Sample
 from fuels.data.windows import Dataset
@@ -24,6 +24,9 @@ from fuels.model.network import Network, Parts, build_network
 from fuels.storage.checkpoint import load_state, prefixed, save_state, unprefixed
 
 FORMAT = 3
+# Facts that the file holds as they are: of the settings, and of the panel.
+CHOSEN = ("encoder", "hidden", "head", "method")
+CLOCK = ("step_seconds", "clock_seconds", "timezone", "unit")
 
 
 @dataclass(frozen=True)
@@ -77,17 +80,9 @@ class PersonalModels:
 
 
 def personal_models(
-    dataset: Dataset,
-    parts: Parts,
-    own: Mapping[str, NDArray[np.float32]],
-    *,
-    encoder: str,
-    hidden: int,
-    method: str,
-    head: str = Model.head,
+    dataset: Dataset, parts: Parts, own: Mapping[str, NDArray[np.float32]], settings: Settings
 ) -> PersonalModels:
     """Whatever trained them: forecasts are made on the CPU, so the parts are brought there."""
-    panel = dataset.panel
     return PersonalModels(
         ids=dataset.ids,
         parts={name: part.detach().cpu() for name, part in parts.items()},
@@ -96,14 +91,11 @@ def personal_models(
         std=dataset.std,
         sample=dataset.sample,
         calendar=dataset.calendar,
-        encoder=encoder,
-        hidden=hidden,
-        head=head,
-        method=method,
-        step_seconds=panel.step_seconds,
-        clock_seconds=panel.clock_seconds,
-        timezone=panel.timezone,
-        unit=panel.unit,
+        encoder=settings.model.encoder,
+        hidden=settings.model.hidden,
+        head=settings.model.head,
+        method=settings.method,
+        **{name: getattr(dataset.panel, name) for name in CLOCK},
     )
 
 
@@ -116,14 +108,7 @@ def save_models(path: Path, models: PersonalModels) -> None:
         "ids": list(models.ids),
         "sample": asdict(models.sample),
         "holidays": sorted(str(day) for day in models.calendar.holidays),
-        "encoder": models.encoder,
-        "hidden": models.hidden,
-        "head": models.head,
-        "method": models.method,
-        "step_seconds": models.step_seconds,
-        "clock_seconds": models.clock_seconds,
-        "timezone": models.timezone,
-        "unit": models.unit,
+        **{name: getattr(models, name) for name in (*CHOSEN, *CLOCK)},
     }
     save_state(path, arrays, facts)
 
@@ -136,6 +121,7 @@ def load_models(path: Path) -> PersonalModels:
         raise FuelsError(
             f"{path}: the models have format {facts.get('format')}, but this version reads {FORMAT}"
         )
+    facts = {"head": Model.head, **facts}  # models of 0.1.0 have no other
     parts = {n: torch.from_numpy(np.array(a)) for n, a in unprefixed("model", arrays).items()}
     return PersonalModels(
         ids=tuple(facts["ids"]),
@@ -145,14 +131,7 @@ def load_models(path: Path) -> PersonalModels:
         std=np.array(arrays["std"]),
         sample=_sample(facts["sample"]),
         calendar=listed_holidays(facts["holidays"]),
-        encoder=facts["encoder"],
-        hidden=facts["hidden"],
-        head=facts.get("head", Model.head),  # models of 0.1.0 have no other
-        method=facts["method"],
-        step_seconds=facts["step_seconds"],
-        clock_seconds=facts["clock_seconds"],
-        timezone=facts["timezone"],
-        unit=facts["unit"],
+        **{name: facts[name] for name in (*CHOSEN, *CLOCK)},
     )
 
 

@@ -1,4 +1,4 @@
-"""The door: what the network sees of the server."""
+"""The gateway: what the network sees of the server."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_only_what_sites_need_is_open(path: str, open_: bool) -> None:
     assert is_open(path) == open_
 
 
-def test_the_door_refuses_without_asking_the_superlink() -> None:
+def test_the_gateway_refuses_without_asking_the_superlink() -> None:
     """The client behind the gateway is None: touching it would be an error."""
 
     def ask(method: str, path: str, chunks: int) -> int:
@@ -147,7 +147,7 @@ def pull(link: Link, path: str = PULL, leaves: float = 60.0) -> bytes:
     return body
 
 
-def test_a_site_waits_at_the_door_for_its_message() -> None:
+def test_a_site_waits_at_the_gateway_for_its_message() -> None:
     assert pull(link := Link(empty=2)) == b"message" and link.asked == 3
     assert pull(link := Link(empty=1), "/v1/fleet/push-object") == b"" and link.asked == 1
 
@@ -171,20 +171,20 @@ def metro(tmp_path: Path) -> Path:
 
 
 def test_a_site_is_known_by_what_it_signed(metro: Path, tmp_path: Path) -> None:
-    guests, north = SiteKeys(ServerFolder(metro)), metro / "sites/north"
+    keys, north = SiteKeys(ServerFolder(metro)), metro / "sites/north"
     stranger = tmp_path / "stranger"
     stranger.mkdir()
     make_site_key(stranger)
     good = signed(north)
-    assert guests.admits(good)
-    assert not guests.admits(signed(stranger))
-    assert not guests.admits(signed(stranger, as_if=north))  # its key can be known to anyone
-    assert not guests.admits(signed(north, age=400))
-    assert not guests.admits(signed(north, age=-60))
+    assert keys.admits(good)
+    assert not keys.admits(signed(stranger))
+    assert not keys.admits(signed(stranger, as_if=north))  # its key can be known to anyone
+    assert not keys.admits(signed(north, age=400))
+    assert not keys.admits(signed(north, age=-60))
     for i in range(3):
-        assert not guests.admits(good[:i] + good[i + 1 :])
+        assert not keys.admits(good[:i] + good[i + 1 :])
         for value in (b"", b"x", b"\xff\xfe", b"2024-01-01T00:00:00", b64encode(b"no key")):
-            assert not guests.admits([*good[:i], (good[i][0], value), *good[i + 1 :]])
+            assert not keys.admits([*good[:i], (good[i][0], value), *good[i + 1 :]])
 
 
 def test_a_key_on_a_curve_that_is_not_known_is_a_strangers(metro: Path) -> None:
@@ -218,19 +218,19 @@ def test_what_flower_sends_is_let_in(metro: Path) -> None:
     assert SiteKeys(ServerFolder(metro)).admits(headers)
 
 
-def test_sites_come_and_go_while_the_door_is_open(metro: Path, tmp_path: Path) -> None:
+def test_sites_come_and_go_while_the_gateway_runs(metro: Path, tmp_path: Path) -> None:
     server, west = ServerFolder(metro), tmp_path / "west"
-    guests = SiteKeys(server)
+    keys = SiteKeys(server)
     west.mkdir()
     line = make_site_key(west)
-    assert not guests.admits(signed(west))
+    assert not keys.admits(signed(west))
     admit(server, "west", line)
-    assert guests.admits(signed(west)) and guests.admits(signed(metro / "sites/north"))
+    assert keys.admits(signed(west)) and keys.admits(signed(metro / "sites/north"))
     text = server.config_file.read_text()
     server.config_file.write_text("half a li")
-    assert guests.admits(signed(west))  # what was known last
+    assert keys.admits(signed(west))  # what was known last
     server.config_file.write_text(text.replace(f'west = "{line}"\n', ""))
-    assert not guests.admits(signed(west)) and guests.admits(signed(metro / "sites/north"))
+    assert not keys.admits(signed(west)) and keys.admits(signed(metro / "sites/north"))
 
 
 def until_closed(port: int, *pieces: bytes, pause: float = 0.0) -> tuple[bytes, float]:

@@ -96,7 +96,7 @@ def test_a_hostile_upload_is_refused_and_changes_nothing_for_the_others(
 
 
 @pytest.mark.parametrize("claimed", [1, 2])
-def test_a_letter_is_answered_with_its_own_round(tmp_path: Path, claimed: int) -> None:
+def test_a_message_is_answered_with_its_own_round(tmp_path: Path, claimed: int) -> None:
     """North answers round 1 too late and round 2 in time, one of them as if it were the other."""
     world = World(tmp_path / "fed", settings(rounds=2))
 

@@ -85,7 +85,7 @@ def test_the_status_of_a_run_that_was_over_needs_no_folder(server: ServerFolder,
     assert json.loads(fuels("federation", "status", server.path, "--json").stdout)["state"] == over
 
 
-def test_the_steward_does_not_take_up_what_is_not_there(
+def test_the_supervisor_does_not_take_up_what_is_not_there(
     server: ServerFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class OverError(Exception):

@@ -122,7 +122,7 @@ def test_error_figures_of_a_refused_client_are_not_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [1, 2])
-def test_a_late_upload_is_judged_by_what_its_own_round_declared(
+def test_a_late_upload_is_checked_by_what_its_own_round_declared(
     tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch, bad: int
 ) -> None:
     """Entries of 3 are beyond the bound of round 2, and within the one that round 3 has here."""

@@ -154,7 +154,7 @@ def test_a_superlink_that_does_not_answer_is_one_sentence(server: ServerFolder) 
     assert states(server) == {"north": "unknown", "south": "unknown"}
 
 
-def test_a_steward_that_cannot_go_on_says_why(
+def test_a_supervisor_that_cannot_go_on_says_why(
     server: ServerFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(supervisor, "end_with_parent", lambda: None)

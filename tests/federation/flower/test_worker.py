@@ -59,7 +59,7 @@ def question(
     return content, facts
 
 
-def test_a_clerk_answers_as_the_process_itself_would(
+def test_a_worker_answers_as_the_process_itself_would(
     site: SiteFolder, worker: subprocess.Popen[bytes]
 ) -> None:
     theirs = [
@@ -91,7 +91,7 @@ def test_a_clerk_answers_as_the_process_itself_would(
     assert [c.replace(b"two", b"one") for c in own] == theirs
 
 
-def test_a_clerk_that_ends_in_mid_work_is_a_reason_at_once(site: SiteFolder) -> None:
+def test_a_worker_that_ends_in_mid_work_is_a_reason_at_once(site: SiteFolder) -> None:
     with chdir(site.state):
         listener = Listener(site.socket, "AF_UNIX")
 

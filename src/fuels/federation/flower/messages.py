@@ -83,14 +83,7 @@ def reply(envelope: Envelope, upload: Upload | None, report: Report | None) -> E
     if report is not None:
         arrays |= prefixed("loss", report.losses)
         arrays |= {"val_mse": report.val_mse, "val_mae": report.val_mae}
-    return Envelope(
-        kind=envelope.kind,
-        run=envelope.run,
-        round=envelope.round,
-        site=envelope.site,
-        facts={"clients": list(clients)},
-        arrays=arrays,
-    )
+    return replace(envelope, facts={"clients": list(clients)}, arrays=arrays)
 
 
 def without_figures(envelope: Envelope) -> Envelope:

@@ -113,11 +113,14 @@ def make_server(path: Path, config: ServerConfig) -> None:
     for private in (folder, folder / "state"):  # for the members and their prototypes
         private.mkdir(parents=True)
         private.chmod(0o700)
-    host = config.address.rpartition(":")[0]
-    make_server_certificate(path / "authority", folder, [host, "localhost", "127.0.0.1"])
+    make_server_certificate(path / "authority", folder, certified_hosts(config))
     write(folder / "server.toml", SERVER_HEADER, asdict(config))
     write_app(folder / "app")
     write_connection(ServerFolder(folder))
+
+
+def certified_hosts(config: ServerConfig) -> list[str]:
+    return [config.address.rpartition(":")[0], "localhost", "127.0.0.1"]
 
 
 def check_host(host: str, place: str) -> None:
@@ -173,8 +176,7 @@ def add_site(path: Path, federation: str, site: str, server: str, methods: Seque
         )
     )
     config["consent"]["methods"] = list(methods)
-    del config["data"]["ids"]
-    config["data"] = {key: value for key, value in config["data"].items() if key == "source"}
+    config["data"] = {"source": config["data"]["source"]}
     write(folder / "site.toml", SITE_HEADER, config)
     return line
 
@@ -235,7 +237,9 @@ def new_site(path: Path, site: str, methods: Sequence[str], again: bool = False)
             f"{record.config_file}: there is already a site {site}; if it lost its folder, create"
             " a new one with --again"
         )
-    folder = unused(path / "sites" / site)
+    folder = path / "sites" / site
+    if folder.exists():
+        raise FuelsError(f"{folder} already exists and is not replaced")
     with all_or_nothing(folder):
         line = add_site(path, config.federation, site, config.address, methods)
         admit(record, site, line)
@@ -259,16 +263,8 @@ def renew(path: Path) -> bool:
         with all_or_nothing(path / "server"):
             make_server(path, config)
         return True
-    fresh = cleared(record.path / "renewed")
-    with all_or_nothing(fresh):
-        fresh.mkdir(mode=0o700)
-        host = config.address.rpartition(":")[0]
-        make_server_certificate(authority, fresh, [host, "localhost", "127.0.0.1"])
-    for file in (record.key, record.certificate):
-        if file.exists():
-            file.replace(file.with_name(f"{file.name}.former"))
-        (fresh / file.name).replace(file)
-    shutil.rmtree(fresh)
+    with renewed(record.key, record.certificate) as fresh:
+        make_server_certificate(authority, fresh, certified_hosts(config))
     update_record(path)
     return False
 
@@ -276,27 +272,23 @@ def renew(path: Path) -> bool:
 def renew_key(folder: SiteFolder) -> None:
     """A new key pair for a site, created at the site; the former one is kept in the folder."""
     check_name(folder.config.name, f"{folder.config_file}: name")
-    fresh = cleared(folder.path / "renewed")
+    with renewed(folder.key, folder.public_key) as fresh:
+        make_site_key(fresh)
+
+
+@contextmanager
+def renewed(*files: Path) -> Iterator[Path]:
+    """A folder for new versions of these files, which then replace them; the former are kept."""
+    fresh = files[0].parent / "renewed"
+    shutil.rmtree(fresh, ignore_errors=True)  # left by an interrupted renewal: not in use
     with all_or_nothing(fresh):
         fresh.mkdir(mode=0o700)
-        make_site_key(fresh)
-    for file in (folder.key, folder.public_key):
+        yield fresh
+    for file in files:
         if file.exists():
             file.replace(file.with_name(f"{file.name}.former"))
         (fresh / file.name).replace(file)
-    fresh.rmdir()
-
-
-def unused(folder: Path) -> Path:
-    if folder.exists():
-        raise FuelsError(f"{folder} already exists and is not replaced")
-    return folder
-
-
-def cleared(folder: Path) -> Path:
-    """Delete what an interrupted renewal left: those keys are not in use."""
-    shutil.rmtree(folder, ignore_errors=True)
-    return folder
+    shutil.rmtree(fresh)
 
 
 def federation_record(path: Path) -> ServerFolder:

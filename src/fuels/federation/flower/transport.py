@@ -202,9 +202,8 @@ class FlowerTransport:
     def _absent(self, sites: set[str]) -> list[Failure]:
         """Failures of the sites that are not asked because they are away or silent."""
         away, silent = sites - self.network.connected(), sites & self.silent
-        reasons = dict.fromkeys(silent, "no reply since it was last asked") | dict.fromkeys(
-            away, "not connected"
-        )
+        reasons = dict.fromkeys(silent, "no reply since it was last asked")
+        reasons |= dict.fromkeys(away, "not connected")
         return [failed(site, self.round, reasons[site]) for site in sorted(reasons)]
 
     def _attempt(
@@ -358,12 +357,11 @@ class FlowerTransport:
         """
         found: list[tuple[Request, Envelope | Failure | None]] = []
         for sent, reply in self.requests.collect():
+            use: Envelope | Failure | None = reply
             if sent.kind == "hello" and isinstance(reply, Envelope):
-                found_here: Envelope | Failure | None = self._introduce(sent, reply)
-            else:
-                found_here = reply
+                use = self._introduce(sent, reply)
             if sent.number == number and sent.kind in (kind, "hello"):
-                found.append((sent, found_here))
+                found.append((sent, use))
             elif sent.kind == "train" and isinstance(reply, Envelope):
                 self.silent.discard(sent.site)
                 kept = self.late.get(sent.site)

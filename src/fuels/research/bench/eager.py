@@ -180,8 +180,7 @@ class Start:
 
 def flat(model: nn.Module) -> NDArray[np.float32]:
     """All parameters in one row."""
-    row: NDArray[np.float32] = nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
-    return row
+    return nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
 
 
 class Eager:
@@ -242,8 +241,7 @@ class Eager:
             self.shared.load_state_dict(self.start.weights)
             fedavg_epoch(self.shared, new_adam(list(self.shared.parameters())), data)
             models.append(flat(self.shared))
-        mean: NDArray[np.float32] = np.mean(models, axis=0)
-        return mean
+        return np.asarray(np.mean(models, axis=0))
 
 
 @contextmanager

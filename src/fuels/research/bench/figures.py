@@ -11,7 +11,7 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from fuels.report.tables import Column, Table
+from fuels.report.tables import Column, Table, columns
 from fuels.research.bench.measure import EAGER, FLOOR, FLOWER, JSD, OURS, PFL, Race
 from fuels.research.bench.work import METHODS, PERIOD
 
@@ -120,14 +120,7 @@ def _method_table(race: Race, method: str) -> Table:
 
 
 def _columns(unit: str) -> list[Column]:
-    return [
-        Column("who"),
-        Column("measured on"),
-        Column("median", unit),
-        Column("spread", unit),
-        Column("times ours"),
-        Column("spread"),
-    ]
+    return columns(f"who | measured on | median ({unit}) | spread ({unit}) | times ours | spread")
 
 
 def _cells(series: Sequence[float]) -> list[str]:

@@ -159,8 +159,7 @@ class Rounds:
         for state in arrays:
             model.load_state_dict(state)
             rows.append(flat(model).copy())
-        mean: NDArray[np.float32] = np.mean(rows, axis=0)
-        return mean
+        return np.asarray(np.mean(rows, axis=0))
 
 
 # -- a client, in a Ray worker -----------------------------------------------------------------

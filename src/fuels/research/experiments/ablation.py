@@ -50,6 +50,5 @@ EXPERIMENT = Experiment(
     title="FUELS and four variants without one part each",
     run=run,
     quick=Budget(clients=16, rounds=50),
-    paper=Budget(clients=100, rounds=200),
     options={"divide": ""},
 )

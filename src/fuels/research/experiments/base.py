@@ -146,7 +146,7 @@ class Experiment:
     title: str
     run: Callable[[Context], Result]
     quick: Budget  # within 5 minutes on 2 cores
-    paper: Budget
+    paper: Budget = Budget(clients=100, rounds=200)
     sources: tuple[str, ...] = NET  # default data
     find_data: Callable[[], str] | None = None  # finds default data that are not embedded
     methods: tuple[str, ...] = ("fuels",)  # that it trains

@@ -135,8 +135,7 @@ class Samples:
     def targets(self, first: int, last: int, change: bool) -> Floats:
         """Values, or changes; NaN where unknown: [row]."""
         observed = self.history.observed[:, first:last]
-        result: Floats = (observed - change * self.history.lagged(first, last, 1)).ravel()
-        return result
+        return (observed - change * self.history.lagged(first, last, 1)).ravel()
 
 
 @dataclass(frozen=True)

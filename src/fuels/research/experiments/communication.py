@@ -127,7 +127,6 @@ EXPERIMENT = Experiment(
     title="Training error against the amount sent",
     run=run,
     quick=Budget(clients=16, rounds=25),
-    paper=Budget(clients=100, rounds=200),
     methods=SHOWN,
     sources=("synthetic:sms", "synthetic:net"),
 )

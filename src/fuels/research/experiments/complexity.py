@@ -79,40 +79,33 @@ def sent_table(found: Sequence[tuple[Cost, Counted]], sizes: Sizes, data: str) -
             " | the server sends (formula) | the server sends (counted)"
             " | all clients, all rounds (formula) | all clients, all rounds (counted)"
         ),
-        rows=[
-            [
-                cost.title,
-                cost.up,
-                round(real.up),
-                cost.down,
-                round(real.down),
-                cost.server_down,
-                round(real.server_down),
-                cost.total_up + cost.total_down,
-                round(real.total_up + real.total_down),
-            ]
-            for cost, real in found
-        ],
+        rows=[[cost.title, *sent(cost, real)] for cost, real in found],
         title=f"Numbers sent in a round, {data}, {sizes.clients} clients, {sizes.rounds} rounds",
     )
 
 
+def sent(cost: Cost, real: Counted) -> list[int]:
+    """By formula and as counted, each: up, down, from the server, and over all rounds."""
+    pairs = (
+        (cost.up, real.up),
+        (cost.down, real.down),
+        (cost.server_down, real.server_down),
+        (cost.total_up + cost.total_down, real.total_up + real.total_down),
+    )
+    return [round(number) for pair in pairs for number in pair]
+
+
 def work_table(found: Sequence[tuple[Cost, Counted]], data: str) -> Table:
+    def millions(operations: float | None) -> float | None:
+        return None if operations is None else operations / MILLION
+
     rows: list[list[Cell]] = []
     for cost, real in found:
         appendix = cost.train_appendix
-        rows.append(
-            [
-                cost.title,
-                None if appendix is None else appendix / MILLION,
-                cost.train / MILLION,
-                real.train / MILLION,
-                None if appendix is None else real.train / appendix,
-                None if cost.infer_appendix is None else cost.infer_appendix / MILLION,
-                cost.infer / MILLION,
-                real.infer / MILLION,
-            ]
-        )
+        work = [*map(millions, (appendix, cost.train, real.train))]
+        over = None if appendix is None else real.train / appendix
+        after = [*map(millions, (cost.infer_appendix, cost.infer, real.infer))]
+        rows.append([cost.title, *work, over, *after])
     return Table(
         columns=columns(
             "method | training, client (appendix) | training, client (our formula)"

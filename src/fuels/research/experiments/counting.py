@@ -22,7 +22,7 @@ from fuels.kernels.dispatch import use_kernels
 from fuels.research.costs import Sizes
 from fuels.runs.build import Job
 from fuels.runs.settings import resolve
-from fuels.training.groups import Group, GroupData
+from fuels.training.groups import Group
 
 # Settings that change the numbers multiplied or sent; the formulas hold for the defaults.
 FIXED = {
@@ -152,20 +152,7 @@ def products(work: Any) -> int:
 
 def _single(job: Job, number: int) -> Group:
     """A group with only the first client of the federation."""
-    method, site, index = job.method, job.site, np.zeros(1, dtype=np.int64)
-    parts = {name: part[:1].clone() for name, part in site.parts.items()}
-    optimiser = method.facts.optimiser
-    return Group(
-        ids=job.dataset.ids[:1],
-        data=GroupData(job.dataset, index, site.device),
-        network=site.network,
-        parts=parts,
-        slots={name: optimiser.fresh(part) for name, part in parts.items()},
-        optimiser=optimiser,
-        seed=method.facts.seed,
-        round_number=number,
-        shift=method.shift,
-    )
+    return job.site.group(np.zeros(1, dtype=np.int64), number)
 
 
 def _forecast(job: Job, number: int) -> None:

@@ -56,8 +56,7 @@ def mean_days(dataset: Dataset) -> Floats:
     total = np.where(seen, days, 0.0).sum(axis=1)
     means = total / np.maximum(count, 1)
     overall = total.sum(axis=1, keepdims=True) / count.sum(axis=1, keepdims=True)
-    found: Floats = np.where(count > 0, means, overall)
-    return found
+    return np.asarray(np.where(count > 0, means, overall))
 
 
 def day_shapes(dataset: Dataset) -> Floats:
@@ -66,8 +65,7 @@ def day_shapes(dataset: Dataset) -> Floats:
     shifted = days - days.min(axis=1, keepdims=True)
     total = shifted.sum(axis=1, keepdims=True)
     flat = np.full_like(shifted, 1 / shifted.shape[1])  # a constant day has no shape
-    found: Floats = np.where(total > 0, shifted / np.where(total > 0, total, 1.0), flat)
-    return found
+    return np.asarray(np.where(total > 0, shifted / np.where(total > 0, total, 1.0), flat))
 
 
 def divergences(shapes: Floats) -> Floats:
@@ -82,8 +80,7 @@ def divergences(shapes: Floats) -> Floats:
 
 def entropy(rows: Floats) -> Floats:
     logarithm = np.log(np.where(rows > 0, rows, 1.0))
-    result: Floats = -(rows * logarithm).sum(axis=-1)
-    return result
+    return np.asarray(-(rows * logarithm).sum(axis=-1))
 
 
 def part_of_day(dataset: Dataset, share: tuple[float, float]) -> Floats:
@@ -104,8 +101,7 @@ def evening_lead(dataset: Dataset) -> Floats:
     morning, evening = (
         days[:, phases(dataset, share)].mean(axis=1) for share in (MORNING, EVENING)
     )
-    lead: Floats = (evening - morning) / dataset.std
-    return lead
+    return np.asarray((evening - morning) / dataset.std)
 
 
 def telling_pair(dataset: Dataset) -> tuple[int, int]:

@@ -255,7 +255,6 @@ EXPERIMENT = Experiment(
     title="Hard negative filtering: W during and after training",
     run=run,
     quick=Budget(clients=24, rounds=30),
-    paper=Budget(clients=100, rounds=200),
     options={"client": ""},
     one_source=True,
     one_seed=True,

@@ -55,6 +55,5 @@ EXPERIMENT = Experiment(
     title="Effect of beta, tau and rho",
     run=run,
     quick=Budget(clients=16, rounds=20),
-    paper=Budget(clients=100, rounds=200),
     options={"beta": "10,30,50,70,90", "tau": "0.02,0.05,0.1,0.5,1", "rho": "0.5,1,5,10,20"},
 )

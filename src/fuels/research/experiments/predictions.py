@@ -140,15 +140,8 @@ def table(found: Forecasts, limit: float) -> Table:
     for name, predicted in found.predicted.items():
         squared = (found.actual - predicted) ** 2
         mse = found.records[name].scores().mse
-        rows.append(
-            [
-                name,
-                float(np.nanmean(mse)),
-                float(np.nanmean(squared[found.change <= low])),
-                float(np.nanmean(squared[found.change >= high])),
-                share_under(mse, limit),
-            ]
-        )
+        parts = (mse, squared[found.change <= low], squared[found.change >= high])
+        rows.append([name, *(float(np.nanmean(p)) for p in parts), share_under(mse, limit)])
     record = next(iter(found.records.values()))  # all have the same references
     for name in record.references:
         mse = record.scores(name).mse
@@ -242,7 +235,6 @@ EXPERIMENT = Experiment(
     title="Forecasts of four methods, and the distribution of their errors",
     run=run,
     quick=Budget(clients=16, rounds=40),
-    paper=Budget(clients=100, rounds=200),
     methods=SHOWN,
     options={"threshold": "auto"},
     one_seed=True,

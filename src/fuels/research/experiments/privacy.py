@@ -71,7 +71,6 @@ EXPERIMENT = Experiment(
     title="Noise on the uploaded prototypes",
     run=run,
     quick=Budget(clients=16, rounds=50),
-    paper=Budget(clients=100, rounds=200),
     methods=("fedavg", "fuels"),
     options={"scales": "1"},
 )

@@ -37,6 +37,5 @@ EXPERIMENT = Experiment(
     title="Effect of the prototype's size",
     run=run,
     quick=Budget(clients=16, rounds=20),
-    paper=Budget(clients=100, rounds=200),
     options={"hidden": "2,4,8,16,32,64,128,256,512"},
 )

@@ -155,29 +155,15 @@ def run(context: Context) -> Result:
             table.load(server)
             options = FuelsOptions(**result.record.settings["options"])
             nearer, strength = pull(table, options.beta, options.tau)
+            shares = (100 * share for share in (found.rate, found.chance, found.chance_high))
+            limits = (threshold(prototypes), threshold(raw), nearer, strength)
+            name = source_name(source)
             rows.append(
-                [
-                    source_name(source),
-                    str(seed),
-                    found.pairs,
-                    100 * found.rate,
-                    100 * found.chance,
-                    100 * found.chance_high,
-                    found.luck,
-                    found.spearman,
-                    threshold(prototypes),
-                    threshold(raw),
-                    nearer,
-                    strength,
-                ]
+                [name, str(seed), found.pairs, *shares, found.luck, found.spearman, *limits]
             )
             if seed == context.seeds[0]:
-                name = (
-                    "similarity"
-                    if len(context.sources) == 1
-                    else f"similarity-{dataset.panel.name}"
-                )
-                figures[name] = draw(dataset, prototypes, raw, found)
+                after = f"-{dataset.panel.name}" * (len(context.sources) > 1)
+                figures[f"similarity{after}"] = draw(dataset, prototypes, raw, found)
     shown = Table(
         columns=columns(
             "data | seed | pairs | agreement (%) | by chance (%)"

@@ -79,11 +79,7 @@ def constants_table(
         ["Λ", "loss after round 1 less the lowest seen, of the worst client", constants.gap],
         ["G", "length of a gradient, mean over the batches", constants.gradient],
         ["L_1", "half of ||∇L(w) - ∇L(v)|| / ||w - v||", constants.smoothness],
-        [
-            "L_h",
-            "||∂L_inter(n) / ∂δ_m|| for one batch of any client m",
-            constants.coupling,
-        ],
+        ["L_h", "||∂L_inter(n) / ∂δ_m|| for one batch of any client m", constants.coupling],
         ["C", "loss of one batch", largest_loss],
         ["ρ", "weight of L_inter, given", constants.rho],
         ["N", "clients, given", constants.clients],
@@ -136,18 +132,8 @@ def generalisation_table(
         printed = generalisation(d, total, largest_loss, kappa) if d <= total else None
         fits = d <= min(samples)
         client = generalisation_by_client(d, samples, largest_loss, kappa) if fits else None
-        rows.append(
-            [
-                d,
-                None if printed is None else printed.complexity,
-                None if printed is None else printed.chance,
-                None if printed is None else printed.total,
-                None if client is None else client.complexity,
-                None if client is None else client.chance,
-                None if client is None else client.total,
-                largest_loss,
-            ]
-        )
+        terms = [[p.complexity, p.chance, p.total] if p else [None] * 3 for p in (printed, client)]
+        rows.append([d, *terms[0], *terms[1], largest_loss])
     return Table(
         columns=columns(
             "VC dimension d | class term (Theorem 4.2) | chance term (Theorem 4.2)"
@@ -237,7 +223,6 @@ EXPERIMENT = Experiment(
     title="What the two bounds of the analysis say about a run",
     run=run,
     quick=Budget(clients=24, rounds=30),
-    paper=Budget(clients=100, rounds=200),
     options={"vc": "1,10,100,1000,100865", "kappa": "0.05"},
     one_source=True,
     one_seed=True,

@@ -149,22 +149,12 @@ def table(comparison: Comparison, title: str = "") -> Table:
     rows: list[list[Cell]] = []
     for row in comparison.rows:
         share = None if solo is None or row is solo else improved(row, solo)
-        sent: list[Cell] = (
-            [round(row.sent("numbers_up")), round(row.sent("numbers_down")), row.megabytes()]
-            if row.is_method
-            else [None, None, None]
-        )
-        rows.append(
-            [
-                row.name,
-                row.mean("mse"),
-                row.spread("mse"),
-                row.mean("mae"),
-                row.spread("mae"),
-                *sent,
-                share,
-            ]
-        )
+        sent: list[Cell] = [None, None, None]
+        if row.is_method:
+            numbers = (round(row.sent(f"numbers_{way}")) for way in ("up", "down"))
+            sent = [*numbers, row.megabytes()]
+        errors = [each(measure) for measure in ("mse", "mae") for each in (row.mean, row.spread)]
+        rows.append([row.name, *errors, *sent, share])
     return Table(
         columns=columns(
             "method | MSE (z-scored) ↓ | MSE ± (sd over seeds) | MAE (z-scored) ↓"

@@ -10,7 +10,7 @@ from rich.console import Console
 from fuels.config import Settings
 from fuels.federation.loop import Loop, Watcher
 from fuels.methods.registry import method_options
-from fuels.report.display import progress
+from fuels.report.display import loop_progress
 from fuels.report.style import short
 
 
@@ -34,14 +34,8 @@ class Reporter:
         """The display of the run's rounds."""
         resumed = f", resuming after round {loop.round}" if loop.round else ""
         self.say(f"{self._name(settings)}{resumed}")
-        return progress(
-            loop.training.rounds,
-            loop.round,
-            self.console,
-            title=f"run {self.number} of {self.total}, {loop.method.title}",
-            best_score=loop.best_score,
-            best_round=loop.best_round,
-        )
+        title = f"run {self.number} of {self.total}, {loop.method.title}"
+        return loop_progress(loop, self.console, title)
 
     def _name(self, settings: Settings) -> str:
         """The method, the data, the seed, and every other setting that the study varies."""

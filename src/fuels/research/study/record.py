@@ -100,8 +100,7 @@ class Record:
     def sent_per_client(self) -> Floats:
         """Numbers that travelled up and down until the end of each round, mean over all clients."""
         each = self.history["numbers_up"] + self.history["numbers_down"]
-        total: Floats = np.cumsum(each * self.history["clients"]) / len(self.clients)
-        return total
+        return np.cumsum(each * self.history["clients"]) / len(self.clients)
 
     def agrees(self, settings: Mapping[str, Any]) -> bool:
         return agree(self.settings, settings)
