@@ -45,7 +45,7 @@ from helpers.panels import make_panel
         (["--horizon", "4000"], "fuels: --horizon is 4000, but training has samples in"),
         (["--set", "engine.kernels=x"], "fuels: engine.kernels must be one of auto, fused, plain"),
         (["--set", "options.tau=a"], "fuels: --set options.tau=a: options.tau must be a number"),
-        (["--set", "mixture.levels="], "fuels: mixture.levels are percentages"),
+        (["--set", "mixture.levels="], "fuels: mixture.levels must be one or more percentages"),
         (["--set", "model.hidden=10000000"], "fuels: this machine does not have enough memory"),
         (["--activity", "sms"], "fuels: --activity applies to data from a file; the embedded data"),
         (["--from", "2013-11-05"], "fuels: --from applies to data from a file"),

@@ -172,7 +172,7 @@ def test_facts_say_which_model_was_kept() -> None:
         return facts(outcome(data, ERRORS, settings=settings).summary)["Model kept"]
 
     assert kept(dataset()) == "the best one on the validation part"
-    assert kept(dataset(), "last") == "the last one, as asked for"
+    assert kept(dataset(), "last") == "the last one, as requested"
     without = dataset(periods=(4, 0, 2))
     assert kept(without) == "the last one, because there is no validation part"
     data = dataset()

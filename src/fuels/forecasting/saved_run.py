@@ -77,7 +77,7 @@ class SavedRun:
     def training_data(self) -> Panel:
         """The data of the run."""
         if not self.data.source:
-            raise FuelsError(f"{self.folder}: without {CONFIG} the data of the run are not known")
+            raise FuelsError(f"{self.folder}: without {CONFIG}, the data of the run are unknown")
         return on_model_clock(self.models, load_panel(replace(self.settings, data=self.data)))
 
     def forecast(
