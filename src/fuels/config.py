@@ -63,11 +63,7 @@ class Model:
 
     encoder: str = "gru"
     hidden: int = 128
-    # Input of the decoder: concat (the states of the branches, concatenated) or sum (their sum).
-    head: str = "concat"
-
-
-HEADS = ("concat", "sum")
+    head: str = "concat"  # input of the decoder: the branches' states concatenated, or their sum
 
 
 @dataclass(frozen=True)
@@ -318,8 +314,8 @@ def check(settings: Settings) -> None:
         )
     late_joiners(training.late)
     newcomer_share(settings.data.newcomers)
-    if settings.model.head not in HEADS:
-        raise FuelsError(f"model.head must be {' or '.join(HEADS)}, not {settings.model.head}")
+    if settings.model.head not in ("concat", "sum"):
+        raise FuelsError(f"model.head must be concat or sum, not {settings.model.head}")
     if training.keep not in ("best", "last"):
         raise FuelsError(f"training.keep must be best or last, not {training.keep}")
 
@@ -373,18 +369,14 @@ def newcomer_share(text: str) -> tuple[float, int]:
 def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
     """Plain nested values, as in config.toml.
 
-    The section of sharing is omitted if nothing is shared, and model.head if it has its default, as
-    in runs made before they existed.
+    Sharing and the head are omitted if they are the default, as in runs made before they existed.
     """
-    sections = {field.name: getattr(settings, field.name) for field in fields(Settings)}
+    content = {field.name: _plain(getattr(settings, field.name)) for field in fields(Settings)}
     if settings.sharing == Sharing():
-        del sections["sharing"]
-    if engine is not None:
-        sections["engine"] = engine
-    content = {name: _plain(value) for name, value in sections.items()}
+        del content["sharing"]
     if settings.model.head == Model.head:
         del content["model"]["head"]
-    return content
+    return content if engine is None else {**content, "engine": _plain(engine)}
 
 
 def _plain(value: Any) -> Any:

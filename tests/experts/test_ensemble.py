@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 import torch
 
-from fuels.config import PRESETS, Engine, Settings, merge
+from fuels.config import PRESETS, Engine, Model, Settings, merge
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
@@ -49,8 +49,9 @@ def trained(panel: Panel) -> tuple[PersonalModels, Dataset]:
     with build(BEST, Engine(threads=1), panel) as job:
         job.loop.run()
         parts = job.site.models(job.loop.final_download())
-        kind = {"encoder": "gru", "hidden": 6, "method": "fuels"}
-        return personal_models(job.dataset, parts, {}, **kind), job.dataset  # type: ignore[arg-type]
+        return personal_models(
+            job.dataset, parts, {}, model=job.settings.model, method="fuels"
+        ), job.dataset
 
 
 class Elsewhere:
@@ -70,7 +71,7 @@ def test_models_are_brought_to_the_processor(trained: tuple[PersonalModels, Data
     """Whatever device trained them, the mixture and `fuels forecast` compute there."""
     models, dataset = trained
     away: Any = {name: Elsewhere(part) for name, part in models.parts.items()}
-    here = personal_models(dataset, away, {}, encoder="gru", hidden=6, method="fuels")
+    here = personal_models(dataset, away, {}, model=Model(hidden=6), method="fuels")
     assert all(torch.equal(here.parts[name], part) for name, part in models.parts.items())
 
 
@@ -222,8 +223,7 @@ def test_the_kept_round_looks_at_every_head(panel: Panel) -> None:
     with build(settings, Engine(threads=1), replace(panel, values=values)) as job:
         job.loop.run()
         parts = job.site.models(job.loop.final_download())  # of the one round there is
-    kind = {"encoder": "gru", "hidden": 6, "method": "fuels"}
-    models = personal_models(job.dataset, parts, {}, **kind)  # type: ignore[arg-type]
+    models = personal_models(job.dataset, parts, {}, model=job.settings.model, method="fuels")
     first, last = job.dataset.split.part("val")
     history = history_of(job.dataset)
     made = forecasts_ahead(models, history, first, last, HORIZON)
@@ -238,9 +238,8 @@ def test_the_kept_round_looks_at_every_head(panel: Panel) -> None:
 def test_judged_with_and_without_experts(panel: Panel) -> None:
     with build(BEST, Engine(threads=1), panel) as job:
         job.loop.run()
-        kind = {"encoder": "gru", "hidden": 6, "method": "fuels"}
         parts = job.site.models(job.loop.final_download())
-        models = personal_models(job.dataset, parts, {}, **kind)  # type: ignore[arg-type]
+        models = personal_models(job.dataset, parts, {}, model=job.settings.model, method="fuels")
         judged = evaluate_job(job, models)
     assert list(judged.scores)[:3] == ["FUELS", "FUELS model alone", "last value"]
     assert judged.mixture is not None and judged.steps_ahead is not None
@@ -302,8 +301,9 @@ def test_steps_beyond_a_short_test_part_have_no_figures(panel: Panel) -> None:
     with build(merge(BEST, changes, "test"), Engine(threads=1), panel) as job:
         job.loop.run()
         parts = job.site.models(job.loop.final_download())
-        kind = {"encoder": "gru", "hidden": 6, "method": "fuels"}
-        judged = evaluate_job(job, personal_models(job.dataset, parts, {}, **kind))  # type: ignore[arg-type]
+        judged = evaluate_job(
+            job, personal_models(job.dataset, parts, {}, model=job.settings.model, method="fuels")
+        )
     assert judged.steps_ahead is not None
     summary = judged.steps_ahead.summary()
     for values in summary["mse"].values():

@@ -40,8 +40,9 @@ def trained() -> Trained:
     with build(BEST, Engine(threads=1), synthesise("net", clients=14, days=28, seed=3)) as job:
         job.loop.run()
         parts = job.site.models(job.loop.final_download())
-        kind = {"encoder": "gru", "hidden": 4, "method": "fuels"}
-        return personal_models(job.dataset, parts, {}, **kind), job.dataset  # type: ignore[arg-type]
+        return personal_models(
+            job.dataset, parts, {}, model=job.settings.model, method="fuels"
+        ), job.dataset
 
 
 def start(trained: Trained, sharing: Sharing = ALL) -> tuple[Ensemble, History, int]:

@@ -151,9 +151,7 @@ class Forecaster:
                 job.dataset,
                 job.site.models(job.loop.final_download()),
                 own,
-                encoder=settings.model.encoder,
-                hidden=settings.model.hidden,
-                head=settings.model.head,
+                model=settings.model,
                 method=settings.method,
             )
         self.left_out = job.dataset.left_out

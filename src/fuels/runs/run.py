@@ -193,15 +193,12 @@ def evaluate_job(job: Job, models: PersonalModels) -> Evaluation:
 
 def write_models(job: Job, folder: RunFolder, download: Download) -> PersonalModels:
     """Write the kept models of the job's clients, given what the server sends at the end."""
-    model = job.settings.model
     extra = {n: p.cpu().numpy() for n, p in job.site.parts.items() if n not in MODEL}
     models = personal_models(
         job.dataset,
         job.site.models(download),
         extra,
-        encoder=model.encoder,
-        hidden=model.hidden,
-        head=model.head,
+        model=job.settings.model,
         method=job.settings.method,
     )
     save_models(folder.models, models)

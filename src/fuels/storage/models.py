@@ -81,10 +81,8 @@ def personal_models(
     parts: Parts,
     own: Mapping[str, NDArray[np.float32]],
     *,
-    encoder: str,
-    hidden: int,
+    model: Model,
     method: str,
-    head: str = Model.head,
 ) -> PersonalModels:
     """Whatever trained them: forecasts are made on the CPU, so the parts are brought there."""
     panel = dataset.panel
@@ -96,9 +94,9 @@ def personal_models(
         std=dataset.std,
         sample=dataset.sample,
         calendar=dataset.calendar,
-        encoder=encoder,
-        hidden=hidden,
-        head=head,
+        encoder=model.encoder,
+        hidden=model.hidden,
+        head=model.head,
         method=method,
         step_seconds=panel.step_seconds,
         clock_seconds=panel.clock_seconds,
