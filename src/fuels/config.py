@@ -266,22 +266,21 @@ def check(settings: Settings) -> None:
     }
     for key, value in positive.items():
         if value < 1:
-            least = 2 if key == "windows.period" else 1
-            raise FuelsError(f"{key} must be at least {least}")
+            raise FuelsError(f"{key} must be at least {2 if key == 'windows.period' else 1}")
     for key, count in {
         "data.clients": settings.data.clients,
         "windows.max_gap": windows.max_gap,
         "training.patience": training.patience,
         "sharing.noise": settings.sharing.noise,
         "seed": settings.seed,
+        "sharing.noise": settings.sharing.noise,
     }.items():
-        if count < 0:
+        if not count >= 0:
             raise FuelsError(f"{key} must not be negative; it is {count}")
     if training.batch not in (0, windows.period):
         raise FuelsError(
             f"training.batch is {training.batch} but the period is {windows.period}: a batch must"
-            " be one period, so that its row b is phase b; omit training.batch or set it to the"
-            " period"
+            " be one period, so that its row b is phase b; omit training.batch or set it to that"
         )
     if not training.learning_rate >= 0:
         raise FuelsError(
@@ -295,12 +294,9 @@ def check(settings: Settings) -> None:
         )
     if training.optimiser not in ("", "adam", "sgd"):
         raise FuelsError(f"training.optimiser must be adam or sgd, not {training.optimiser}")
-    if not 0 <= training.momentum < 1:
-        raise FuelsError(
-            f"training.momentum must be at least 0 and below 1; it is {training.momentum}"
-        )
-    if not 0 <= windows.doubt < 1:
-        raise FuelsError(f"windows.doubt must be at least 0 and below 1; it is {windows.doubt}")
+    for key, part in (("training.momentum", training.momentum), ("windows.doubt", windows.doubt)):
+        if not 0 <= part < 1:
+            raise FuelsError(f"{key} must be at least 0 and below 1; it is {part}")
     levels = settings.mixture.levels
     if not levels or any(not 0 < level < 100 for level in levels):
         raise FuelsError(

@@ -242,7 +242,7 @@ def test_every_training_experiment_is_known_and_listed() -> None:
         (["metr-la", "--data", "synthetic:net"], "not METR-LA"),
         (["performance", "--option", "methods=fuels,sol"], "unknown method sol; did you mean solo"),
         (["performance", "--option", "paper=Milan"], "the paper's figures are for SMS, Call, Net"),
-        (["performance", "--option", "divide=5,x"], "takes lengths in periods between commas"),
+        (["performance", "--option", "divide=5,x"], "takes comma-separated lengths"),
         (
             ["ablation", "--clients", "2", "--option", "divide=9,9"],
             "11 periods and cannot be divided",
