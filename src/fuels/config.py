@@ -63,11 +63,7 @@ class Model:
 
     encoder: str = "gru"
     hidden: int = 128
-    # Input of the decoder: concat (the states of the branches, concatenated) or sum (their sum).
-    head: str = "concat"
-
-
-HEADS = ("concat", "sum")
+    head: str = "concat"  # input of the decoder: the branches' states concatenated, or their sum
 
 
 @dataclass(frozen=True)
@@ -270,8 +266,7 @@ def check(settings: Settings) -> None:
     }
     for key, value in positive.items():
         if value < 1:
-            least = 2 if key == "windows.period" else 1
-            raise FuelsError(f"{key} must be at least {least}")
+            raise FuelsError(f"{key} must be at least {2 if key == 'windows.period' else 1}")
     for key, count in {
         "data.clients": settings.data.clients,
         "windows.max_gap": windows.max_gap,
@@ -279,13 +274,12 @@ def check(settings: Settings) -> None:
         "sharing.noise": settings.sharing.noise,
         "seed": settings.seed,
     }.items():
-        if count < 0:
+        if not count >= 0:
             raise FuelsError(f"{key} must not be negative; it is {count}")
     if training.batch not in (0, windows.period):
         raise FuelsError(
             f"training.batch is {training.batch} but the period is {windows.period}: a batch must"
-            " be one period, so that its row b is phase b; omit training.batch or set it to the"
-            " period"
+            " be one period, so that its row b is phase b; omit training.batch or set it to that"
         )
     if not training.learning_rate >= 0:
         raise FuelsError(
@@ -300,7 +294,7 @@ def check(settings: Settings) -> None:
     for key, choice, choices in (
         ("training.optimiser", training.optimiser or "adam", ("adam", "sgd")),
         ("training.keep", training.keep, ("best", "last")),
-        ("model.head", settings.model.head, HEADS),
+        ("model.head", settings.model.head, ("concat", "sum")),
     ):
         if choice not in choices:
             raise FuelsError(f"{key} must be {' or '.join(choices)}, not {choice}")
@@ -369,18 +363,14 @@ def _share_at(text: str, least: int) -> tuple[float, int] | None:
 def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
     """Plain nested values, as in config.toml.
 
-    The section of sharing is omitted if nothing is shared, and model.head if it has its default, as
-    in runs made before they existed.
+    Sharing and the head are omitted if they are the default, as in runs made before they existed.
     """
-    sections = {field.name: getattr(settings, field.name) for field in fields(Settings)}
+    content = {field.name: _plain(getattr(settings, field.name)) for field in fields(Settings)}
     if settings.sharing == Sharing():
-        del sections["sharing"]
-    if engine is not None:
-        sections["engine"] = engine
-    content = {name: _plain(value) for name, value in sections.items()}
+        del content["sharing"]
     if settings.model.head == Model.head:
         del content["model"]["head"]
-    return content
+    return content if engine is None else {**content, "engine": _plain(engine)}
 
 
 def _plain(value: Any) -> Any:

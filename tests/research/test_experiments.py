@@ -118,6 +118,42 @@ def test_an_experiment_writes_its_page_tables_and_figures(
         assert rows["FUELS"][5:7] == ["0.125", "0.166"] and rows["ridge"][5:7] == ["", ""]
 
 
+def test_some_methods_on_stretches_of_the_test_part_with_the_papers_figures(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shared)
+    words = ["performance", "--data", str(shared / "panel.npz"), "--rounds", "2", "--clients", "3"]
+    words += ["--set", "model.hidden=4", "--threads", "1", "--out", "divided"]
+    words += ["--option", "methods=solo,fuels", "--option", "paper=Net", "--option", "divide=3,2"]
+    result = run_cli(*words)
+    assert result.exit_code == 0, (result.output, result.exception)
+    page = (shared / "divided" / "performance.md").read_text()
+    assert (
+        page.count("**Test errors on panel, 3 clients, 2 rounds, split 26/7/7, test periods") == 2
+    )
+    with (shared / "divided" / "performance-panel-test-periods-4-to-5.csv").open() as file:
+        heading, *rows = csv.reader(file)
+    assert heading[5] == "paper Net MSE (as printed)"
+    found = {row[0]: row[5:7] for row in rows}
+    assert list(found)[:3] == ["FUELS", "Solo", "last value"]
+    assert found["Solo"] == ["2.423", "0.654"] and found["ridge"] == ["", ""]
+
+
+def test_metr_la_can_take_zeros_for_speeds(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shared)
+    wanted: list[Settings] = []
+
+    def noting(self: Context, runs: Sequence[Settings], **how: Any) -> list[RunResult]:
+        wanted.extend(runs)
+        raise FuelsError("enough")
+
+    monkeypatch.setattr(Context, "runs", noting)
+    words = ["metr-la", "--data", str(shared / "panel.npz"), "--option", "step=1h"]
+    for zeros, mark in (("speeds", "none"), ("missing", "0")):
+        assert "enough" in str(run_cli(*words, "--option", f"zeros={zeros}").exception)
+        assert wanted.pop().data.missing == mark
+
+
 def test_what_looks_at_one_is_asked_for_each_of_several(tmp_path: Path) -> None:
     """No seed and no data are dropped while the page names them."""
 
@@ -202,7 +238,15 @@ def test_every_training_experiment_is_known_and_listed() -> None:
         (["complexity", "--set", "windows.calendar=time"], "the default of windows.calendar"),
         (["metr-la"], "needs its data"),
         (["metr-la", "--data", "x.npz", "--option", "step=2h"], "step=1h or step=5min"),
+        (["metr-la", "--option", "zeros=x", "--data", "x.npz"], "choose one of missing, speeds"),
         (["metr-la", "--data", "synthetic:net"], "not METR-LA"),
+        (["performance", "--option", "methods=fuels,sol"], "unknown method sol; did you mean solo"),
+        (["performance", "--option", "paper=Milan"], "the paper's figures are for SMS, Call, Net"),
+        (["performance", "--option", "divide=5,x"], "takes comma-separated lengths"),
+        (
+            ["ablation", "--clients", "2", "--option", "divide=9,9"],
+            "11 periods and cannot be divided",
+        ),
         (["metr-la", "--data", "x.npz", "--data", "y.npz"], "takes one --data"),
         (["ablation", "--data", "a/x.csv", "--data", "b/x.npz"], "two sources are named x"),
         (["ablation", "--set", "data.source=x.csv"], "use --data"),

@@ -33,10 +33,10 @@ def run(context: Context) -> Result:
     step = context.options["step"]
     if step not in STEPS:
         raise FuelsError(f"--option step={step}: METR-LA is run with step=1h or step=5min")
-    need_metr_la(context)
     zeros = context.options["zeros"]
     if zeros not in ZEROS:
         raise FuelsError(f"--option zeros={zeros}: choose one of {', '.join(ZEROS)}")
+    need_metr_la(context)
     shape = {**STEPS[step], "data": {"missing": ZEROS[zeros], **STEPS[step].get("data", {})}}
     variants = [Variant(find_method(name).title, name, shape) for name in METHODS]
     found = study(context, variants)
