@@ -91,6 +91,8 @@ class Mixture:
 
     on: bool = False
     levels: tuple[float, ...] = (80.0, 95.0)  # of the intervals, in percent
+    at_least: str = ""  # least possible value; empty: 0 if no training value is negative; or none
+    at_most: str = ""  # largest possible value; empty: none
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,8 @@ class Engine:
 
 
 ENGINES = ("local", "ray")
+BOUNDS = ("at_least", "at_most")  # of the mixture's forecasts
+NO_BOUND = "none"
 
 # The paper's settings are the defaults above. A preset lists only what it changes, so no number is
 # written twice. A scale changes only clients and rounds.
@@ -307,6 +311,16 @@ def check(settings: Settings) -> None:
             "mixture.levels must be one or more percentages between 0 and 100, not"
             f" {', '.join(map(str, levels)) or 'none'}"
         )
+    least, most = (bound(settings.mixture, name) for name in BOUNDS)
+    if least is not None and most is not None and least >= most:
+        raise FuelsError(
+            f"mixture.at_least must be below mixture.at_most, but they are {least:g} and {most:g}"
+        )
+    if not settings.mixture.on and (least is not None or most is not None):
+        raise FuelsError(
+            "mixture.at_least and mixture.at_most confine the forecasts of the mixture, which is"
+            " off: use --preset best"
+        )
     if settings.sharing.min_clients < 2:
         raise FuelsError(
             f"sharing.min_clients must be at least 2; it is {settings.sharing.min_clients}, but a"
@@ -326,6 +340,20 @@ def check_engine(engine: Engine) -> None:
         raise FuelsError("--sites and --address need --engine ray")
     if engine.transport == "ray" and engine.device != "cpu":
         raise FuelsError("--engine ray trains on CPUs; omit --device, or use --engine local")
+
+
+def bound(mixture: Mixture, name: str) -> float | None:
+    """`at_least` or `at_most` as a number; None if there is none, or it is yet to be detected."""
+    text = getattr(mixture, name).strip()
+    if text in ("", NO_BOUND):
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise FuelsError(f"mixture.{name} must be a number or {NO_BOUND}, not {text!r}")
+    return value
 
 
 def late_joiners(text: str) -> tuple[float, int]:
@@ -363,13 +391,15 @@ def _share_at(text: str, least: int) -> tuple[float, int] | None:
 def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
     """Plain nested values, as in config.toml.
 
-    Sharing and the head are omitted if they are the default, as in runs made before they existed.
+    Sharing, the head and the bounds of values are omitted if they are the default, as in runs made
+    before they existed.
     """
     content = {field.name: _plain(getattr(settings, field.name)) for field in fields(Settings)}
     if settings.sharing == Sharing():
         del content["sharing"]
     if settings.model.head == Model.head:
         del content["model"]["head"]
+    content["mixture"] = {name: value for name, value in content["mixture"].items() if value != ""}
     return content if engine is None else {**content, "engine": _plain(engine)}
 
 

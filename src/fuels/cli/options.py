@@ -255,6 +255,7 @@ _OPTIONS = {
             " coordinates resample how",
             "windows": "period split horizon holidays",
             "training": "rounds keep patience warm_start",
+            "mixture": "at_least at_most",
             "engine": "threads device sites address",
         }.items()
         for key in keys.split()

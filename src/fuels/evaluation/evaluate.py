@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fuels.config import Mixture as MixtureSettings
 from fuels.config import Sharing
 from fuels.data.windows import Dataset
+from fuels.evaluation.coverage import NO_LIMITS, interval_scores, pinball, restricted
 from fuels.evaluation.outcome import (
     SOLO_NOTHING_SHARED,
     MixtureOutcome,
@@ -25,6 +26,7 @@ from fuels.evaluation.scores import Scores, errors, score
 from fuels.experts.ensemble import Ensemble, new_ensemble
 from fuels.experts.history import Floats, History, history_of
 from fuels.experts.horizon import Backtest, first_out_of_sample
+from fuels.experts.limits import Limits
 from fuels.experts.mixture import Mixture
 from fuels.experts.personal_model import forecast_chain
 from fuels.experts.pool import EXPERTS
@@ -71,7 +73,7 @@ def evaluate(
             history,
             dataset.split.train,
             title=f"{title}{MODEL}",
-            levels=chosen.levels,
+            chosen=chosen,
             sharing=sharing,
             seed=seed,
         )
@@ -85,7 +87,7 @@ def evaluate(
     parts = {h: restricted_to_test(dataset, b) for h, b in backtests.items() if b is not None}
     mixture, shared = None, None
     if ensemble is not None:
-        mixture = mixture_outcome(dataset, ensemble.title, parts[1])
+        mixture = mixture_outcome(dataset, ensemble.title, parts[1], ensemble.limits)
         forecasts = {title: parts[1].mixed.combined, method_rows(title)[1]: forecasts[title]}
         backtest = backtests[1]
         if ensemble.sharing is not None and backtest is not None:
@@ -123,7 +125,8 @@ def nothing_shared(
     end = last - backtest.mixed.combined.shape[1]
     if warm_up is not None:
         mixture.run(*_local_part(history, warm_up, names, end))
-    return mixture.run(*_local_part(history, backtest, names, last)).combined
+    combined = mixture.run(*_local_part(history, backtest, names, last)).combined
+    return ensemble.horizons[1].intervals.confined(combined)
 
 
 def _local_part(
@@ -209,14 +212,19 @@ def _without_abstentions(experts: Mapping[str, Floats]) -> dict[str, Floats]:
     return {name: np.where(np.isnan(f), mean, f) for name, f in experts.items()}
 
 
-def mixture_outcome(dataset: Dataset, model: str, part: Backtest) -> MixtureOutcome:
+def mixture_outcome(
+    dataset: Dataset, model: str, part: Backtest, limits: Limits = NO_LIMITS
+) -> MixtureOutcome:
     """Errors and weights of the experts on the test part."""
+    steps = part.mixed.combined.shape[1]
     return MixtureOutcome(
         model=model,
         names=tuple(part.experts),
         weights=part.mixed.weights,
         bands=part.bands,
-        coverage=part.bands.coverage(targets_in_test(dataset)),
+        intervals=interval_scores(
+            part.bands, targets_in_test(dataset), dataset.split.test - steps, dataset.period, limits
+        ),
         scores={name: score(dataset, "test", f) for name, f in part.experts.items()},
     )
 
@@ -240,7 +248,7 @@ def steps_ahead(
     """
     first, last = dataset.split.part("test")
     whole, horizon = targets_in_test(dataset), dataset.sample.horizon
-    found = StepsAhead({}, [], [])
+    found = StepsAhead({}, [], [], [])
     chains = {
         name: forecast_chain(models, history, first - horizon + 1, last, direct=direct)
         for name, direct in (("own head", True), ("recursive", False))
@@ -260,24 +268,28 @@ def steps_ahead(
             mse, _ = errors(truth, forecast, common)
             found.mse.setdefault(name, []).append(_mean(mse))
         if parts:
-            coverage, width = _coverage(part, truth, common, len(parts[1].bands.levels))
+            coverage, width, loss = _coverage(part, truth, common, len(parts[1].bands.levels))
             found.coverage.append(coverage)
             found.width.append(width)
+            found.pinball.append(loss)
     return found
 
 
 def _coverage(
     part: Backtest | None, truth: Floats, common: NDArray[np.bool_], levels: int
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Coverage and mean width of the intervals on some targets, by level; NaN without targets."""
+) -> tuple[tuple[float, ...], tuple[float, ...], float]:
+    """Coverage and mean width of the intervals on some targets, by level, and pinball loss.
+
+    NaN without targets.
+    """
     if part is None or not (common & ~np.isnan(part.bands.lower[0])).any():
         missing = (float("nan"),) * levels
-        return missing, missing
-    lower, upper = (np.where(common, band, np.nan) for band in (part.bands.lower, part.bands.upper))
-    bands = replace(part.bands, lower=lower, upper=upper)
+        return missing, missing, float("nan")
+    bands = restricted(part.bands, common)
     return (
         tuple(float(covered) for covered in bands.coverage(truth)),
         tuple(float(width) for width in bands.width()),
+        pinball(bands, truth),
     )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from fuels.config import Settings
     from fuels.data.windows import Dataset
+    from fuels.evaluation.coverage import IntervalScores
     from fuels.evaluation.scores import Scores
     from fuels.experts.intervals import Bands
 
@@ -25,7 +26,7 @@ class MixtureOutcome:
     names: tuple[str, ...]
     weights: NDArray[np.float64]  # [step, client, expert]
     bands: Bands  # intervals, normalised
-    coverage: NDArray[np.float64]  # [level]: share of the targets inside, mean over clients
+    intervals: IntervalScores
     scores: dict[str, Scores]  # of each expert
 
     @property
@@ -40,17 +41,13 @@ class MixtureOutcome:
 
     def summary(self) -> dict[str, Any]:
         """As in summary.json."""
-        widths = self.bands.width()
         return {
             "experts": {name: scores.means() for name, scores in self.scores.items()},
             "best_expert": self.best,
             "model_led": self.led,
-            "intervals": {
-                f"{level:g}": {"coverage": float(covered), "width": float(width)}
-                for level, covered, width in zip(
-                    self.bands.levels, self.coverage, widths, strict=True
-                )
-            },
+            "intervals": self.intervals.summary(),
+            "pinball": self.intervals.pinball,
+            "limits": self.intervals.limits.facts(),
         }
 
 
@@ -61,6 +58,7 @@ class StepsAhead:
     mse: dict[str, list[float]]  # by forecaster
     coverage: list[tuple[float, ...]]  # of the mixture's intervals, by step and level
     width: list[tuple[float, ...]]  # their mean width
+    pinball: list[float]  # mean loss of their bounds
 
     def summary(self) -> dict[str, Any]:
         """As in summary.json."""
@@ -68,6 +66,7 @@ class StepsAhead:
             "mse": {name: _known(values) for name, values in self.mse.items()},
             "coverage": [_known(values) for values in self.coverage],
             "width": [_known(values) for values in self.width],
+            "pinball": _known(self.pinball),
         }
 
 

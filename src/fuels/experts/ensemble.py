@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.config import Sharing
+from fuels.config import Mixture, Sharing
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
-from fuels.experts.history import Floats, History, make_history
+from fuels.experts.history import Floats, History
 from fuels.experts.horizon import (
     Backtest,
     HorizonEnsemble,
@@ -38,22 +38,27 @@ from fuels.experts.horizon import (
     fit_horizon,
     untrained,
 )
-from fuels.experts.intervals import Bands
+from fuels.experts.intervals import Bands, from_format_4
+from fuels.experts.limits import Limits
 from fuels.experts.personal_model import (
     Forecast,
     check_horizon,
     clients_with_model,
     denormalised,
     forecast_chain,
+    history_for,
     on_model_clock,
+    warn_no_recent_values,
 )
 from fuels.experts.pool import Pool
 from fuels.experts.shared import SharedExperts
 from fuels.storage.checkpoint import load_state, prefixed, save_state, unprefixed
 from fuels.storage.models import PersonalModels
 
-FORMAT = 4
-LEVELS = (80.0, 95.0)
+FORMAT = 5
+READABLE = (4, FORMAT)  # 4: other intervals, and no limits
+CHOSEN = Mixture()  # default levels and limits
+LEVELS = CHOSEN.levels
 POOL = Pool()
 
 ModelForecasts = Callable[[int, int], Floats]  # of steps first..last-1, [client, step]
@@ -71,6 +76,7 @@ class Ensemble:
     horizons: dict[int, HorizonEnsemble] = field(default_factory=dict)
     learned_until: dict[int, np.datetime64] = field(default_factory=dict)  # first step not learned
     sharing: SharedExperts | None = None  # None: local experts only
+    limits: Limits = Limits()
 
     def fit(self, history: History, horizons: Iterable[int]) -> None:
         """Fit the experts for the horizons that have none yet, on the training part."""
@@ -93,6 +99,7 @@ class Ensemble:
                 levels=self.levels,
                 external=[self.title],
                 pooled=self._coefficients(history, horizon),
+                limits=self._normalised_limits(),
             )
             self.learned_until[horizon] = self._first(horizon)
 
@@ -116,6 +123,7 @@ class Ensemble:
             first = 0
         if first >= last:
             return None
+        self.limits.warn_outside(history.observed[:, first:last], self._normalised_limits())
         model = model or self._model(history, horizon, last)
         backtest = self.horizons[horizon].run(
             history, first, last, {self.title: model(first, last)}
@@ -244,6 +252,12 @@ class Ensemble:
             for horizon in horizons:
                 del self.horizons[horizon], self.learned_until[horizon]
 
+    def confined_to(self, limits: Limits) -> None:
+        """Confine forecasts and intervals to another range from now on."""
+        self.limits = limits
+        for fitted in self.horizons.values():
+            fitted.intervals.limits = self._normalised_limits()
+
     # -- on disk -------------------------------------------------------------------------------
 
     def save(self, path: Path) -> None:
@@ -259,6 +273,7 @@ class Ensemble:
             "since": str(self.since),
             "trained": str(self.trained),
             "levels": list(self.levels),
+            "limits": self.limits.facts(),
             **({} if self.sharing is None else {"sharing": self.sharing.facts()}),
             "seen": {str(horizon): str(time) for horizon, time in self.learned_until.items()},
         }
@@ -267,7 +282,7 @@ class Ensemble:
     @classmethod
     def load(cls, path: Path, models: PersonalModels) -> Ensemble:
         arrays, facts = load_state(path)
-        if facts.get("format") != FORMAT:
+        if facts.get("format") not in READABLE:
             raise FuelsError(
                 f"{path}: the mixture has format {facts.get('format')}, written by another version"
                 f" of fuels (this one reads {FORMAT}); train again: fuels run --config"
@@ -277,6 +292,8 @@ class Ensemble:
             raise FuelsError(f"{path}: the mixture belongs to other models")
         since, trained = (np.datetime64(facts[name]) for name in ("since", "trained"))
         ensemble = cls(models, facts["title"], since, trained, tuple(facts["levels"]))
+        if "limits" in facts:
+            ensemble.limits = Limits.from_facts(facts["limits"])
         if "sharing" in facts:
             ensemble.sharing = SharedExperts.from_facts(facts["sharing"])
         for text, time in facts["seen"].items():
@@ -284,8 +301,12 @@ class Ensemble:
             pool = pool_of(ensemble.sharing).load(
                 unprefixed(f"{text}.pool", arrays), len(models.ids), horizon
             )
-            fitted = untrained(pool, models.period, ensemble.levels, [ensemble.title])
-            fitted.load(unprefixed(f"{text}.online", arrays))
+            limits = ensemble._normalised_limits()
+            fitted = untrained(pool, models.period, ensemble.levels, [ensemble.title], limits)
+            online = unprefixed(f"{text}.online", arrays)
+            if facts["format"] == 4:
+                online |= prefixed("intervals", from_format_4(unprefixed("intervals", online)))
+            fitted.load(online)
             ensemble.horizons[horizon] = fitted
             ensemble.learned_until[horizon] = np.datetime64(time)
         return ensemble
@@ -303,6 +324,9 @@ class Ensemble:
             return lambda end: {}
         fresh = replace(shared, totals={})  # these are of one history
         return lambda end: fresh.coefficients(history, self.models.ids, end)
+
+    def _normalised_limits(self) -> Floats:
+        return self.limits.normalised(self.models.mean, self.models.std)
 
     def _first(self, horizon: int) -> np.datetime64:
         """The time of the first step that is out of sample `horizon` steps ahead."""
@@ -324,7 +348,7 @@ def new_ensemble(
     end: int,
     *,
     title: str,
-    levels: Sequence[float] = LEVELS,
+    chosen: Mixture = CHOSEN,
     sharing: Sharing | None = None,
     seed: int = 0,
 ) -> Ensemble:
@@ -333,11 +357,12 @@ def new_ensemble(
     With `sharing` and enough clients, they also use what the clients share; `seed` is of its noise.
     """
     trained = history.times(end, end + 1)[0]
-    chosen = tuple(float(level) for level in levels)
+    levels = tuple(float(level) for level in chosen.levels)
+    limits = Limits.of(chosen, history.observed[:, :end], models.mean, models.std)
     shared = None
     if sharing is not None and len(models.ids) >= sharing.min_clients:
         shared = SharedExperts.of(sharing, seed)
-    return Ensemble(models, title, history.start, trained, chosen, sharing=shared)
+    return Ensemble(models, title, history.start, trained, levels, sharing=shared, limits=limits)
 
 
 def pool_of(sharing: SharedExperts | None) -> Pool:
@@ -369,28 +394,5 @@ def forecast_ensemble(
     values = np.stack([value[rows] for value, _, _ in made], axis=1)
     lower = np.concatenate([bands.lower[:, rows] for _, _, bands in made], axis=2)
     upper = np.concatenate([bands.upper[:, rows] for _, _, bands in made], axis=2)
-    return denormalised(ensemble.models.take(known), panel, values, ensemble.levels, (lower, upper))
-
-
-def warn_no_recent_values(models: PersonalModels, history: History, known: Sequence[str]) -> None:
-    """Warn about the clients without a value in the last period."""
-    last = history.observed[:, -models.period :]
-    silent = [c for c, row in zip(models.ids, last, strict=True) if np.isnan(row).all()]
-    named = [client for client in silent if client in set(known)]
-    if named:
-        warnings.warn(
-            f"{len(named)} clients have no value in the last {models.period} steps; their forecasts"
-            f" rely on older data: {', '.join(named[:5])}",
-            stacklevel=3,
-        )
-
-
-def history_for(models: PersonalModels, panel: Panel) -> History:
-    """The history of the models' clients in a panel; absent clients have no values."""
-    column = {client: i for i, client in enumerate(panel.ids)}
-    values = np.full((panel.length, len(models.ids)), np.nan)
-    for i, client in enumerate(models.ids):
-        if client in column:
-            values[:, i] = panel.values[:, column[client]]
-    aligned = replace(panel, values=values, ids=models.ids, coordinates=None)
-    return make_history(aligned, models.period, models.mean, models.std, calendar=models.calendar)
+    models, bands = ensemble.models.take(known), (lower, upper)
+    return ensemble.limits.confined(denormalised(models, panel, values, ensemble.levels, bands))

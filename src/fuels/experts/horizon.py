@@ -73,6 +73,7 @@ class HorizonEnsemble:
     def learn(self, experts: dict[str, Floats], truth: Floats, first: int) -> Backtest:
         """Combine and learn from forecasts [client, step] of steps from `first` on."""
         mixed = self.mixture.run(truth, np.stack(list(experts.values())))
+        mixed = replace(mixed, combined=self.intervals.confined(mixed.combined))
         return Backtest(experts, mixed, self.intervals.run(truth, mixed.combined, first))
 
     def skip(self, steps: int) -> None:
@@ -91,6 +92,7 @@ class HorizonEnsemble:
         target = history.length + self.horizon - 1
         experts = self.experts(history, target, target + 1, external or {})
         values, weights = self.mixture.next(np.stack(list(experts.values()))[:, :, 0])
+        values = self.intervals.confined(values)
         return values, weights, self.intervals.next(values, target)
 
     def copy(self) -> HorizonEnsemble:
@@ -109,7 +111,10 @@ class HorizonEnsemble:
             return None
         points = self.warm_up.mixed.combined
         first = end - points.shape[1]
-        intervals = Intervals(self.pool.clients, history.period, levels, self.horizon)
+        limits = self.intervals.limits
+        intervals = Intervals(
+            self.pool.clients, history.period, levels, self.horizon, limits=limits
+        )
         intervals.run(history.observed[:, first:end], points, first)
         unknown = np.full((self.pool.clients, self.horizon - 1), np.nan)
         intervals.run(unknown, unknown, 0)
@@ -156,8 +161,11 @@ def fit_horizon(
     levels: Sequence[float] = (80, 95),
     external: Sequence[str] = (),
     pooled: PooledArrays | None = None,
+    limits: Floats | None = None,
 ) -> HorizonEnsemble:
     """Fit the experts on the steps before `end`, and warm up the mixture and the intervals.
+
+    `limits` [client, 2] are the least and largest possible values, on the scale of the history.
 
     The first step to `run` is `first_out_of_sample(end, horizon)`. `pooled(end)` gives the arrays
     of the pooled experts from the steps before `end`; with it, each client's warm-up is as long as
@@ -174,7 +182,7 @@ def fit_horizon(
     fitted = max(end - part - (horizon - 1), 2 * period)
     first = first_out_of_sample(fitted, horizon)
     before, whole = ({}, {}) if pooled is None else (pooled(fitted), pooled(end))
-    early = untrained(pool.fit(history, fitted, horizon, before), period, levels, external)
+    early = untrained(pool.fit(history, fitted, horizon, before), period, levels, external, limits)
     warm_up = None
     if first < end:
         experts = early.experts(history, first, end, {})
@@ -237,10 +245,13 @@ def first_out_of_sample(end: int, horizon: int) -> int:
 
 
 def untrained(
-    pool: FittedPool, period: int, levels: Sequence[float], external: Sequence[str]
+    pool: FittedPool,
+    period: int,
+    levels: Sequence[float],
+    external: Sequence[str],
+    limits: Floats | None = None,
 ) -> HorizonEnsemble:
     """Fitted experts with a mixture and intervals in their initial state."""
     mixture = Mixture(pool.clients, [*pool.names, *external], delay=pool.horizon)
-    return HorizonEnsemble(
-        pool, mixture, Intervals(pool.clients, period, levels, delay=pool.horizon)
-    )
+    intervals = Intervals(pool.clients, period, levels, delay=pool.horizon, limits=limits)
+    return HorizonEnsemble(pool, mixture, intervals)

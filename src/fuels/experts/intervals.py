@@ -1,15 +1,22 @@
-"""Prediction intervals that keep their coverage while the series changes.
+"""Prediction intervals that keep their coverage at every time of the period, while series change.
 
-Adaptive conformal inference, per client and horizon. The radius around a point forecast is
+Adaptive conformal inference, per client and horizon. A bound is
 
-    typical error at this time of the period  x  quantile of the last scores  x  exp(correction)
+    point forecast + usual error at this time of the period x quantile of the last scores
+                   x exp(correction + correction at this time), confined to the range of the data
 
-A score is an error divided by the typical error at that time. After each observed value the
-correction of a level moves up by rate x level if the value fell outside, and down by
-rate x (1 - level) if inside. Over n steps the share outside therefore differs from the nominal one
-by at most the change of the correction / (rate n), whatever the series does (Gibbs and
-Candes 2021; here on the logarithm of the radius, whereas the quantile tracking of Angelopoulos,
-Candes and Tibshirani 2023 works on the radius itself).
+A score is a signed error divided by the usual error at that time. Its quantiles are taken in both
+tails, so an interval may be asymmetric, and scores of similar point forecasts count more, so its
+width may depend on the level. After each observed value the correction of a level moves up by
+rate x level if the value fell outside, and down by rate x (1 - level) if inside; so do, at the
+slot rate, those of the times nearby. Summing these steps shows that over n values the share outside
+differs from the nominal one by the change of the correction / (rate n), whatever the series does
+(Gibbs and Candes 2021; here on the logarithm of the radius, whereas the quantile tracking of
+Angelopoulos, Candes and Tibshirani 2023 works on the radius itself). At one time of the period
+the same holds for the share among the values nearby, weighted as they move its correction. So
+coverage is right in the long run as long as the corrections do not keep hitting their limits. A
+lower limit is hit where values equal to a bound of the range are more frequent than the level: no
+interval that contains them can have less coverage.
 """
 
 from __future__ import annotations
@@ -34,10 +41,15 @@ class Constants(NamedTuple):
     """Constants, chosen on validation days; compiled code takes them as a plain tuple."""
 
     rate: float = 0.1  # of the correction
-    slot_fade: float = 0.9  # discount of the typical error: of one slot, per period
+    slot_rate: float = 0.1  # of the correction at one time of the period
+    reach: float = 1 / 12  # of a step of the latter, in periods: 2 of 24 hours
+    most: float = 4.0  # largest correction, up or down; a limit keeps it able to return
+    slot_most: float = 1.0
+    slot_fade: float = 0.95  # discount of the usual error: of one slot, per period
     all_fade: float = 0.99  # of all slots, per step
-    pull: float = 1.0  # weight of all slots' typical error in that of one slot, in errors
-    memory: float = 240.0  # scores kept
+    pull: float = 1.0  # weight of all slots' usual error in that of one slot, in errors
+    spread: float = 1.0  # a point forecast this far away counts half
+    memory: float = 480.0  # scores kept
 
 
 CHOSEN = Constants()
@@ -79,7 +91,10 @@ def checked_levels(levels: Any) -> tuple[float, ...]:
 
 
 class Intervals:
-    """Intervals of every client for levels in percent, such as 80 and 95."""
+    """Intervals of every client for levels in percent, such as 80 and 95.
+
+    `limits` [client, 2] are the least and largest possible values of each client.
+    """
 
     def __init__(
         self,
@@ -88,6 +103,7 @@ class Intervals:
         levels: Sequence[float] = (80, 95),
         delay: int = 1,
         constants: Constants = CHOSEN,
+        limits: Floats | None = None,
     ) -> None:
         if clients < 1 or period < 1 or delay < 1:
             raise FuelsError("intervals need clients, a period and a delay of at least 1 step")
@@ -95,17 +111,28 @@ class Intervals:
         self.constants = tuple(
             float(value) for value in constants
         )  # of one type, for compiled code
+        open_ended = np.tile([-np.inf, np.inf], (clients, 1))
+        self.limits = open_ended if limits is None else np.ascontiguousarray(limits, np.float64)
         count, slots = len(self.levels), min(period, MOST_SLOTS)
+        memory = int(constants.memory)
         self.state: State = {
             "correction": np.zeros((clients, count)),
-            "scores": np.zeros((clients, int(constants.memory))),  # a ring buffer
+            "slot correction": np.zeros((clients, slots, count)),
+            "scores": np.zeros((clients, memory)),  # a ring buffer
+            "points": np.zeros((clients, memory)),  # the point forecasts they belong to
             "seen": np.zeros((clients, 1)),  # scores so far
-            "slots": np.zeros((clients, slots, 2)),  # discounted squares and count
+            "slots": np.zeros((clients, slots, 2)),  # discounted absolute errors and count
             "all": np.zeros((clients, 2)),
-            # Steps not learned yet: point, typical error, slot, value, radius of each level.
-            "queue": np.full((clients, delay, 4 + count), np.nan),
+            # Steps not learned yet: point, usual error, slot, value, two bounds of each level.
+            "queue": np.full((clients, delay, 4 + 2 * count), np.nan),
             "steps": np.zeros(1),
         }
+
+    def confined(self, points: NDArray[Any]) -> Floats:
+        """Point forecasts [client, ...] within the limits."""
+        shape = (len(self.limits), *(1,) * (np.ndim(points) - 1))
+        low, high = (bound.reshape(shape) for bound in self.limits.T)
+        return np.clip(np.asarray(points, dtype=np.float64), low, high)
 
     def run(self, truth: NDArray[Any], points: NDArray[Any], first: int) -> Bands:
         """Intervals around points [client, step] of steps first, first + 1, ..., and learn.
@@ -117,21 +144,21 @@ class Intervals:
         f = self._checked(points)
         if y.shape != f.shape:
             raise FuelsError(f"truth of shape {y.shape} does not fit points of shape {f.shape}")
-        radius = np.empty((*f.shape, len(self.levels)))
+        bounds = np.empty((2, len(self.levels), *f.shape))
         slot = self._slots(first, f.shape[1])
         parts = tuple(self.state.values())
-        run(y, f, slot, self._misses(), self.delay, self.constants, parts, radius)
+        run(y, f, slot, self._misses(), self.delay, self.constants, self.limits, parts, bounds)
         self.state["steps"] += f.shape[1]
-        return self._bands(f, radius)
+        return Bands(self.levels, *bounds)
 
     def next(self, points: NDArray[Any], step: int) -> Bands:
         """Intervals around points [client] of one future step; changes nothing."""
         f = self._checked(np.asarray(points)[:, None])
-        radius = np.empty((*f.shape, len(self.levels)))
-        slot = self._slots(step, 1)
+        bounds = np.empty((2, len(self.levels), *f.shape))
+        slot, misses = self._slots(step, 1), self._misses()
         parts = tuple(copied(self.state).values())
-        step_ahead(f, slot, self._misses(), self.delay, self.constants, parts, radius)
-        return self._bands(f, radius)
+        step_ahead(f, slot, misses, self.delay, self.constants, self.limits, parts, bounds)
+        return Bands(self.levels, *bounds)
 
     def arrays(self) -> State:
         """The state, to be saved."""
@@ -164,6 +191,33 @@ class Intervals:
         """The nominal share outside, by level."""
         return 1.0 - np.array(self.levels) / 100.0
 
-    def _bands(self, points: Floats, radius: Floats) -> Bands:
-        away = radius.transpose(2, 0, 1)
-        return Bands(self.levels, points - away, points + away)
+
+def from_format_4(arrays: Mapping[str, NDArray[Any]]) -> State:
+    """The state of intervals as older versions saved it, with radii and no point forecasts.
+
+    An absolute score becomes one score in each tail. Coverage by the time of the period, and the
+    dependence on the level, start afresh.
+    """
+    old = {name: np.asarray(array, dtype=np.float64) for name, array in arrays.items()}
+    seen, queue, memory = old["seen"], old["queue"], int(CHOSEN.memory)
+    (clients, slots, _), kept = old["slots"].shape, old["scores"].shape[1]
+    scores = np.zeros((clients, memory))
+    count = np.minimum(seen, min(kept, memory // 2)).astype(np.int64)
+    for tail, row, one in zip(scores, old["scores"], count[:, 0], strict=True):
+        tail[:one], tail[one : 2 * one] = row[:one], -row[:one]
+    sums, radius = {}, queue[..., 4:]
+    for name in ("slots", "all"):
+        squares, number = old[name][..., 0], old[name][..., 1]
+        sums[name] = np.stack([np.sqrt(squares * number), number], axis=-1)
+    bounds = np.stack([queue[..., :1] - radius, queue[..., :1] + radius], axis=-1)
+    return {
+        "correction": old["correction"],
+        "slot correction": np.zeros((clients, slots, old["correction"].shape[1])),
+        "scores": scores,
+        "points": np.zeros((clients, memory)),
+        "seen": 2.0 * count,
+        "slots": sums["slots"],
+        "all": sums["all"],
+        "queue": np.concatenate([queue[..., :4], bounds.reshape(*queue.shape[:2], -1)], axis=-1),
+        "steps": old["steps"],
+    }

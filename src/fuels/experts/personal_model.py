@@ -194,3 +194,27 @@ def _heads(models: PersonalModels, x: Tensor, clock: Tensor, heads: int) -> list
             pieces.append(network.predict_all(parts, x[:, rows], clock[rows]))
     made = torch.cat(pieces, dim=1).double().numpy()
     return [made[:, :, h] for h in range(heads)]
+
+
+def warn_no_recent_values(models: PersonalModels, history: History, known: Sequence[str]) -> None:
+    """Warn about the clients without a value in the last period."""
+    last = history.observed[:, -models.period :]
+    silent = [c for c, row in zip(models.ids, last, strict=True) if np.isnan(row).all()]
+    named = [client for client in silent if client in set(known)]
+    if named:
+        warnings.warn(
+            f"{len(named)} clients have no value in the last {models.period} steps; their forecasts"
+            f" rely on older data: {', '.join(named[:5])}",
+            stacklevel=3,
+        )
+
+
+def history_for(models: PersonalModels, panel: Panel) -> History:
+    """The history of the models' clients in a panel; absent clients have no values."""
+    column = {client: i for i, client in enumerate(panel.ids)}
+    values = np.full((panel.length, len(models.ids)), np.nan)
+    for i, client in enumerate(models.ids):
+        if client in column:
+            values[:, i] = panel.values[:, column[client]]
+    aligned = replace(panel, values=values, ids=models.ids, coordinates=None)
+    return make_history(aligned, models.period, models.mean, models.std, calendar=models.calendar)

@@ -13,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 
 from fuels.data.panel import Panel
-from fuels.experts.ensemble import Ensemble, history_for
+from fuels.experts.ensemble import Ensemble
 from fuels.experts.history import History, make_history
 from fuels.experts.horizon import fit_horizon
-from fuels.experts.personal_model import Forecast
+from fuels.experts.personal_model import Forecast, history_for
 from fuels.experts.shared import SharedExperts
 
 LEAST_PERIODS = 3  # of values
@@ -48,6 +48,7 @@ def forecast_unseen(
     history = make_history(own, models.period, mean, std, calendar=models.calendar)
     history = _with_live_mean(history, ensemble, shared, recent)
     pooled = ensemble.horizons[1].pool.pooled()
+    limits = ensemble.limits.suiting(own.values)
     values, lower, upper = [], [], []
     for h in range(1, horizon + 1):
         fitted = fit_horizon(
@@ -57,12 +58,13 @@ def forecast_unseen(
             horizon=h,
             levels=ensemble.levels,
             pooled=lambda end: pooled,
+            limits=limits.normalised(mean, std),
         )
         value, _, bands = fitted.next(history)
         values.append(value * std + mean)
         lower.append(bands.lower[:, :, 0] * std + mean)
         upper.append(bands.upper[:, :, 0] * std + mean)
-    return Forecast(
+    made = Forecast(
         ids=tuple(ids),
         times=panel.times[-1] + np.arange(1, horizon + 1) * panel.step,
         values=np.stack(values, axis=1),
@@ -72,6 +74,7 @@ def forecast_unseen(
         lower=np.stack(lower, axis=2),
         upper=np.stack(upper, axis=2),
     )
+    return limits.confined(made)
 
 
 def _with_live_mean(

@@ -31,10 +31,16 @@ from fuels.data.tables import panel_from_frame
 from fuels.data.windows import LEAST
 from fuels.errors import FuelsError
 from fuels.evaluation.scores import errors
-from fuels.experts.ensemble import Ensemble, forecast_ensemble, history_for, new_ensemble
+from fuels.experts.ensemble import Ensemble, forecast_ensemble, new_ensemble
 from fuels.experts.history import Floats, History
 from fuels.experts.intervals import checked_levels
-from fuels.experts.personal_model import check_horizon, forecast, forecasts_ahead, on_model_clock
+from fuels.experts.personal_model import (
+    check_horizon,
+    forecast,
+    forecasts_ahead,
+    history_for,
+    on_model_clock,
+)
 from fuels.forecasting.saved_run import CONFIG, LEARNED, MIXTURE, MODELS, RECENT, SavedRun
 from fuels.forecasting.table import forecast_table
 from fuels.methods.registry import find_method
@@ -159,7 +165,7 @@ class Forecaster:
                 history_for(self.models, panel),
                 job.dataset.split.train,
                 title=f"{job.method.title} model",
-                levels=settings.mixture.levels,
+                chosen=settings.mixture,
                 sharing=settings.sharing,
                 seed=settings.seed,
             )

@@ -66,18 +66,48 @@ def _mixture(summary: Summary) -> dict[str, str]:
     if mixture is None:
         return {}
     experts, best = mixture["experts"], mixture["best_expert"]
-    said = (
-        f"the {level} % intervals contained {100 * found['coverage']:.1f} % of the actual values"
-        f" (mean width {number(found['width'])})"
-        for level, found in mixture["intervals"].items()
-    )
     others = count_of(len(experts) - 1, "expert")
     return {
         "Experts": f"{title} mixes its personal model with {others}; the best of these"
         f" {len(experts)} on its own is {best} (MSE {number(experts[best]['mse'])}); the personal"
         f" model had the largest weight in {mixture['model_led']:.0%} of all steps",
-        "Intervals": ", ".join(said),
+        "Intervals": _intervals(mixture, summary["settings"]["windows"]["period"]),
+        **_range(mixture.get("limits")),
     }
+
+
+def _intervals(mixture: Summary, period: int) -> str:
+    """Coverage, overall and how it varies, and width."""
+    said = []
+    for level, found in mixture["intervals"].items():
+        more = [f"mean width {number(found['width'])}"]
+        if found.get("by_client"):  # runs of older versions have no more
+            shares = [share for share in found["by_phase"] if share is not None]
+            time = "hour" if period == 24 else "time of the period"
+            clients = (found["by_client"]["5 %"], found["by_client"]["95 %"])
+            more.insert(0, f"{_percent(min(shares), max(shares))} by {time}")
+            more.insert(1, f"{_percent(*clients)} for nine in ten clients")
+        said.append(
+            f"the {level} % intervals contained {100 * found['coverage']:.1f} % of the actual"
+            f" values ({', '.join(more)})"
+        )
+    if "pinball" in mixture:
+        said.append(f"mean pinball loss of their bounds {number(mixture['pinball'])}")
+    return "; ".join(said)
+
+
+def _percent(low: float, high: float) -> str:
+    return f"{100 * low:.0f} to {100 * high:.0f} %"
+
+
+def _range(limits: Summary | None) -> dict[str, str]:
+    """What forecasts and intervals are confined to, if anything."""
+    if limits is None or (limits["at_least"] is None and limits["at_most"] is None):
+        return {}
+    names = {"at least": limits["at_least"], "at most": limits["at_most"]}
+    bounds = join([f"{name} {value:g}" for name, value in names.items() if value is not None])
+    why = ", because no training value is negative (--at-least none turns this off)"
+    return {"Range": f"forecasts and intervals are {bounds}{why if limits['detected'] else ''}"}
 
 
 def _sharing(summary: Summary) -> dict[str, str]:

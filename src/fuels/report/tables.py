@@ -249,12 +249,16 @@ def steps_ahead(summary: Summary) -> Table | None:
         for level in range(len(levels)):
             share, width = ahead["coverage"][h][level], ahead["width"][h][level]
             row += [None if share is None else 100 * share, width]
+        if "pinball" in ahead and levels:
+            row.append(ahead["pinball"][h])
         rows.append(row)
     intervals = [
         column
         for level in levels
         for column in (Column(f"in {level} %", "%"), Column(f"width {level} %", "z-scored"))
     ]
+    if "pinball" in ahead and levels:
+        intervals.append(Column("pinball loss", "z-scored"))
     heads = [Column(name, "MSE") for name in ahead["mse"]]
     return Table(
         columns=[Column("steps ahead"), *heads, *intervals],

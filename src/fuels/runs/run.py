@@ -199,12 +199,16 @@ def write_models(job: Job, folder: RunFolder, download: Download) -> PersonalMod
 
 
 def write_evaluation(dataset: Dataset, folder: RunFolder, evaluation: Evaluation) -> None:
-    """Write the method's forecasts, the weights of the experts, and the state of the mixture."""
+    """Write the method's forecasts, coverage, the weights of the experts, and the mixture."""
     for forecast in list(evaluation.forecasts.values())[:1]:
         bands = None if evaluation.mixture is None else evaluation.mixture.bands
-        write_table(forecast_frame(dataset, forecast, bands), folder.forecasts)
+        frame = forecast_frame(dataset, forecast, bands)
+        if evaluation.mixture is not None:
+            frame = evaluation.mixture.intervals.limits.confined_table(frame)
+        write_table(frame, folder.forecasts)
     if evaluation.mixture is not None:
         write_table(weights_frame(dataset, evaluation.mixture), folder.weights)
+        write_table(evaluation.mixture.intervals.frame(dataset.ids), folder.coverage)
     if evaluation.ensemble is not None:
         evaluation.ensemble.save(folder.mixture)
 

@@ -7,6 +7,7 @@ checkpoint.safetensors   until the run is finished; checkpoint-N: later changes 
 models.safetensors, server.safetensors, forecasts.parquet, plots/, summary.json   at the end
 mixture.safetensors      the experts and their weights, if the run has a mixture
 weights.parquet          the weights over time: client, time, one column per expert
+coverage.parquet         share of each client's values inside its intervals, by level
 learned.safetensors      what the mixture learned from later forecasts' data (saved_run.py)
 """
 
@@ -71,6 +72,7 @@ class RunFolder:
         self.mixture = path / "mixture.safetensors"
         self.forecasts = path / "forecasts.parquet"
         self.weights = path / "weights.parquet"
+        self.coverage = path / "coverage.parquet"
         self.summary = path / "summary.json"
         self.plots = path / "plots"
 
