@@ -1,6 +1,6 @@
 """The data on which the mixture is chosen and judged: real ones, and made-up counts.
 
-Imported by mixture.py and constants.py.
+Imported by mixture.py, constants.py and intervals.py.
 """
 
 from __future__ import annotations
@@ -62,19 +62,24 @@ def cases(folder: Path, choice: bool) -> Iterator[Case]:
     yield Case("METR-LA hourly", metr, "77/21/21", 77, {"7-27 Jun": (98, 119)})
 
 
-def count_cases(seeds: Sequence[int]) -> Iterator[Case]:
+def count_cases(seeds: Sequence[int], kinds: Sequence[str] = ("sparse", "spiky")) -> Iterator[Case]:
     """Sparse: Poisson counts with a daily cycle, of which 5 % of the hours are left, the others 0.
 
     Spiky: Poisson counts with the same cycle, and in 1 % of the hours 50 times a Pareto(2.5) draw.
+    Busy: negative binomial counts with a strong daily cycle and days of different levels.
     """
     shape = (COUNT_DAYS * 24, COUNT_CLIENTS)
     cycle = np.exp(np.sin(2 * np.pi * np.arange(shape[0]) / 24))[:, None]
-    for number, name in enumerate(("sparse", "spiky")):
-        for seed in seeds:
+    for number, name in enumerate(("sparse", "spiky", "busy")):
+        for seed in seeds if name in kinds else ():
             rng = np.random.default_rng([number, seed])
             kept = rng.random(shape)
             if name == "sparse":
                 made = rng.poisson(5 * cycle, shape) * np.where(kept < 0.05, 1.0, 0.0)
+            elif name == "busy":
+                clients = np.exp(rng.normal(0, 0.5, (1, COUNT_CLIENTS)))
+                days = np.repeat(np.exp(rng.normal(0, 0.2, (COUNT_DAYS, 1))), 24, axis=0)
+                made = rng.negative_binomial(8, 8 / (8 + 15 * cycle**1.8 * clients * days))
             else:
                 spikes = np.where(kept < 0.01, 50 * rng.pareto(2.5, shape), 0.0)
                 made = rng.poisson(3 * cycle, shape) + spikes

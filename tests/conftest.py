@@ -14,7 +14,7 @@ from fuels.cli import main
 from fuels.config import Engine
 from fuels.data.panel import Panel
 from fuels.data.writers import write_panel
-from fuels.forecasting.forecaster import long_frame
+from fuels.forecasting.table import long_frame
 from fuels.kernels.dispatch import use_kernels
 from helpers.commands import Fuels
 from helpers.panels import make_panel

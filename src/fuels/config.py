@@ -311,12 +311,13 @@ def check(settings: Settings) -> None:
             "mixture.levels must be one or more percentages between 0 and 100, not"
             f" {', '.join(map(str, levels)) or 'none'}"
         )
-    least, most = (bound(settings.mixture, name) for name in BOUNDS)
-    if least is not None and most is not None and least >= most:
+    lowest, highest = (bound(settings.mixture, name) for name in BOUNDS)
+    if lowest is not None and highest is not None and lowest >= highest:
         raise FuelsError(
-            f"mixture.at_least must be below mixture.at_most, but they are {least:g} and {most:g}"
+            f"mixture.at_least must be below mixture.at_most, but they are {lowest:g} and"
+            f" {highest:g}"
         )
-    if not settings.mixture.on and (least is not None or most is not None):
+    if not settings.mixture.on and (lowest is not None or highest is not None):
         raise FuelsError(
             "mixture.at_least and mixture.at_most confine the forecasts of the mixture, which is"
             " off: use --preset best"

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fuels.forecasting.forecaster import long_frame
+from fuels.forecasting.table import long_frame
 from helpers.commands import SMALL, Fuels
 from helpers.panels import make_panel
 

@@ -17,9 +17,9 @@ from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.evaluation.evaluate import restricted_to_test, steps_ahead, targets_in_test
-from fuels.experts.ensemble import Ensemble, forecast_ensemble, history_for, new_ensemble
+from fuels.experts.ensemble import Ensemble, forecast_ensemble, new_ensemble
 from fuels.experts.history import History, history_of
-from fuels.experts.personal_model import forecast, forecasts_ahead
+from fuels.experts.personal_model import forecast, forecasts_ahead, history_for
 from fuels.runs.build import build, kept_parameters
 from fuels.runs.run import evaluate_job, run
 from fuels.storage.checkpoint import load_state, save_state

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fuels.errors import FuelsError
-from fuels.experts.intervals import Bands, Constants, Intervals
+from fuels.experts.intervals import Bands, Constants, Intervals, from_format_4
 
 
 def test_coverage_holds_while_the_spread_changes() -> None:
@@ -14,10 +14,89 @@ def test_coverage_holds_while_the_spread_changes() -> None:
     spread = np.repeat([1.0, 4.0, 0.5], 300)
     truth = rng.standard_t(3, size=(40, 900)) * spread
     bands = Intervals(40, 24, (80, 95)).run(truth, np.zeros_like(truth), 0)
-    for first in (100, 300, 600):
+    for first, most in ((0, 2), (300, 2), (600, 4)):  # it takes longer to shrink than to grow
         part = slice(first, first + 300)
         window = Bands(bands.levels, bands.lower[:, :, part], bands.upper[:, :, part])
-        assert np.abs(100 * window.coverage(truth[:, part]) - [80, 95]).max() < 2
+        assert np.abs(100 * window.coverage(truth[:, part]) - [80, 95]).max() < most
+
+
+def test_coverage_is_right_at_every_time_of_the_period() -> None:
+    """Errors whose size and shape depend on the time, as in counts of people."""
+    rng = np.random.default_rng(0)
+    time = np.arange(24 * 60) % 24
+    size = np.exp(2 * np.sin(2 * np.pi * time / 24))
+    night = time < 6
+    normal, skew = rng.normal(size=(2, 40, len(time)))
+    truth = size * np.where(night, np.exp(skew) - 1, normal)
+    bands = Intervals(40, 24, (80, 95)).run(truth, np.zeros_like(truth), 0)
+    inside = (truth >= bands.lower) & (truth <= bands.upper)
+    late = slice(24 * 20, None)
+    for level, held in zip((80, 95), inside, strict=True):
+        shares = [100 * held[:, late][:, time[late] == hour].mean() for hour in range(24)]
+        assert np.abs(np.array(shares) - level).max() < 4
+    below, above = -bands.lower[0, :, late], bands.upper[0, :, late]
+    assert above[:, night[late]].mean() > 1.5 * below[:, night[late]].mean()
+    assert above[:, ~night[late]].mean() == pytest.approx(below[:, ~night[late]].mean(), rel=0.2)
+
+
+def test_width_follows_the_level_of_the_forecast() -> None:
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(10, 960))
+    truth = points + rng.normal(size=points.shape) * np.exp(0.7 * points)
+    bands = Intervals(10, 24, (80,)).run(truth, points, 0)
+    width, late = (bands.upper - bands.lower)[0, :, 480:], points[:, 480:]
+    assert width[late > 1].mean() > 2 * width[late < -1].mean()
+
+
+def test_nothing_leaves_the_limits() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.poisson(0.8, size=(5, 600)).astype(float)
+    limits = np.tile([0.0, 4.0], (5, 1))
+    intervals = Intervals(5, 24, (80, 95), limits=limits)
+    points = intervals.confined(rng.normal(0.8, 2.0, size=truth.shape))
+    assert points.min() == 0 and points.max() == 4
+    bands = intervals.run(truth, points, 0)
+    ahead = intervals.next(points[:, -1], 600)
+    for found in (bands, ahead):
+        assert np.nanmin(found.lower) >= 0 and np.nanmax(found.upper) <= 4
+        assert not (found.lower > found.upper).any()
+
+
+def test_the_correction_returns_after_a_long_calm() -> None:
+    """Values at a bound are always inside; without a limit the corrections would fall for ever."""
+    truth = np.zeros((1, 24 * 200))
+    intervals = Intervals(1, 24, (80,), limits=np.array([[0.0, np.inf]]))
+    intervals.run(truth, truth, 0)
+    assert intervals.state["correction"].min() == -Constants().most
+    rng = np.random.default_rng(0)
+    busy = rng.poisson(5, size=(1, 24 * 10)).astype(float)
+    bands = intervals.run(busy, np.full_like(busy, 5), 0)
+    held = (busy >= bands.lower[0]) & (busy <= bands.upper[0])
+    assert 0.6 < held[:, 48:].mean() < 0.95
+
+
+def test_a_state_of_older_versions_is_converted() -> None:
+    rng = np.random.default_rng(0)
+    clients, memory, slots, delay = 2, 240, 24, 2
+    old = {
+        "correction": np.array([[0.1, -0.2], [0.0, 0.3]]),
+        "scores": np.abs(rng.normal(size=(clients, memory))),
+        "seen": np.array([[500.0], [30.0]]),
+        "slots": np.stack([np.full((clients, slots), 40.0), np.full((clients, slots), 10.0)], -1),
+        "all": np.array([[400.0, 100.0], [400.0, 100.0]]),
+        "queue": np.concatenate(
+            [np.tile([1.0, 2.0, 3.0, 1.5], (clients, delay, 1)), np.ones((clients, delay, 2))], 2
+        ),
+        "steps": np.array([500.0]),
+    }
+    intervals = Intervals(clients, 24, (80, 95), delay)
+    intervals.load(from_format_4(old))
+    bands = intervals.next(np.zeros(clients), 5)
+    # Usual error 2 as before; the quantile of the absolute scores in both tails.
+    expected = 2 * np.exp(0.1) * np.quantile(old["scores"][0], 0.8)
+    assert bands.upper[0, 0, 0] == pytest.approx(expected, rel=0.1)
+    assert bands.lower[0, 0, 0] == pytest.approx(-expected, rel=0.1)
+    np.testing.assert_array_equal(intervals.state["queue"][0, 0, 4:], [0, 2, 0, 2])
 
 
 def test_quiet_times_of_the_period_get_narrow_intervals() -> None:
@@ -47,11 +126,13 @@ def test_first_steps_by_hand() -> None:
     # that of all, 2: radius 2 x 2, no correction yet.
     assert bands.upper[0, 0, 1] == pytest.approx(1 + 4)
     following = intervals.next(np.array([0.0]), 2)
-    # |0 - 1| was inside, so the correction is -rate x 0.2; scores are 2 and 1 / 2; the rank
-    # ceil(0.8 x 3) = 3 is more than there are, so the largest counts.
-    usual = (0.99 * 4 + 1) / 1.99
-    expected = 2 * np.exp(-0.2 * Constants().rate) * np.sqrt((4 + usual) / 2)
-    assert following.upper[0, 0, 0] == pytest.approx(expected)
+    # No score was negative yet, so 0 was below the interval [1, 5] and the correction is
+    # rate x 0.8; the slots are too far apart for the other one to move. Scores are 2 and -1 / 2:
+    # the ends count in both tails, because the value to come weighs as much as a score.
+    usual = (0.99 * 2 + 1) / 1.99
+    factor = np.exp(0.8 * Constants().rate) * (2 + usual) / 2
+    assert following.upper[0, 0, 0] == pytest.approx(2 * factor)
+    assert following.lower[0, 0, 0] == pytest.approx(-0.5 * factor)
 
 
 @pytest.mark.parametrize("delay", [1, 4])
@@ -79,14 +160,14 @@ def test_missing_truth_and_missing_forecasts_are_skipped() -> None:
 
 
 def test_levels_are_nested_and_scale_with_the_data() -> None:
-    truth = np.random.default_rng(0).normal(size=(3, 300))
+    truth = np.random.default_rng(0).normal(size=(3, 600))
     points = np.zeros_like(truth)
     bands = Intervals(3, 24, (50, 80, 95)).run(truth, points, 0)
     late = (bands.upper - bands.lower)[:, :, 100:].mean(axis=(1, 2))
     assert late[0] < late[1] < late[2]
     large = Intervals(3, 24, (50, 80, 95)).run(1000 * truth, points, 0)
     # The very first score is in units of the data; once it has left the memory all is alike.
-    np.testing.assert_allclose(large.upper[:, :, 250:], 1000 * bands.upper[:, :, 250:], rtol=0.3)
+    np.testing.assert_allclose(large.upper[:, :, 520:], 1000 * bands.upper[:, :, 520:], rtol=0.3)
 
 
 def test_state_goes_on_where_it_stopped() -> None:

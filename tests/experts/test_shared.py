@@ -13,9 +13,10 @@ from fuels.config import PRESETS, Engine, Settings, Sharing, merge
 from fuels.data.synthetic import synthesise
 from fuels.data.windows import Dataset
 from fuels.evaluation.evaluate import nothing_shared
-from fuels.experts.ensemble import Ensemble, history_for, new_ensemble
+from fuels.experts.ensemble import Ensemble, new_ensemble
 from fuels.experts.history import History, history_of, make_history
 from fuels.experts.horizon import Backtest, own_warm_ups
+from fuels.experts.personal_model import history_for
 from fuels.experts.pool import EXPERTS
 from fuels.experts.shared import LIVE, POOLED, POOLED_LIVE, SharedExperts
 from fuels.report.facts import facts

@@ -13,7 +13,7 @@ from fuels import Forecaster, FuelsError
 from fuels.experts.history import fill_from_earlier
 from fuels.experts.personal_model import forecast
 from fuels.experts.pool import Pool
-from fuels.forecasting.forecaster import long_frame
+from fuels.forecasting.table import long_frame
 from helpers.panels import make_panel
 
 SMALL = {"model": {"hidden": 8}}

@@ -16,8 +16,9 @@ from fuels.data.panel import Panel
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
 from fuels.experts.ensemble import Ensemble
-from fuels.forecasting.forecaster import Forecaster, long_frame
+from fuels.forecasting.forecaster import Forecaster
 from fuels.forecasting.saved_run import LEARNED, SavedRun
+from fuels.forecasting.table import long_frame
 from fuels.runs.run import run
 from fuels.storage.run_folder import RunFolder
 from helpers.commands import Fuels

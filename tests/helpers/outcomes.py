@@ -12,10 +12,12 @@ from fuels.data.calendar import Calendar
 from fuels.data.panel import Panel
 from fuels.data.sample import Sample
 from fuels.data.windows import Dataset, Split
+from fuels.evaluation.coverage import IntervalScores
 from fuels.evaluation.outcome import MixtureOutcome, Outcome
 from fuels.evaluation.scores import score
 from fuels.evaluation.summary import Kept, compared, data_facts, failures, traffic, why_last
 from fuels.experts.intervals import Bands
+from fuels.experts.limits import Limits
 
 
 def dataset(
@@ -125,7 +127,15 @@ def mixed(run: Outcome) -> Outcome:
         names=names,
         weights=np.full((steps, clients, 2), 0.5),
         bands=Bands((80.0, 95.0), -wide, wide),
-        coverage=np.array([0.8, 0.95]),
+        intervals=IntervalScores(
+            levels=(80.0, 95.0),
+            coverage=np.array([0.8, 0.95]),
+            width=np.array([2.0, 2.0]),
+            by_phase=np.array([[0.75, 0.85], [0.94, 0.96]]),
+            by_client=np.array([[0.8] * clients, [0.95] * clients]),
+            pinball=0.123,
+            limits=Limits(least=0.0, detected=True),
+        ),
         scores=dict.fromkeys(names, run.scores["FUELS"]),
     )
     run = replace(run, mixture=mixture)

@@ -133,7 +133,7 @@ def test_the_list_of_experiments_at_80_columns(
 def test_errors_by_steps_ahead_at_80_columns() -> None:
     names = ("mixture", "own head", "recursive", "last value", "one period ago")
     mse = {name: [0.01234, 0.02345] for name in names}
-    ahead = StepsAhead(mse, [(0.8012, 0.9534)] * 2, [(0.4567, 0.8765)] * 2)
+    ahead = StepsAhead(mse, [(0.8012, 0.9534)] * 2, [(0.4567, 0.8765)] * 2, [0.0567] * 2)
     file = io.StringIO()
     run = mixed(outcome(dataset(), ERRORS, steps_ahead=ahead))
     console = Console(file=file, force_terminal=True, color_system=None, width=80)
@@ -146,8 +146,8 @@ def test_errors_by_steps_ahead_at_80_columns() -> None:
     assert max(len(line) for line in text.splitlines()) <= 80
     table = steps_ahead(run.summary)
     assert table is not None
-    names = tuple(column.name for column in table.columns[-4:])
-    assert names == ("in 80 %", "width 80 %", "in 95 %", "width 95 %")
+    names = tuple(column.name for column in table.columns[-5:])
+    assert names == ("in 80 %", "width 80 %", "in 95 %", "width 95 %", "pinball loss")
 
 
 def test_sentences_wrap_on_a_terminal_alone() -> None:

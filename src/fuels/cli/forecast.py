@@ -43,6 +43,8 @@ def forecast_command(
         "FILE", "Write the forecasts to this .parquet or .csv file instead of printing them."
     ),
     read: opt.ReadOptions = opt.ReadOptions(),
+    at_least: str | None = opt.AT_LEAST,
+    at_most: str | None = opt.AT_MOST,
     overwrite: bool = opt.flag("Replace the output file if it exists.", name="--overwrite"),
     forget: bool = opt.flag(
         "Discard what the mixture learned from data given to past forecasts.", name="--forget"
@@ -61,7 +63,7 @@ def forecast_command(
     """
     from dataclasses import replace
 
-    from fuels.config import Data, Engine
+    from fuels.config import Data, Engine, Mixture
     from fuels.data.loading import load_panel
     from fuels.data.readers import is_raw
     from fuels.forecasting.saved_run import SavedRun
@@ -73,6 +75,8 @@ def forecast_command(
     if out is not None:
         _check_target(out, overwrite)
     saved = SavedRun.load(run, forget=forget)
+    if at_least is not None or at_most is not None:
+        saved.confine(Mixture(at_least=at_least or "", at_most=at_most or ""))
     settings, models = saved.settings, saved.models
     if data is None and not saved.data.source:
         raise FuelsError(

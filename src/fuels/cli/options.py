@@ -98,6 +98,14 @@ SPLIT = option(
 )
 
 
+AT_LEAST = option(
+    "NUMBER",
+    "Least possible value: no forecast and no interval goes below it. Default: 0 if no training"
+    " value is negative; none: no bound.",
+)
+AT_MOST = option("NUMBER", "Largest possible value: no forecast and no interval goes above it.")
+
+
 _READ = {
     "ids": option(
         "A,B,...|@FILE",

@@ -53,6 +53,8 @@ def run_command(
         " the extra calendar).",
         METHOD,
     ),
+    at_least: str | None = opt.AT_LEAST,
+    at_most: str | None = opt.AT_MOST,
     scale: str | None = opt.option(
         "|".join(SCALES),
         "Size of the run: quick (24 clients, 30 rounds) or paper (100 clients, 200"
@@ -145,6 +147,7 @@ def run_command(
             "method": method,
             "data": {"source": data, "clients": clients, **read.changes()},
             "windows": {"period": period, "split": split, "horizon": horizon, "holidays": holidays},
+            "mixture": {"at_least": at_least, "at_most": at_most},
             "training": {
                 "rounds": rounds,
                 "keep": keep,

@@ -10,11 +10,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from fuels.experts.intervals import MOST_SLOTS, Bands
-from fuels.experts.limits import Limits
+from fuels.experts.limits import NO_LIMITS, Limits
 
 Floats = NDArray[np.float64]
-
-NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fuels.config import Mixture as MixtureSettings
 from fuels.config import Sharing
 from fuels.data.windows import Dataset
-from fuels.evaluation.coverage import NO_LIMITS, interval_scores, pinball, restricted
+from fuels.evaluation.coverage import interval_scores, pinball, restricted
 from fuels.evaluation.outcome import (
     SOLO_NOTHING_SHARED,
     MixtureOutcome,
@@ -26,7 +26,7 @@ from fuels.evaluation.scores import Scores, errors, score
 from fuels.experts.ensemble import Ensemble, new_ensemble
 from fuels.experts.history import Floats, History, history_of
 from fuels.experts.horizon import Backtest, first_out_of_sample
-from fuels.experts.limits import Limits
+from fuels.experts.limits import NO_LIMITS, Limits
 from fuels.experts.mixture import Mixture
 from fuels.experts.personal_model import forecast_chain
 from fuels.experts.pool import EXPERTS

@@ -16,8 +16,7 @@ long as they cover the models' windows. Steps that it never saw are skipped.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +38,7 @@ from fuels.experts.horizon import (
     untrained,
 )
 from fuels.experts.intervals import Bands, from_format_4
-from fuels.experts.limits import Limits
+from fuels.experts.limits import NO_LIMITS, Limits
 from fuels.experts.personal_model import (
     Forecast,
     check_horizon,
@@ -76,7 +75,7 @@ class Ensemble:
     horizons: dict[int, HorizonEnsemble] = field(default_factory=dict)
     learned_until: dict[int, np.datetime64] = field(default_factory=dict)  # first step not learned
     sharing: SharedExperts | None = None  # None: local experts only
-    limits: Limits = Limits()
+    limits: Limits = NO_LIMITS
 
     def fit(self, history: History, horizons: Iterable[int]) -> None:
         """Fit the experts for the horizons that have none yet, on the training part."""

@@ -41,7 +41,7 @@ class Constants(NamedTuple):
     """Constants, chosen on validation days; compiled code takes them as a plain tuple."""
 
     rate: float = 0.1  # of the correction
-    slot_rate: float = 0.1  # of the correction at one time of the period
+    slot_rate: float = 0.15  # of the correction at one time of the period
     reach: float = 1 / 12  # of a step of the latter, in periods: 2 of 24 hours
     most: float = 4.0  # largest correction, up or down; a limit keeps it able to return
     slot_most: float = 1.0

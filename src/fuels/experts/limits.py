@@ -67,7 +67,9 @@ class Limits:
 
     def confined_table(self, table: pl.DataFrame) -> pl.DataFrame:
         """A table of forecasts and bounds within the range."""
-        columns = [name for name in table.columns if name.startswith(("forecast", "lower", "upper"))]
+        columns = [
+            name for name in table.columns if name.startswith(("forecast", "lower", "upper"))
+        ]
         return table.with_columns(pl.col(columns).clip(self.least, self.most))
 
     def suiting(self, values: Floats) -> Limits:
@@ -119,3 +121,6 @@ class Limits:
             np.inf if most is None else float(most),
             bool(facts["detected"]),
         )
+
+
+NO_LIMITS = Limits()

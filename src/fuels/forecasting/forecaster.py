@@ -42,12 +42,11 @@ from fuels.experts.personal_model import (
     on_model_clock,
 )
 from fuels.forecasting.saved_run import CONFIG, LEARNED, MIXTURE, MODELS, RECENT, SavedRun
-from fuels.forecasting.table import forecast_table
+from fuels.forecasting.table import forecast_table, long_frame
 from fuels.methods.registry import find_method
 from fuels.runs.build import build, kept_parameters
 from fuels.runs.settings import resolve
 from fuels.storage.models import PersonalModels, save_models
-from fuels.storage.tables import in_zone
 from fuels.training.runtime import set_up
 
 SAVED = {MODELS, MIXTURE, RECENT, CONFIG}  # written by `save`
@@ -58,18 +57,6 @@ def example_frame(activity: str = "net", clients: int = 8, days: int = 28) -> pl
     return long_frame(synthesise(activity, clients=clients, days=days))
 
 
-def long_frame(panel: Panel) -> pl.DataFrame:
-    """A panel as a long table unique_id, ds, y without the missing values."""
-    frame = pl.DataFrame(
-        {
-            "unique_id": np.repeat(np.array(panel.ids), panel.length),
-            "time": np.tile(panel.times.astype("datetime64[ms]"), len(panel.ids)),
-            "y": panel.values.T.ravel(),
-        }
-    )
-    return in_zone(frame, panel.timezone).rename({"time": "ds"}).filter(~pl.col("y").is_nan())
-
-
 class Forecaster:
     """Personal forecasters for many series, trained together on this machine.
 
@@ -78,7 +65,8 @@ class Forecaster:
     method: as in `fuels run --method`. period: steps in a period. rounds, patience: training stops
     after `rounds` (None: as the preset says), or earlier if the validation error has not improved
     for `patience` rounds. The validation part is the last fifth of the periods, or the last
-    `validation` periods. `left_out` lists the clients that could not take part, with the reason.
+    `validation` periods. at_least, at_most: bounds of the values (None: at least 0 if no training
+    value is negative). `left_out` lists the clients that could not take part, with the reason.
     Other settings go by their names in config.toml:
     `settings={"model": {"hidden": 64}, "options": {"tau": 0.05}}`.
     """
@@ -94,6 +82,8 @@ class Forecaster:
         preset: str = DEFAULT_PRESET,
         seed: int = 0,
         threads: int = 0,
+        at_least: float | None = None,
+        at_most: float | None = None,
         settings: dict[str, Any] | None = None,
     ) -> None:
         find_method(str(method))
@@ -112,6 +102,11 @@ class Forecaster:
             "training": {
                 "rounds": start.training.rounds if rounds is None else rounds,
                 "patience": patience,
+            },
+            "mixture": {
+                name: value
+                for name, value in (("at_least", at_least), ("at_most", at_most))
+                if value is not None
             },
         }
         chosen = merge(merge(start, changes, "Forecaster"), settings or {}, "settings")

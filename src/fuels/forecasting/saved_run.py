@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fuels.config import Data, Settings
+from fuels.config import Data, Mixture, Settings
 from fuels.data.clock import format_moment
 from fuels.data.joining import add_unknown_clients, describe_gap, join_panels
 from fuels.data.loading import load_panel
@@ -73,6 +73,15 @@ class SavedRun:
         mixed = settings.mixture.on if config.is_file() else (folder / MIXTURE).is_file()
         ensemble = _load_ensemble(folder, models, forget) if mixed else None
         return cls(folder, settings, data, models, ensemble, forget)
+
+    def confine(self, chosen: Mixture) -> None:
+        """Confine forecasts and intervals to other bounds, where given, from now on."""
+        if self.ensemble is None:
+            raise FuelsError(
+                f"{self.folder}: --at-least and --at-most confine the forecasts of a mixture of"
+                " experts, and this run has none: train with --preset best"
+            )
+        self.ensemble.confined_to(self.ensemble.limits.changed(chosen))
 
     def training_data(self) -> Panel:
         """The data of the run."""

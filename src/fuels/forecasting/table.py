@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from fuels.data.panel import Panel
 from fuels.experts.personal_model import Forecast
 from fuels.storage.tables import in_zone
 
@@ -28,3 +29,15 @@ def forecast_table(result: Forecast) -> pl.DataFrame:
         }
     ).with_columns(pl.col(*columns).fill_nan(None))
     return in_zone(frame, result.timezone)
+
+
+def long_frame(panel: Panel) -> pl.DataFrame:
+    """A panel as a long table unique_id, ds, y without the missing values."""
+    frame = pl.DataFrame(
+        {
+            "unique_id": np.repeat(np.array(panel.ids), panel.length),
+            "time": np.tile(panel.times.astype("datetime64[ms]"), len(panel.ids)),
+            "y": panel.values.T.ravel(),
+        }
+    )
+    return in_zone(frame, panel.timezone).rename({"time": "ds"}).filter(~pl.col("y").is_nan())

@@ -2,8 +2,8 @@
 
 Per client the state holds a correction for each level, overall and for each slot of the period; the
 last scores with the point forecasts they belong to; and the discounted absolute errors of each slot
-and of all. Steps whose value has not arrived yet wait in a queue: point forecast, usual error, slot,
-value, then lower and upper bound of each level.
+and of all. Steps whose value has not arrived yet wait in a queue: point forecast, usual error,
+slot, value, then lower and upper bound of each level.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The weights of the experts over the test part, on average and for some clients."""
+"""The mixture on the test part: the weights of its experts, and the coverage of its intervals."""
 
 from __future__ import annotations
 
@@ -58,6 +58,34 @@ def draw_experts(outcome: Outcome) -> Figure:
     zone = dataset.panel.timezone
     grid[-1][0].set_xlabel(f"local time ({zone})" if zone else "time")
     legend(picture, grid[0][0])
+    return picture
+
+
+def draw_coverage(outcome: Outcome) -> Figure:
+    """The share of values inside the intervals, by the time of the period."""
+    assert outcome.mixture is not None  # drawn only for runs that have one
+    scores, dataset = outcome.mixture.intervals, outcome.dataset
+    hours = dataset.period * dataset.panel.step_seconds / 3600
+    names = [f"{level:g} % intervals" for level in scores.levels]
+    picture, [[axis]] = figure(
+        1,
+        1,
+        names,
+        title="Values inside the intervals",
+        subtitle="Share of the values at each time of the period, all clients; dashed: nominal.",
+        footer=origin(dataset),
+    )
+    x = np.arange(scores.by_phase.shape[1]) * hours / scores.by_phase.shape[1]
+    colours = [METHOD, *COLOURS]
+    for i, (level, name) in enumerate(zip(scores.levels, names, strict=True)):
+        colour = colours[i % len(colours)]
+        axis.plot(x, 100 * scores.by_phase[i], color=colour, label=name, marker="o", markersize=3.5)
+        axis.axhline(level, color=colour, linewidth=0.8, linestyle="dashed")
+    axis.set_ylabel("values inside (%)")
+    axis.set_xlabel("hour of the day" if hours == 24 else "hours since the start of the period")
+    axis.margins(x=0.02)
+    axis.set_ylim(top=101)
+    legend(picture, axis)
     return picture
 
 

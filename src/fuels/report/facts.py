@@ -71,21 +71,20 @@ def _mixture(summary: Summary) -> dict[str, str]:
         "Experts": f"{title} mixes its personal model with {others}; the best of these"
         f" {len(experts)} on its own is {best} (MSE {number(experts[best]['mse'])}); the personal"
         f" model had the largest weight in {mixture['model_led']:.0%} of all steps",
-        "Intervals": _intervals(mixture, summary["settings"]["windows"]["period"]),
+        "Intervals": _intervals(mixture),
         **_range(mixture.get("limits")),
     }
 
 
-def _intervals(mixture: Summary, period: int) -> str:
+def _intervals(mixture: Summary) -> str:
     """Coverage, overall and how it varies, and width."""
     said = []
     for level, found in mixture["intervals"].items():
         more = [f"mean width {number(found['width'])}"]
         if found.get("by_client"):  # runs of older versions have no more
             shares = [share for share in found["by_phase"] if share is not None]
-            time = "hour" if period == 24 else "time of the period"
             clients = (found["by_client"]["5 %"], found["by_client"]["95 %"])
-            more.insert(0, f"{_percent(min(shares), max(shares))} by {time}")
+            more.insert(0, f"{_percent(min(shares), max(shares))} by time of the period")
             more.insert(1, f"{_percent(*clients)} for nine in ten clients")
         said.append(
             f"the {level} % intervals contained {100 * found['coverage']:.1f} % of the actual"

@@ -63,9 +63,10 @@ def write_plots(outcome: Outcome, folder: Path) -> list[Path]:
             }.items()
         ]
     if outcome.mixture is not None:
-        from fuels.report.expert_plots import draw_experts
+        from fuels.report.expert_plots import draw_coverage, draw_experts
 
         written.append(save(draw_experts(outcome), folder / "experts.png"))
+        written.append(save(draw_coverage(outcome), folder / "coverage.png"))
     if outcome.history:
         written.append(save(draw_learning(outcome), folder / "learning.png"))
     return written
