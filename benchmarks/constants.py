@@ -1,12 +1,11 @@
-"""Each constant of the mixture and of its intervals, varied alone on the days of the choice.
+"""Each constant of the mixture, varied alone on the days of the choice.
 
     python benchmarks/constants.py --data-folder DIR [--horizon 1] [--clients 30]
     python benchmarks/constants.py --data-folder DIR --grid 3,6,12,24
 
-The first table has the mean over the five datasets of the mixture's error over that of the best
-expert, on ordinary days and on made holidays, and the worst window. The second has the intervals
-around the chosen mixture: mean interval (Winkler) score over that of the chosen constants, and the
-largest miss of a coverage in points. One step ahead, made-up counts stand beside them: the
+The table has the mean over the five datasets of the mixture's error over that of the best expert,
+on ordinary days and on made holidays, and the worst window; intervals.py --vary does the same for
+the constants of the intervals. One step ahead, made-up counts stand beside them: the
 mixture's error over that of the best reference, for other draws than mixture.py --counts shows.
 --grid prints the settings among which those for several steps ahead were chosen, with the mean
 ratios of each horizon, the least mean of all first. All windows are before the test days;
@@ -26,13 +25,10 @@ from mixture import Played, awake, play
 from mixture_cases import COUNT_CHOICE, Case, best_reference, cases, count_cases, mean_error
 
 from fuels.errors import FuelsError
-from fuels.experts import intervals
 from fuels.experts.history import Floats
-from fuels.experts.intervals import Bands, Intervals
 from fuels.experts.mixture import Mixture
 from fuels.kernels import mixture
 
-LEVELS = (80.0, 95.0)
 MIXTURE = {
     "rate": (0.05, 0.1, 0.2, 0.4),
     "share": (0.01, 0.02, 0.05, 0.1),
@@ -47,13 +43,6 @@ MIXTURE = {
 }
 BEFORE = {"top": 0.998, "prior": 1.0, "clip": 2.5, "surprise": 1.0, "limit": np.inf}
 GRID = {"top": (0.998, 0.995, 0.99, 0.98), "memory": (0.9, 0.95, 0.97), "share": (0.01, 0.02, 0.05)}
-INTERVALS = {
-    "rate": (0.02, 0.05, 0.1, 0.2, 0.4),
-    "slot_fade": (0.8, 0.9, 0.95),
-    "all_fade": (0.98, 0.99, 0.995),
-    "pull": (0.3, 1.0, 3.0),
-    "memory": (120, 240, 480),
-}
 
 
 def mixed(
@@ -81,24 +70,6 @@ def ratio(played: Played, said: Floats) -> float:
     alone = awake(played.past.experts)
     best = min(mean_error(truth, f[:, part]) for f in alone.values())
     return mean_error(truth, said[:, played.early :][:, part]) / best
-
-
-def bands_of(played: Played, said: Floats, horizon: int, constants: intervals.Constants) -> Bands:
-    made = Intervals(len(said), played.period, LEVELS, horizon, constants)
-    bands = made.run(played.truth, said, played.first)
-    (part,) = played.parts.values()
-    window = slice(played.early + part.start, played.early + part.stop)
-    return replace(bands, lower=bands.lower[:, :, window], upper=bands.upper[:, :, window])
-
-
-def judged(played: Played, bands: Bands) -> tuple[Floats, Floats]:
-    """Mean Winkler score and coverage in percent, [level]."""
-    (part,) = played.parts.values()
-    truth = played.scored[:, part]
-    allowed = (1 - np.array(bands.levels) / 100)[:, None, None]
-    outside = np.maximum(bands.lower - truth, 0) + np.maximum(truth - bands.upper, 0)
-    score = np.nanmean(bands.upper - bands.lower + 2 / allowed * outside, axis=(1, 2))
-    return score, 100 * bands.coverage(truth)
 
 
 def windows(folder: Path, clients: int) -> Iterator[Case]:
@@ -177,31 +148,6 @@ def grid_table(folder: Path, clients: int, horizons: list[int]) -> None:
         print("| " + " | ".join(cells) + " |")
 
 
-def intervals_table(
-    played: list[Played], said: list[Floats], horizon: int, chosen: intervals.Constants
-) -> None:
-    variants = {"chosen": chosen}
-    for name, values in INTERVALS.items():
-        for value in values:
-            if value != getattr(chosen, name):
-                variants[f"{name} {value:g}"] = chosen._replace(**{name: value})
-    print(
-        "| intervals | 80 %, ordinary | 80 %, holidays | 95 %, ordinary | 95 %, holidays ", end=""
-    )
-    print("| worst miss, ordinary | worst miss, holidays |\n" + "|---" * 7 + "|")
-    usual: list[Floats] = []
-    for title, constants in variants.items():
-        pairs = zip(played, said, strict=True)
-        found = [judged(one, bands_of(one, points, horizon, constants)) for one, points in pairs]
-        usual = usual or [score for score, _ in found]
-        scores = [score / base for (score, _), base in zip(found, usual, strict=True)]
-        misses = [float(np.abs(coverage - LEVELS).max()) for _, coverage in found]
-        cells = [f"{x:.3f}" for level in (0, 1) for x in halves([float(s[level]) for s in scores])]
-        middle = len(misses) // 2
-        cells += [f"{max(misses[:middle]):.1f}", f"{max(misses[middle:]):.1f}"]
-        print(f"| {title} | " + " | ".join(cells) + " |", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-folder", type=Path, required=True)
@@ -222,9 +168,6 @@ def main() -> None:
         raise SystemExit(f"constants.py: {error}") from None
     constants = mixture.Constants() if h == 1 else mixture.AHEAD
     mixture_table(played, h, constants)
-    print()
-    said = [mixed(one, h, constants) for one in played]
-    intervals_table(played, said, h, intervals.CHOSEN)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 from mixture import play
-from mixture_cases import COUNT_CHOICE, COUNT_SEEDS, Case, cases, count_cases, load
+from mixture_cases import COUNT_CHOICE, COUNT_SEEDS, Case, cases, count_cases
 
 from fuels.errors import FuelsError
 from fuels.evaluation.coverage import interval_scores
@@ -64,15 +64,11 @@ class Stored:
 
 
 def stored(case: Case, horizon: int) -> Stored:
-    dataset, history = load(case)
     played = play(case, {}, horizon)
     combined = played.warm.mixed.combined
     gap = np.full((len(combined), played.early - combined.shape[1]), np.nan)
     begin = min(part.start for part in played.parts.values())
     end = max(part.stop for part in played.parts.values())
-    seen = dataset.panel.values[: case.fit * history.period]
-    zero = (0.0 - dataset.mean) / dataset.std
-    least = np.full(len(zero), -np.inf) if (seen < 0).any() else zero
     return Stored(
         f"{case.name}, {' and '.join(played.parts)}",
         played.truth,
@@ -80,7 +76,7 @@ def stored(case: Case, horizon: int) -> Stored:
         played.first,
         played.period,
         horizon,
-        np.stack([least, np.full(len(zero), np.inf)], axis=1),
+        played.limits,
         slice(played.early + begin, played.early + end),
         played.scored[:, begin:end],
     )

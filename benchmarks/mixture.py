@@ -33,10 +33,12 @@ from mixture_cases import (
     mean_error,
 )
 
+from fuels.config import Mixture
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.experts.history import Floats
 from fuels.experts.horizon import Backtest, first_out_of_sample, fit_horizon
+from fuels.experts.limits import Limits
 from fuels.experts.mixture import LEARNER_NAMES
 from fuels.experts.pool import Pool
 from fuels.storage.run_folder import RunFolder
@@ -127,6 +129,7 @@ class Played:
     parts: dict[str, slice]  # windows, in steps of `scored`
     first: int  # step of the history at which the warm-up begins
     period: int
+    limits: Floats  # [client, 2]: least and largest possible values
 
     @property
     def early(self) -> int:
@@ -148,7 +151,11 @@ def play(case: Case, runs: dict[str, Path], horizon: int = 1) -> Played:
     external = {name: forecasts_of(run, dataset) for name, run in runs.items()}
     p, end = history.period, case.fit * history.period
     last = min(max(b for _, b in case.windows.values()) * p, history.length)
-    online = fit_horizon(Pool(), history, end, horizon=horizon, external=list(external))
+    scale = dataset.mean, dataset.std
+    limits = Limits.of(Mixture(), history.observed[:, :end], *scale).normalised(*scale)
+    online = fit_horizon(
+        Pool(), history, end, horizon=horizon, external=list(external), limits=limits
+    )
     warm = online.warm_up
     assert warm is not None  # start always warms up
     first, begin = end - warm.mixed.combined.shape[1], first_out_of_sample(end, horizon)
@@ -167,6 +174,7 @@ def play(case: Case, runs: dict[str, Path], horizon: int = 1) -> Played:
         },
         first,
         p,
+        limits,
     )
 
 
