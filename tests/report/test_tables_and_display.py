@@ -210,8 +210,8 @@ def test_facts_of_a_mixture_tell_the_personal_model_from_the_experts() -> None:
     assert found["Intervals"] == (
         "the 80 % intervals contained 80.0 % of the actual values (75 to 85 % by time of the"
         " period, 80 to 80 % for nine in ten clients, mean width 2.000); the 95 % intervals"
-        " contained 95.0 % of the actual values (94 to 96 % by time of the period, 95 to 95 % for nine in ten"
-        " clients, mean width 2.000); mean pinball loss of their bounds 0.1230"
+        " contained 95.0 % of the actual values (94 to 96 % by time of the period, 95 to 95 % for"
+        " nine in ten clients, mean width 2.000); mean pinball loss of their bounds 0.1230"
     )
     assert found["Range"] == (
         "forecasts and intervals are at least 0, because no training value is negative"
