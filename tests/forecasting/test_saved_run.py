@@ -392,5 +392,21 @@ def test_a_run_of_version_0_1_0_gives_the_same_forecasts(
     expected = pl.read_csv(saved / "expected.csv")
     found = pl.read_csv(out.encode())
     assert found.columns == expected.columns and len(found) == 4
-    for name in expected.columns[2:]:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
+    np.testing.assert_allclose(found["forecast"], expected["forecast"], rtol=1e-6)
+    for level in (80, 95):  # its intervals are converted
+        width, before = (f[f"upper-{level}"] - f[f"lower-{level}"] for f in (found, expected))
+        assert (found[f"lower-{level}"] <= found["forecast"]).all()
+        assert (found["forecast"] <= found[f"upper-{level}"]).all()
+        assert (width / before).min() > 0.5 and (width / before).max() < 2
+
+
+def test_forecasts_stay_in_a_range_that_is_given_later(fuels: Fuels, folder: Path) -> None:
+    free, _ = forecasts(fuels, "--data", "new.csv")
+    least = max(free.values()) - 1e-3
+    bounded, _ = forecasts(fuels, "--data", "new.csv", "--at-least", str(least))
+    assert bounded == {client: max(value, least) for client, value in free.items()}
+    code, out, err = fuels("forecast", "run", "--data", "new.csv")  # it is remembered
+    assert code == 0, err
+    assert pl.read_csv(out.encode())["lower-95"].min() == pytest.approx(least)
+    code, _, err = fuels("forecast", "run", "--at-most", "much")
+    assert code == 1 and "must be a number or none" in err
