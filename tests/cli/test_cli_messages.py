@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
@@ -142,7 +143,7 @@ def test_every_option_that_renames_names_a_setting() -> None:
     from fuels.cli.options import _OPTIONS
     from fuels.cli.run import run_command
 
-    settings = to_dict(Settings(), Engine())
+    settings = {**asdict(Settings()), "engine": asdict(Engine())}
     for key, option in _OPTIONS.items():
         *sections, last = key.split(".")
         inner = settings

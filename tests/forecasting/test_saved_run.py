@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 
 from fuels.config import PRESETS, Engine, Settings, merge
-from fuels.data.joining import join_panels
 from fuels.data.panel import Panel
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
@@ -278,22 +277,6 @@ def test_times_in_another_zone_are_the_same_moments(made: Path, panel: Panel) ->
     )
     np.testing.assert_array_equal(there.values, utc.values)
     assert utc.timezone == "Asia/Tokyo"
-
-
-def test_join_panels_by_hand() -> None:
-    def panel_at(day: int, values: list[list[float]], ids: tuple[str, ...]) -> Panel:
-        start = np.datetime64("2024-01-01T00", "s") + np.timedelta64(day, "D")
-        return Panel(np.array(values), ids, start, np.timedelta64(86400, "s"))
-
-    old = panel_at(0, [[1, 10], [2, 20], [3, 30]], ("a", "b"))
-    new = panel_at(2, [[np.nan, 0], [5, 0]], ("a", "c"))
-    both = join_panels(old, new)
-    assert both.ids == ("a", "c") and both.start == old.start
-    np.testing.assert_array_equal(both.values, [[1, np.nan], [2, np.nan], [3, 0], [5, 0]])
-    early = join_panels(old, panel_at(-4, [[7], [8]], ("a",)))  # ends before the old ones begin
-    np.testing.assert_array_equal(early.values, [[7], [8]])
-    with pytest.raises(FuelsError, match="off the step"):
-        join_panels(old, replace(new, start=new.start + np.timedelta64(1800, "s")))
 
 
 def test_models_alone_take_the_mixture_beside_them(fuels: Fuels, folder: Path) -> None:
