@@ -21,14 +21,23 @@ from fuels.errors import FuelsError
 class Data:
     """Where the series come from and which of them take part."""
 
-    source: str = "synthetic:net"  # a path, or synthetic:{sms,call,net}
+# A file, several between commas, a pattern such as daily/*.csv, a folder, or
+    # synthetic:{sms,call,net}
+    source: str = "synthetic:net"
     clients: int = 0  # number of clients to draw at random; 0: all that can take part
     ids: tuple[str, ...] = ()  # only these clients
     client_column: str = ""
-    time_column: str = ""
+    time_column: str = ""  # DATE,HOUR: two columns
     value_column: str = ""
+    time_format: str = ""  # how times are written, e.g. %d.%m.%Y %H:%M; empty: found out
     timezone: str = ""
-    missing: str = ""  # a number that marks a missing value, e.g. 0 in METR-LA
+    decimal: str = ""  # mark before decimals: point or comma; empty: found out
+    thousands: str = ""  # between thousands: point, comma, space, apostrophe or none
+    missing: str = ""  # numbers that mark missing values, e.g. 0 in METR-LA, or -1,9999
+    # Several rows of a client at a time: error, same, first, last, sum or mean; empty: same, which
+    # accepts only rows with the same value
+    duplicates: str = ""
+    round_times: str = ""  # round times to this step, e.g. 1min
     activity: str = ""  # sms, call or net of raw telecom records
     coordinates: str = ""
     resample: str = ""
