@@ -21,7 +21,7 @@ from fuels.errors import FuelsError
 class Data:
     """Where the series come from and which of them take part."""
 
-# A file, several between commas, a pattern such as daily/*.csv, a folder, or
+    # A file, several between commas, a pattern such as daily/*.csv, a folder, or
     # synthetic:{sms,call,net}
     source: str = "synthetic:net"
     clients: int = 0  # number of clients to draw at random; 0: all that can take part

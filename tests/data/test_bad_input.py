@@ -133,7 +133,9 @@ def test_a_repeated_hour_without_a_zone_suggests_one(tmp_path):
     times = ["01:00", "02:00", "02:00", "03:00"]
     rows = "".join(f"a,2013-10-27T{t},{i}\n" for i, t in enumerate(times))
     path.write_text(HEAD + rows, encoding="utf-8")
-    with pytest.raises(FuelsError, match=r"at 2013-10-27 02:00, with the values 1 and 2 .*timezone"):
+    with pytest.raises(
+        FuelsError, match=r"at 2013-10-27 02:00, with the values 1 and 2 .*timezone"
+    ):
         read_panel(path)
     assert read_panel(path, timezone="Europe/Rome").length == 4
 

@@ -25,13 +25,31 @@ _CLIENT = {
     *("location_id", "customer_id", "user_id", "item_id", "household_id"),
 }
 # A name of the first group is preferred to one of the second.
-_TIME = ("time", "ds", "timestamp", "datetime", "date_time", "date"), (
-    *("time_stamp", "date_and_time", "datetimestamp", "timestamps", "times", "dates", "ts"),
-    *("local_time", "time_local", "datetime_local", "local_datetime", "local_timestamp"),
-    *("start_time", "start", "period_start", "interval_start", "measured_at", "recorded_at"),
-    *("created_at", "event_time", "observation_time", "measurement_time", "reading_time", "day"),
-    *("datum", "zeit", "zeitpunkt", "zeitstempel", "datum_zeit", "datum_uhrzeit", "messzeitpunkt"),
-    *("horodatage", "date_heure", "fecha", "fecha_hora", "data_ora", "data"),
+_TIME = (
+    ("time", "ds", "timestamp", "datetime", "date_time", "date"),
+    (
+        *("time_stamp", "date_and_time", "datetimestamp", "timestamps", "times", "dates", "ts"),
+        *("local_time", "time_local", "datetime_local", "local_datetime", "local_timestamp"),
+        *("start_time", "start", "period_start", "interval_start", "measured_at", "recorded_at"),
+        *(
+            "created_at",
+            "event_time",
+            "observation_time",
+            "measurement_time",
+            "reading_time",
+            "day",
+        ),
+        *(
+            "datum",
+            "zeit",
+            "zeitpunkt",
+            "zeitstempel",
+            "datum_zeit",
+            "datum_uhrzeit",
+            "messzeitpunkt",
+        ),
+        *("horodatage", "date_heure", "fecha", "fecha_hora", "data_ora", "data"),
+    ),
 )
 _DATE = {"date", "day", "datum", "fecha", "data", "jour"}
 _HOUR = {
@@ -267,7 +285,13 @@ def _texts(name: str, head: pl.DataFrame) -> pl.Series:
     column = head[name]
     if column.dtype.is_nested() or column.dtype == pl.Binary:
         return pl.Series([], dtype=pl.String)
-    return column.cast(pl.String, strict=False).drop_nulls().str.strip_chars().replace("", None).drop_nulls()
+    return (
+        column.cast(pl.String, strict=False)
+        .drop_nulls()
+        .str.strip_chars()
+        .replace("", None)
+        .drop_nulls()
+    )
 
 
 def _is_empty(name: str, head: pl.DataFrame | None) -> bool:

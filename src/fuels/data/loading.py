@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+from typing import Any
+
 from fuels.config import Data, Settings
+from fuels.data.clock import zone_id
 from fuels.data.panel import Panel
 from fuels.data.readers import PanelOptions, read_source
 from fuels.data.synthetic import synthesise
 from fuels.data.table_options import TableOptions
+from fuels.data.tables import panel_from_frame
 
 SYNTHETIC = "synthetic:"
 _TABLE = (
@@ -24,9 +29,7 @@ def load_panel(settings: Settings) -> Panel:
         clients = max(SYNTHETIC_CLIENTS, data.clients)
         panel = synthesise(data.source.removeprefix(SYNTHETIC), clients=clients)
         return panel.select(data.ids) if data.ids else panel
-    return read_source(
-        data.source, table_options(data), panel_options(data), data.activity or None
-    )
+    return read_source(data.source, table_options(data), panel_options(data), data.activity or None)
 
 
 def table_options(data: Data) -> TableOptions:
@@ -42,3 +45,22 @@ def table_options(data: Data) -> TableOptions:
 def panel_options(data: Data) -> PanelOptions:
     """What the settings say about a panel after reading."""
     return PanelOptions(**{name: getattr(data, name) or None for name in _PANEL})
+
+
+def frame_panel(frame: Any, data: Data) -> Panel:
+    """The panel of a pandas or polars frame, read as the settings say."""
+    table, options = table_options(data), panel_options(data)
+    options.check()
+    table.check()
+    zone = None if table.timezone is None else zone_id(table.timezone)
+    return options.apply(panel_from_frame(frame, given=replace(table, timezone=zone)))
+
+
+def as_setting(option: str, value: str | None) -> str | None:
+    """An option that is a data setting, as `Forecaster` takes it; None for others."""
+    name = {"from": "start", "to": "end"}.get(option, option)
+    if name not in {field.name for field in fields(Data)}:
+        return None
+    if value is None:
+        return f"settings['data']['{name}']"
+    return f"settings={{'data': {{'{name}': '{value}'}}}}"

@@ -85,7 +85,9 @@ def read_numbers(
         elif column.dtype.is_numeric() or column.dtype == pl.Null:
             parsed = column.cast(pl.Float64)
         else:
-            raise FuelsError(f"{place}: column '{column.name}' holds {column.dtype} values, not numbers")
+            raise FuelsError(
+                f"{place}: column '{column.name}' holds {column.dtype} values, not numbers"
+            )
         values = parsed.fill_null(float("nan")).to_numpy()
         found.append(np.asarray(values, dtype=np.float64))
     return found, () if style == PLAIN else (f"numbers were read with {style}",)
@@ -154,7 +156,9 @@ def _style(
         differs = (numbers != readings[first]).fill_null(True)
         if differs.any():
             text = distinct.filter(differs).sort()[0]
-            column = next(c for i, c in enumerate(columns) if i in texts and (texts[i] == text).any())
+            column = next(
+                c for i, c in enumerate(columns) if i in texts and (texts[i] == text).any()
+            )
             one, two = readings[first].filter(differs), numbers.filter(differs)
             order = int((distinct.filter(differs) == text).arg_max() or 0)
             raise FuelsError(
@@ -190,6 +194,16 @@ def looks_grouped(texts: pl.Series) -> bool:
     return bool(points.any()) and bool(
         texts.str.contains(r"^[+-]?(\d{1,3}|[1-9]\d{0,2}(\.\d{3})+)$").all()
     )
+
+
+def may_be_grouped(values: pl.Series) -> bool:
+    """Whether numbers that were read with a decimal point may be thousands: 1.234 and 987."""
+    size = values.abs().drop_nulls()
+    parts = size.filter(size != size.floor())
+    if len(parts) == 0 or not bool((size < 1000).all()) or not bool((parts > 1).all()):
+        return False
+    thousands = parts * 1000
+    return bool(((thousands - thousands.round()).abs() < 1e-6).all())
 
 
 def is_number_text(text: str) -> bool:

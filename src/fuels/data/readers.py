@@ -81,7 +81,9 @@ class PanelOptions:
         check_magnitudes(panel)
         if self.resample is not None:
             if self.how is None:
-                raise FuelsError("--resample needs --how as well: --how=sum (counts) or --how=mean (levels)")
+                raise FuelsError(
+                    "--resample needs --how as well: --how=sum (counts) or --how=mean (levels)"
+                )
             panel = panel.resample(self.resample, self.how)
         return panel, marked
 

@@ -26,21 +26,24 @@ def suffix_of(file: Path) -> str:
 
 def parts_of(source: Source) -> list[str]:
     """The paths and patterns in a source; commas separate several."""
+    if isinstance(source, Path):
+        return [str(source)]
     if not isinstance(source, str):
-        return [str(source)] if isinstance(source, Path) else [str(each) for each in source]
+        parts = [str(each) for each in source]
+        return parts if len(parts) > 1 else parts_of(parts[0])
     if Path(source).exists() or "," not in source:
         return [source]
     return [part.strip() for part in source.split(",") if part.strip()]
 
 
 def find_files(source: Source) -> list[Path]:
-    """The files and folders that a source names; patterns are resolved, folders stay as they are."""
+    """The files and folders that a source names, with patterns resolved."""
     found: list[Path] = []
     for part in parts_of(source):
         if Path(part).exists():
             found.append(Path(part))
         elif is_pattern(part):
-            matches = sorted(glob.glob(part, recursive=True))
+            matches = sorted(glob.glob(part, recursive=True))  # noqa: PTH207 - in any folder
             if not matches:
                 raise FuelsError(f"{part}: no file matches")
             found += [Path(match) for match in matches]
@@ -79,8 +82,8 @@ def source_title(source: Source) -> str:
     parts = parts_of(source)
     first = Path(parts[0])
     if is_pattern(parts[0]) and not first.exists():
-        named = [part for part in first.parts[:-1] if not is_pattern(part) and part not in "/."]
-        title = named[-1] if named else "files"
+        folders = [part for part in first.absolute().parts[1:-1] if not is_pattern(part)]
+        title = folders[-1] if folders else "files"
     else:
         title = first.name if first.is_dir() else Path(first.name.removesuffix(".gz")).stem
     return title if len(parts) == 1 else f"{title}-and-{len(parts) - 1}-more"
@@ -114,9 +117,7 @@ def place_of(names: Sequence[str], rows: Sequence[int]) -> Place:
     if len(names) == 1:
         return Place(names[0])
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return Place(
-        ", ".join(names[:_SHOWN]) + more, tuple(zip(names, rows, strict=True))
-    )
+    return Place(", ".join(names[:_SHOWN]) + more, tuple(zip(names, rows, strict=True)))
 
 
 @contextmanager

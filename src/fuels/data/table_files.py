@@ -14,9 +14,9 @@ import polars as pl
 from fuels.data.coordinates import check_coordinates, coordinate_columns
 from fuels.data.excel_files import read_excel
 from fuels.data.header import ABOUT, Layout, check_header, find_layout, listed, renamed_like
-from fuels.data.numbers import looks_grouped
+from fuels.data.numbers import may_be_grouped
 from fuels.data.panel import Panel
-from fuels.data.sources import EXCEL, PARQUET, TEXT, Place, place_of, suffix_of
+from fuels.data.sources import EXCEL, PARQUET, TEXT, place_of, suffix_of
 from fuels.data.table_options import TableOptions
 from fuels.data.tables import HEAD, panel_from_table
 from fuels.data.text_files import TextFile, csv_error, open_text
@@ -117,12 +117,11 @@ def _read(table: _Table, *, numeric: bool) -> pl.DataFrame:
     places = coordinate_columns(content.names) or () if layout.client else ()
     wanted = {*layout.times, layout.client, *layout.numbers, *places, *ABOUT.values()}
     columns = [name for name in content.names if name in wanted]
-    if numeric and content.separator == ";":
-        head = content.read(layout.numbers, rows=HEAD)
-        if any(looks_grouped(head[name].drop_nulls()) for name in layout.numbers):
-            raise _GroupedError
     if numeric:
-        return content.read(columns, layout.numbers)
+        frame = content.read(columns, layout.numbers)
+        if content.separator == ";" and any(may_be_grouped(frame[n]) for n in layout.numbers):
+            raise _GroupedError
+        return frame
     try:
         return content.read(columns)
     except pl.exceptions.PolarsError as error:

@@ -11,8 +11,15 @@ from fuels.errors import FuelsError
 DUPLICATES = ("error", "same", "first", "last", "sum", "mean")
 DECIMALS = {".": ".", "point": ".", ",": ",", "comma": ","}
 THOUSANDS = {
-    **{".": ".", "point": ".", ",": ",", "comma": ",", "'": "'", "apostrophe": "'"},
-    **{" ": " ", "space": " ", "none": ""},
+    ".": ".",
+    "point": ".",
+    ",": ",",
+    "comma": ",",
+    "'": "'",
+    "apostrophe": "'",
+    " ": " ",
+    "space": " ",
+    "none": "",
 }
 HOW = ("sum", "mean")
 

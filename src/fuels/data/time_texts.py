@@ -28,9 +28,8 @@ _YEAR_LAST = _WEEKDAY + r"(\d{1,2})([-/.])(\d{1,2})[-/.](\d{4}|\d{2})"
 _DAY_NAME = _WEEKDAY + r"(\d{1,2})[-/. ]*([a-z]{3})[a-z]*\.?[-/., ]*(\d{4}|\d{2})"
 _NAME_DAY = _WEEKDAY + r"([a-z]{3})[a-z]*\.?[-/. ]*(\d{1,2}),?[-/ ]+(\d{4})"
 _OF_DAY = r"^(\d{1,2})(?:[:.h](\d{2}))?(?::(\d{2})(?:[.,]\d+)?)?(?: *([ap])\.?m\.?)?(?: uhr)?$"
-_MONTHS = dict(
-    zip("jan feb mar apr may jun jul aug sep oct nov dec".split(), range(1, 13), strict=True)
-)
+_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTHS = {name: number for number, name in enumerate(_NAMES, 1)}
 _DAY_FIRST, _MONTH_FIRST, _SHORT_YEAR_FIRST = "day", "month", "year"
 
 
@@ -44,7 +43,9 @@ class ClockTimes:
     notes: tuple[str, ...] = ()
 
 
-def parse_times(distinct: pl.Series, column: pl.Series, given: str | None, place: Place) -> ClockTimes:
+def parse_times(
+    distinct: pl.Series, column: pl.Series, given: str | None, place: Place
+) -> ClockTimes:
     """The times of distinct texts of a column; `given` is a format such as %d.%m.%Y %H:%M."""
     text = distinct.str.strip_chars().str.replace(r"\s*(?:UTC|GMT)$", "Z")
     offset = text.str.extract(r"\d{1,2}:?\d{2}.*?" + OFFSET)
@@ -123,9 +124,11 @@ def _parse_any(text: pl.Series, place: Place) -> tuple[pl.Series, tuple[str, ...
             )
     if len(readings) == 1 or not ambiguous.any():
         return found, ()
-    shows = text.filter(next(r for o, r in readings.items() if o not in fitting).is_null()) if len(
-        fitting
-    ) < len(readings) else text
+    shows = (
+        text.filter(next(r for o, r in readings.items() if o not in fitting).is_null())
+        if len(fitting) < len(readings)
+        else text
+    )
     return found, (f"dates were read with the {first} first, as '{shows[0].upper()}' shows",)
 
 
@@ -163,13 +166,13 @@ def _days(text: pl.Series, order: str) -> pl.Series:
         .to_numpy()
         for i in range(3)
     )
-    year = np.where((0 <= year) & (year < 69), year + 2000, year)  # as strptime does
-    year = np.where((69 <= year) & (year < 100), year + 1900, year)
-    known = (year >= 1000) & (1 <= month) & (month <= 12)
+    year = np.where((year >= 0) & (year < 69), year + 2000, year)  # as strptime does
+    year = np.where((year >= 69) & (year < 100), year + 1900, year)
+    known = (year >= 1000) & (month >= 1) & (month <= 12)
     months = (np.where(known, (year - 1970) * 12 + month - 1, 0)).astype("datetime64[M]")
     begin = months.astype("datetime64[D]").astype(np.int64)
     length = (months + 1).astype("datetime64[D]").astype(np.int64) - begin
-    exists = known & (1 <= day) & (day <= length)
+    exists = known & (day >= 1) & (day <= length)
     days = pl.Series(begin + day - 1)
     return days.set(pl.Series(~exists), None)
 
@@ -210,8 +213,8 @@ def _time_of_day(text: pl.Series) -> pl.Series:
 def _format(text: str, order: str) -> str:
     """How a text is written, as --time-format takes it."""
     parts = _groups(pl.Series([text]), _YEAR_LAST)
-    mark, year = parts["2"][0], "%Y" if len(parts["4"][0]) == 4 else "%y"
-    rest = pl.Series([text]).str.replace(_YEAR_LAST, "").str.strip_chars()[0].lstrip("t, ")
+    mark, year = str(parts["2"][0]), "%Y" if len(parts["4"][0]) == 4 else "%y"
+    rest = str(pl.Series([text]).str.replace(_YEAR_LAST, "").str.strip_chars()[0]).lstrip("t, ")
     joint = text[: len(text) - len(rest)].rstrip()
     between = text[len(joint) : len(text) - len(rest)] or ("T" if rest else "")
     clock = {1: "%H:%M", 2: "%H:%M:%S"}.get(rest.count(":"), "%H")
