@@ -14,7 +14,8 @@ from fuels.version import not_installed
 def read_excel(path: Path) -> tuple[pl.DataFrame, list[str]]:
     """The first sheet that is not empty, all columns as text, and notes on the other sheets.
 
-    Its first row that is not empty holds the column names. Dates and times become ISO text.
+    Its first row that is not empty holds the column names. Dates and times become ISO text. Reads
+    .xlsx, .xls, .xlsb and .ods; needs the extra `excel`.
     """
     try:
         import fastexcel
