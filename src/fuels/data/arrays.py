@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from fuels.data.clock import SECOND, parse_moment, parse_step, zone_info
+from fuels.data.clock import SECOND, parse_moment, parse_step, zone_id, zone_info
 from fuels.data.coordinates import check_coordinates
 from fuels.data.grid import check_years, panel_from_matrix
 from fuels.data.ids import id_texts
@@ -55,6 +55,7 @@ def read_npz(path: Path, timezone: str | None) -> Panel:
     zone = timezone or (str(arrays["timezone"]) if "timezone" in arrays else None)
     if zone is not None:
         zone_info(zone, source)
+        zone = zone_id(zone)
     try:
         moment, step = _start(str(arrays["t0"])), _step(60 * float(arrays["step_minutes"]))
     except (ValueError, TypeError, OverflowError, FuelsError):

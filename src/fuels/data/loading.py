@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from fuels.config import Data, Settings
-from fuels.data.clock import zone_id
 from fuels.data.panel import Panel
 from fuels.data.readers import PanelOptions, read_source
 from fuels.data.synthetic import synthesise
@@ -52,8 +51,7 @@ def frame_panel(frame: Any, data: Data) -> Panel:
     table, options = table_options(data), panel_options(data)
     options.check()
     table.check()
-    zone = None if table.timezone is None else zone_id(table.timezone)
-    return options.apply(panel_from_frame(frame, given=replace(table, timezone=zone)))
+    return options.apply(panel_from_frame(frame, given=table))
 
 
 def as_setting(option: str, value: str | None) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from fuels.data.clock import zone_id
 from fuels.data.coordinates import coordinate_columns, coordinates_of, read_coordinates
 from fuels.data.grid import check_magnitudes, panel_from_matrix, panel_from_rows
 from fuels.data.header import ABOUT, Layout, find_layout, listed
@@ -42,6 +43,7 @@ def panel_from_table(
         raise FuelsError(f"{place}: there are no rows")
     about = _read_about(table, place)
     zone = given.timezone or about.get("timezone") or ("UTC" if layout.utc else None)
+    zone = None if zone is None else zone_id(zone)
     when = table[layout.time]
     if layout.hour is not None:
         when = joined_times(when, table[layout.hour])
