@@ -25,7 +25,8 @@ def write_days(folder: Path, first: int, days: int) -> None:
         for hour in range(24):
             time = START + timedelta(days=day, hours=hour)
             for name, level in (("Nord", 40), ("Süd", 90)):
-                parts = (level + 2 * hour + day % 3, "9999" if hour == 5 and day % 3 == 1 else "0,5")
+                missing = hour == 5 and day % 3 == 1
+                parts = (level + 2 * hour + day % 3, "9999" if missing else "0,5")
                 lines += [f"{time:%d.%m.%Y};{time:%H:%M};{name};{part}" for part in parts]
         text = "\n".join([*lines, ""])
         (folder / f"{day:03}.csv").write_text(text, encoding="utf-16")
@@ -83,6 +84,7 @@ def test_a_site_has_the_same_settings(tmp_path: Path) -> None:
     write_days(tmp_path / "old", 0, 1)
     data = {"source": str(tmp_path / "old"), "duplicates": "sum", "time_column": "Tag,Uhr"}
     lines = [f"{key} = {json.dumps(value)}" for key, value in data.items()]
-    (tmp_path / "site.toml").write_text("\n".join(['name = "one"', 'server = "localhost:1"', "[data]", *lines]))
+    head = ['name = "one"', 'server = "localhost:1"', "[data]"]
+    (tmp_path / "site.toml").write_text("\n".join([*head, *lines]))
     config = SiteFolder(tmp_path).config_for("")
     assert config.data.duplicates == "sum" and config.data.time_column == "Tag,Uhr"

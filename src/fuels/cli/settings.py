@@ -156,19 +156,3 @@ def located(settings: Settings) -> Settings:
 def source_name(settings: Settings) -> str:
     source = settings.data.source
     return source.replace(":", "-") if source.startswith("synthetic:") else source_title(source)
-
-
-def assignment(text: str) -> dict[str, Any]:
-    """`section.key=value` from the command line as nested changes."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise FuelsError(f"--set takes section.key=value, not {text!r}")
-    if key == "preset":
-        raise FuelsError(f"--set {text}: a preset is not a single setting; use --preset")
-    changes: dict[str, Any] = {}
-    inner = changes
-    *sections, last = key.split(".")
-    for section in sections:
-        inner = inner.setdefault(section, {})
-    inner[last] = value
-    return changes
