@@ -227,8 +227,9 @@ def _show(value: Any) -> str:
 FORMATS = """\
 | Format | What is expected |
 |---|---|
-| CSV, Parquet, long | a client, a time and a value column: `client, time, value`, `unique_id, ds, y`, or the names given with `--client-column`, `--time-column`, `--value-column` |
-| CSV, Parquet, wide | a time column and one column per client |
+| CSV, Parquet, Excel, long | a client, a time and a value column: `client, time, value`, `unique_id, ds, y`, other usual names, or those given with `--client-column`, `--time-column`, `--value-column`. Date and hour may be two columns |
+| CSV, Parquet, Excel, wide | a time column and one column per client |
+| several tables | files between commas, a pattern such as `'daily/*.csv'`, or a folder of tables with the same ending; they are read as one table |
 | npz | `values` [time, client], an array of ids (`ids`, `cell_id` or `sensor_id`), `t0` (ISO start), `step_minutes` |
 | HDF5 | METR-LA's layout; 0 counts as missing unless you give `--missing none`. Needs the extra `hdf5` |
 | raw Telecom Italia records | `sms-call-internet-{mi,tn}-*.txt`, one file or a folder; `--activity` chooses `net`, `sms` or `call`. Summed over country codes; SMS and Call are in + out; resampled to the hour |"""  # noqa: E501
@@ -238,14 +239,18 @@ def formats_page() -> str:
     """What is read and what is written, as the modules that do it describe it."""
     parts = [
         "# File formats",
-        "Which reader a path gets is decided by its ending; a folder is taken for raw Telecom"
-        " Italia records. [Your own data](../tutorials/your-own-data.md) is a first example, and"
+        "Which reader a path gets is decided by its ending; a folder holds raw Telecom Italia"
+        " records or tables. [Your own data](../tutorials/your-own-data.md) is a first example, and"
         " [Data](../explanation/data.md) explains time zones, gaps and the split.",
         "## Data that can be read",
         FORMATS,
     ]
     readers = {
-        "CSV and Parquet, long or wide": ("fuels.data.tables", None),
+        "Tables, long or wide": ("fuels.data.header", None),
+        "CSV": ("fuels.data.text_files", None),
+        "Excel": ("fuels.data.excel_files", "read_excel"),
+        "Numbers": ("fuels.data.numbers", None),
+        "Times": ("fuels.data.time_texts", None),
         "npz": ("fuels.data.arrays", "read_npz"),
         "HDF5": ("fuels.data.arrays", "read_hdf5"),
         "Raw Telecom Italia records": ("fuels.data.telecom", None),

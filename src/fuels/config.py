@@ -21,14 +21,19 @@ from fuels.errors import FuelsError
 class Data:
     """Where the series come from and which of them take part."""
 
-    source: str = "synthetic:net"  # a path, or synthetic:{sms,call,net}
+    source: str = "synthetic:net"  # file, A,B, pattern or folder; or synthetic:{sms,call,net}
     clients: int = 0  # number of clients to draw at random; 0: all that can take part
     ids: tuple[str, ...] = ()  # only these clients
     client_column: str = ""
-    time_column: str = ""
+    time_column: str = ""  # DATE,HOUR: two columns
     value_column: str = ""
+    time_format: str = ""  # how times are written, e.g. %d.%m.%Y %H:%M; empty: found out
     timezone: str = ""
-    missing: str = ""  # a number that marks a missing value, e.g. 0 in METR-LA
+    decimal: str = ""  # mark before decimals: point or comma; empty: found out
+    thousands: str = ""  # between thousands: point, comma, space, apostrophe or none
+    missing: str = ""  # numbers that mark missing values, e.g. 0 in METR-LA, or -1,9999
+    duplicates: str = ""  # rows of one client and time: error, same (default), first, sum, ...
+    round_times: str = ""  # round times to this step, e.g. 1min
     activity: str = ""  # sms, call or net of raw telecom records
     coordinates: str = ""
     resample: str = ""
@@ -48,9 +53,7 @@ class Windows:
     lags: str = ""  # other windows than c and q, one list per GRU: 1-4/1p,1p+1,2p,7p; p: period
     calendar: tuple[str, ...] = ()  # calendar inputs of the model: time, free (days off), weekday
     doubt: float = 0.0  # share of training periods in which days off and working days are swapped
-    holidays: tuple[
-        str, ...
-    ] = ()  # days off in addition to weekends: dates, or a country such as IT
+    holidays: tuple[str, ...] = ()  # days off besides weekends: dates, or a country such as IT
     target: str = "value"  # forecast the value, or the change from the last value
     horizon: int = 1  # H: steps ahead, each with its own output head
     split: str = ""  # periods for train/val/test, e.g. 40/11/11; empty: 40:11:11 in proportion

@@ -235,13 +235,12 @@ def test_a_run_says_what_it_does_after_the_rounds(fuels: Fuels, csv: str) -> Non
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            "client;time;value\na;2024-01-01;1,5\n",
-            "'1,5' in column 'value', which is not a number:",
-        ),
         ("time,a\n2024-01-01,'1,5'\n", "if decimals are written with a comma"),
-        ("client,time,value\na,2024-01-01,1,5\n", "write them with a point"),
-        ('time,a\n2024-01-01,"-1.200,5"\n', "write decimals with a point"),
+        ("client,time,value\na,2024-01-01,1,5\n", "write decimals with a point"),
+        ('time,a\n2024-01-01,"1,200"\n', "say which with --thousands=comma or --decimal=comma"),
+        ("wer,time,y\na,2024-01-01,1\n", "names the clients, give --client-column=wer"),
+        ("id,wann,y\na,2024-01-01,1\n", "name it with --time-column=wann"),
+        ("id,time,y\na,01/02/2024,1\n", "--time-format='%d/%m/%Y' or --time-format='%m/%d/%Y'"),
         (
             "a,2024-01-01T00:00,1.5\na,2024-01-01T01:00,1.5\n",
             "not column names: add a line such as",
@@ -249,7 +248,7 @@ def test_a_run_says_what_it_does_after_the_rounds(fuels: Fuels, csv: str) -> Non
         ("2024-01-01,1,1\n2024-01-02,1,1\n", "not column names: add a line"),
         ("7,1383260400000,1.5\n7,1383264000000,1.5\n", "not column names: add a line"),
         ("01/02/2024;1\n02/02/2024;1\n", "not column names: add a line"),
-        ("client|time|value\na|2024-01-01|1\n", "separate columns by comma, semicolon or tab"),
+        ("client:time:value\na:2024-01-01:1\n", "separate columns by comma, semicolon or tab"),
         ("client,time\na,2024-01-01\n", "no value column besides 'time' and 'client'"),
     ],
 )
@@ -263,6 +262,11 @@ def test_hints_for_common_tables(
     code, _, err = fuels("data", "describe", "t.csv")
     assert code == 1 and err.startswith("fuels: t.csv: ") and message in err
     assert len(err.splitlines()) == 1
+
+
+def test_files_that_the_shell_spread_are_noticed(fuels: Fuels) -> None:
+    code, _, err = fuels("run", "--data", "a.csv", "b.csv")
+    assert code == 2 and "put a pattern in quotes" in " ".join(err.replace("│", "").split())
 
 
 def test_text_that_is_not_utf8_says_so(fuels: Fuels, tmp_path: Path) -> None:

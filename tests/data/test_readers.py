@@ -185,7 +185,7 @@ def test_a_skipped_hour_without_a_zone_is_a_missing_value(tmp_path):
     panel = read_panel(write(tmp_path / "d.csv", text))
     assert np.flatnonzero(np.isnan(panel.values[:, 0])).tolist() == [26]
     assert "absent" in panel.notes[0]
-    assert "2013-03-31 02:00: if the clocks went forward then, give --timezone" in panel.notes[1]
+    assert "2013-03-31 02:00: if the clocks went forward then, give timezone" in panel.notes[1]
 
 
 # -- arrays --------------------------------------------------------------------------------------

@@ -18,11 +18,19 @@ class Command(TyperCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:  # which is set while the shell completes a line
             refuse_empty(args)
+        before = list(args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             error.possibilities = (error.possibilities or [])[:1]  # the best one comes first
             error.message += "."
+            raise
+        except click.UsageError as error:
+            if "unexpected extra argument" in error.message and "--data" in before:
+                error.message = (
+                    f"{error.message.rstrip('.')}. Several files are one word: put a pattern in"
+                    " quotes, such as --data 'daily/*.csv', or commas between files."
+                )
             raise
 
 

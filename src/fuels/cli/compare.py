@@ -53,11 +53,7 @@ def compare_command(
     methods: str = opt.option(
         "all|A,B,...", "Comma-separated methods, or all.", METHODS, default="all"
     ),
-    data: str | None = opt.option(
-        "PATH|synthetic:NAME",
-        "A file, or synthetic:net, synthetic:call, synthetic:sms. Default: synthetic:net.",
-        opt.DATA,
-    ),
+    data: str | None = opt.DATA_SOURCE,
     clients: int | None = opt.CLIENTS,
     read: opt.ReadOptions = opt.ReadOptions(),
     period: int | None = opt.PERIOD,

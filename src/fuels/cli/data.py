@@ -25,10 +25,11 @@ data_app = typer.Typer(
 )
 
 Source = Annotated[
-    Path,
+    list[str],
     typer.Argument(
-        metavar="PATH",
-        help="A CSV, Parquet, npz or HDF5 (METR-LA) file, or raw Telecom Italia records: one file"
+        metavar="PATH...",
+        help="A CSV, Parquet, Excel, npz or HDF5 (METR-LA) file; several tables, a pattern such as"
+        " 'daily/*.csv' or a folder of tables; or raw Telecom Italia records: one file"
         " sms-call-internet-*.txt or a folder of them.",
         show_default=False,
     ),
@@ -47,7 +48,7 @@ JSON = opt.flag("Print JSON for scripts.", name="--json")
 @data_app.command("describe")
 @opt.with_read_options()
 def describe_command(
-    path: Source, read: opt.ReadOptions = opt.ReadOptions(), json_: bool = JSON
+    paths: Source, read: opt.ReadOptions = opt.ReadOptions(), json_: bool = JSON
 ) -> None:
     """Describe a file: clients, time span, step, missing values, dead clients and the period.
 
@@ -58,7 +59,7 @@ def describe_command(
     from fuels.data.describe import describe
     from fuels.report.terminal import plain
 
-    found = describe(read.read(path))
+    found = describe(read.read(paths))
     if json_:
         typer.echo(json.dumps(found.to_dict(), indent=2))
     else:
@@ -73,7 +74,7 @@ def describe_command(
 @data_app.command("convert")
 @opt.with_read_options("activity")
 def convert_command(
-    path: Source,
+    paths: Source,
     out: Path = OUT,
     read: opt.ReadOptions = opt.ReadOptions(),
     layout: str = LAYOUT,
@@ -94,27 +95,33 @@ def convert_command(
 
     Example: fuels data convert raw --out net.parquet --coordinates cells.csv
     """
+    from fuels.data.clock import zone_id
     from fuels.data.readers import is_raw, read_activities
+    from fuels.data.sources import find_files
     from fuels.data.telecom_file import ACTIVITIES
     from fuels.data.writers import check_target
 
-    if not is_raw(path):
+    files = find_files(paths)
+    if len(files) > 1 or not is_raw(files[0]):
         if activity == "all":
-            raise FuelsError(f"{path.name}: --activity all is for raw Telecom Italia records only")
+            name = files[0].name
+            raise FuelsError(f"{name}: --activity=all is for raw Telecom Italia records only")
         check_target(out, layout, overwrite)
-        panel = replace(read, activity=activity).read(path)
+        panel = replace(read, activity=activity).read(paths)
         _print_notes(_write(panel, out, layout, overwrite, json_))
         return
+    path = files[0]
     targets = {activity or "net": out}
     if activity == "all":
         targets = {name: out.with_stem(f"{out.stem}_{name}") for name in ACTIVITIES}
     for target in targets.values():
         check_target(target, layout, overwrite)
     notes: list[str] = []
+    zone = None if read.timezone is None else zone_id(read.timezone)
     with _progress(path) as progress:
         # Temporary files go next to the output, which needs space there in any case.
         found = read_activities(
-            path, tuple(targets), read.timezone, read.panel_options(), progress, out.parent
+            path, tuple(targets), zone, read.panel_options(), progress, out.parent
         )
         for name, panel in found:
             notes += _write(panel, targets[name], layout, overwrite, json_)

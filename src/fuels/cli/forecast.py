@@ -29,8 +29,10 @@ def forecast_command(
             show_default=False,
         ),
     ],
-    data: Path | None = opt.option(
-        "PATH", "File with the newest values. Default: the data of the run."
+    data: str | None = opt.option(
+        "PATH",
+        "File with the newest values; several between commas, a pattern or a folder. Default: the"
+        " data of the run.",
     ),
     horizon: int = opt.option(
         "STEPS",
@@ -66,6 +68,7 @@ def forecast_command(
     from fuels.config import Data, Engine, Mixture
     from fuels.data.loading import load_panel
     from fuels.data.readers import is_raw
+    from fuels.data.sources import find_files
     from fuels.forecasting.saved_run import SavedRun
     from fuels.forecasting.table import forecast_table
     from fuels.storage.tables import write_table
@@ -84,13 +87,13 @@ def forecast_command(
             " with --data"
         )
     given: dict[str, Any] = {
-        "source": None if data is None else str(data),
+        "source": data,
         **read.changes(),
     }
     changes = {key: value for key, value in given.items() if value is not None}
     if data is not None:  # the run's span and clients do not restrict new data
         fresh = {"start": "", "end": "", "ids": (), "coordinates": ""}
-        if not is_raw(data):
+        if not any(is_raw(file) for file in find_files(data)):
             fresh["activity"] = ""
         changes = {**fresh, **changes}
     base = saved.data if data is None else settings.data

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
+from fuels.config import Data
 from fuels.errors import FuelsError
 
 if TYPE_CHECKING:
     from fuels.data.panel import Panel
     from fuels.data.readers import PanelOptions
+    from fuels.data.sources import Source
 
 DATA, COMPUTE = "Data", "Computation"
 
 # What the shell completes, besides names.
 ACTIVITIES = ("net", "sms", "call")
+MARKS = ("point", "comma", "space", "apostrophe", "none")
+DUPLICATES = ("error", "same", "first", "last", "sum", "mean")
 
 
 def complete(choices: Iterable[str]) -> Callable[[str], list[str]]:
@@ -106,6 +110,14 @@ AT_LEAST = option(
 AT_MOST = option("NUMBER", "Largest possible value: no forecast and no interval goes above it.")
 
 
+DATA_SOURCE = option(
+    "PATH|synthetic:NAME",
+    "A CSV, Parquet, Excel, npz or HDF5 file; several tables between commas, a pattern such as"
+    " 'daily/*.csv' or a folder of them; raw Telecom Italia records (a file or a folder of them);"
+    " or built-in synthetic data: synthetic:net, synthetic:sms, synthetic:call. Default:"
+    " synthetic:net.",
+    DATA,
+)
 _READ = {
     "ids": option(
         "A,B,...|@FILE",
@@ -113,7 +125,10 @@ _READ = {
         DATA,
     ),
     "resample": option(
-        "STEP", "Aggregate the data to a coarser step, such as 15min, 1h or 1d; needs --how.", DATA
+        "STEP",
+        "Aggregate the data to a coarser step, such as 15min, 1h or 1d; needs --how. Times may be"
+        " irregular.",
+        DATA,
     ),
     "how": option(
         "sum|mean",
@@ -139,19 +154,46 @@ _READ = {
         DATA,
     ),
     "time_column": option(
-        "NAME", "Column of times. Default: found by name (time, ds, timestamp, ...).", DATA
+        "NAME[,HOUR]",
+        "Column of times, or two, as DATE,HOUR. Default: found by name (time, ds, timestamp, date"
+        " and hour, ...).",
+        DATA,
     ),
     "value_column": option("NAME", "Column of values. Default: found by name (value, y).", DATA),
+    "time_format": option(
+        "FORMAT",
+        "How times are written, such as '%d.%m.%Y %H:%M'. Default: found out; dates that could be"
+        " read in two ways are refused.",
+        DATA,
+    ),
     "timezone": option(
         "ZONE",
-        "Time zone of times that have none, such as Europe/Rome; daylight saving time is handled.",
+        "Time zone of times that have none, such as Europe/Rome (daylight saving time is handled)"
+        " or UTC+1.",
         DATA,
         autocompletion=_zones,
     ),
+    "decimal": option(
+        "point|comma", "Mark before decimals. Default: found out.", DATA, choices=MARKS[:2]
+    ),
+    "thousands": option(
+        "|".join(MARKS), "Mark between thousands. Default: found out.", DATA, choices=MARKS
+    ),
     "missing": option(
-        "NUMBER",
-        "Number that marks missing values, such as 0 in METR-LA, or none if no number does.",
+        "NUMBERS",
+        "Number that marks missing values, such as 0 in METR-LA, several, such as -1,9999, or none"
+        " if no number does.",
         DATA,
+    ),
+    "duplicates": option(
+        "|".join(DUPLICATES),
+        "Several rows of a client at a time: refuse them (error), accept those with the same value"
+        " (same), or use the first, the last, their sum or their mean. Default: same.",
+        DATA,
+        choices=DUPLICATES,
+    ),
+    "round_times": option(
+        "STEP", "Round times to this step, such as 1min, if they are a few seconds off.", DATA
     ),
     "activity": option(
         "net|sms|call",
@@ -175,8 +217,13 @@ class ReadOptions:
     client_column: str | None = None
     time_column: str | None = None
     value_column: str | None = None
+    time_format: str | None = None
     timezone: str | None = None
+    decimal: str | None = None
+    thousands: str | None = None
     missing: str | None = None
+    duplicates: str | None = None
+    round_times: str | None = None
     activity: str | None = None
     coordinates: Path | None = None
 
@@ -184,20 +231,25 @@ class ReadOptions:
         """The options as changes to the `data` section; None: not given."""
         return {**vars(self), "ids": parse_ids(self.ids)}
 
-    def read(self, path: Path) -> Panel:
-        """The panel at `path`, read with these options."""
-        from fuels.data.readers import read_panel
+    def data(self) -> Data:
+        """The options as data settings."""
+        given = {key: value for key, value in self.changes().items() if value is not None}
+        texts: dict[str, Any] = {k: str(v) if isinstance(v, Path) else v for k, v in given.items()}
+        return Data(**texts)
 
-        given = self.changes()
-        names = {name: given.pop(f"{name}_column") for name in ("client", "time", "value")}
-        return read_panel(path, **names, **given)
+    def read(self, path: Source) -> Panel:
+        """The panel at `path`, read with these options."""
+        from fuels.data.loading import panel_options, table_options
+        from fuels.data.readers import read_source
+
+        data = self.data()
+        return read_source(path, table_options(data), panel_options(data), data.activity or None)
 
     def panel_options(self) -> PanelOptions:
         """The options that apply after reading."""
-        from fuels.data.readers import PanelOptions
+        from fuels.data.loading import panel_options
 
-        given = self.changes()
-        options = PanelOptions(**{each.name: given[each.name] for each in fields(PanelOptions)})
+        options = panel_options(self.data())
         options.check()
         return options
 
@@ -259,8 +311,8 @@ _OPTIONS = {
     **{
         f"{section}.{key}": f"--{key.replace('_', '-')}"
         for section, keys in {
-            "data": "clients ids client_column time_column value_column timezone missing activity"
-            " coordinates resample how",
+            "data": "clients ids client_column time_column value_column time_format timezone"
+            " decimal thousands missing duplicates round_times activity coordinates resample how",
             "windows": "period split horizon holidays",
             "training": "rounds keep patience warm_start",
             "mixture": "at_least at_most",

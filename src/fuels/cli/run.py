@@ -23,13 +23,7 @@ METHOD, OUTPUT, COMPUTE = "Method and training", "Results", opt.COMPUTE
 
 @opt.with_read_options()
 def run_command(
-    data: str | None = opt.option(
-        "PATH|synthetic:NAME",
-        "A CSV, Parquet, npz or HDF5 file, raw Telecom Italia records (a file or a folder"
-        " of them), or built-in synthetic data: synthetic:net, synthetic:sms, synthetic:call."
-        " Default: synthetic:net.",
-        opt.DATA,
-    ),
+    data: str | None = opt.DATA_SOURCE,
     clients: int | None = opt.CLIENTS,
     read: opt.ReadOptions = opt.ReadOptions(),
     period: int | None = opt.PERIOD,

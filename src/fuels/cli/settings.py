@@ -19,6 +19,8 @@ from fuels.config import (
     to_dict,
     with_preset,
 )
+from fuels.data.sources import located as whole_paths
+from fuels.data.sources import source_title
 from fuels.errors import FuelsError
 from fuels.storage.config_file import read_config
 
@@ -140,7 +142,7 @@ def located(settings: Settings) -> Settings:
     """The settings with whole paths, so that the run can be used from any folder."""
 
     def whole(path: str) -> str:
-        return path if not path or path.startswith("synthetic:") else str(Path(path).resolve())
+        return path if not path or path.startswith("synthetic:") else whole_paths(path)
 
     data = replace(
         settings.data,
@@ -153,4 +155,4 @@ def located(settings: Settings) -> Settings:
 
 def source_name(settings: Settings) -> str:
     source = settings.data.source
-    return source.replace(":", "-") if source.startswith("synthetic:") else Path(source).stem
+    return source.replace(":", "-") if source.startswith("synthetic:") else source_title(source)

@@ -15,11 +15,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from fuels.data.clock import SECOND, parse_moment, parse_step, zone_info
+from fuels.data.clock import SECOND, parse_moment, parse_step, zone_id, zone_info
 from fuels.data.coordinates import check_coordinates
 from fuels.data.grid import check_years, panel_from_matrix
+from fuels.data.ids import id_texts
 from fuels.data.panel import Floats, Panel
-from fuels.data.tables import id_texts
+from fuels.data.sources import Place
 from fuels.data.times import read_times
 from fuels.errors import FuelsError
 from fuels.version import not_installed
@@ -54,6 +55,7 @@ def read_npz(path: Path, timezone: str | None) -> Panel:
     zone = timezone or (str(arrays["timezone"]) if "timezone" in arrays else None)
     if zone is not None:
         zone_info(zone, source)
+        zone = zone_id(zone)
     try:
         moment, step = _start(str(arrays["t0"])), _step(60 * float(arrays["step_minutes"]))
     except (ValueError, TypeError, OverflowError, FuelsError):
@@ -163,8 +165,8 @@ def read_hdf5(path: Path, timezone: str | None) -> Panel:
         named = zone.decode(errors="replace") if isinstance(zone, bytes) else str(zone)
         zone_info(named, source)
         column = column.dt.replace_time_zone("UTC").dt.convert_time_zone(named)
-    times = read_times(column, timezone=timezone, source=source)
-    return panel_from_matrix(times, values, ids, source)
+    times = read_times(column, timezone=timezone, place=Place(source))
+    return panel_from_matrix(times, values, ids, Place(source))
 
 
 def _is_frame(group: Any, dataset: type) -> bool:
@@ -185,7 +187,7 @@ def _ids(array: NDArray[Any], source: str) -> tuple[str, ...]:
     items = array.ravel().tolist()
     try:
         texts = [item.decode() if isinstance(item, bytes) else item for item in items]
-        return tuple(id_texts(pl.Series("ids", texts, strict=False), source))
+        return tuple(id_texts(pl.Series("ids", texts, strict=False), Place(source)))
     except (UnicodeDecodeError, TypeError, OverflowError):
         raise FuelsError(
             f"{source}: client ids must be text in UTF-8 or whole numbers, not {items[0]!r} ..."

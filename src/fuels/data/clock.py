@@ -18,6 +18,7 @@ Step = str | int | timedelta | np.timedelta64
 Moment = str | date | datetime
 
 SECOND = np.timedelta64(1, "s")
+YEAR_SECONDS = 31_556_952  # on average
 _SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _UNITS = {
     **dict.fromkeys(("s", "sec", "second", "seconds"), "s"),
@@ -58,13 +59,30 @@ def format_step(step: Step) -> str:
 def zone_info(name: str, source: str = "") -> ZoneInfo:
     """The zone with this name, such as Europe/Rome; `source` is the file or option it came from."""
     try:
-        return ZoneInfo(name)
+        return ZoneInfo(zone_id(name))
     except (ZoneInfoNotFoundError, ValueError, OSError):
         where = f"{source}: " if source else ""
         raise FuelsError(
-            f"{where}time zone '{name}' is not known: use a name such as Europe/Rome, or Etc/GMT-1"
-            " for a fixed UTC+1"
+            f"{where}time zone '{name}' is not known: use a name such as Europe/Rome, or a fixed"
+            " offset such as UTC+1"
         ) from None
+
+
+def zone_id(name: str) -> str:
+    """The name of a zone in the time zone database: Etc/GMT-8 for UTC+8, others as they are."""
+    match = re.fullmatch(r"(?:UTC|GMT)([+-])0?(\d{1,2})(?::?00)?", name.strip(), re.IGNORECASE)
+    if match is None:
+        return name
+    if int(match[2]) == 0:
+        return "UTC"
+    # The names of the Etc zones have the sign of the POSIX convention.
+    return f"Etc/GMT{'-' if match[1] == '+' else '+'}{int(match[2])}"
+
+
+def zone_name(zone: str) -> str:
+    """A zone as people write it: UTC+8 for Etc/GMT-8, others by their name."""
+    match = re.fullmatch(r"Etc/GMT([+-])(\d{1,2})", zone)
+    return zone if match is None else f"UTC{'-' if match[1] == '+' else '+'}{match[2]}"
 
 
 def standard_offset(zone: str | None, year: int) -> np.timedelta64:

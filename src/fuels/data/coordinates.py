@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from fuels.data.numbers import MISSING_WORDS
 from fuels.data.panel import Floats
 from fuels.errors import FuelsError
 
 LONGITUDE = ("lng", "lon", "longitude")
 LATITUDE = ("lat", "latitude")
-MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "none", "-")
 _LIMITS = {"longitude": (-180.0, 360.0), "latitude": (-90.0, 90.0)}  # 0 to 360 is common too
 
 
@@ -39,7 +39,7 @@ def read_coordinates(
         .with_columns(client=clients)
         .unique(maintain_order=True)  # mostly the same in every row of a client
         .with_columns(pl.col(*_LIMITS).cast(pl.String).str.strip_chars().fill_null(""))
-        .filter(~pl.any_horizontal(pl.col(*_LIMITS).is_in(MISSING_WORDS)))
+        .filter(~pl.any_horizontal(pl.col(*_LIMITS).str.to_lowercase().is_in(MISSING_WORDS)))
     )
     degrees = rows.with_columns(pl.col(*_LIMITS).cast(pl.Float64, strict=False))
     for name, (low, high) in _LIMITS.items():

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fuels.data.chart import bar_chart
-from fuels.data.clock import format_moment, format_step
+from fuels.data.clock import format_moment, format_step, zone_name
+from fuels.data.codes import missing_codes
 from fuels.data.eligibility import find_ineligible
 from fuels.data.panel import Panel
 from fuels.data.periodicity import autocorrelation, clock_lags, find_cycle
@@ -50,6 +51,7 @@ class Description:
     longest_gap: Gap | None
     late_or_early: int  # clients without values at the start or at the end
     left_out: dict[str, str]  # client: dead or constant, and why
+    codes: dict[str, int]  # values that look like a code for missing, and how often they occur
     quantiles: dict[str, float]
     period: int | None
     period_text: str
@@ -86,6 +88,7 @@ class Description:
             ("clock", self.clock),
             ("missing", self._missing_text()),
             ("zeros", f"{self.zero_share:.1%}"),
+            *([("codes?", self._codes_text())] if self.codes else []),
             ("quantiles", "  ".join(f"{q}={_short(v)}" for q, v in self.quantiles.items())),
             ("period", self.period_text),
         ]
@@ -96,6 +99,15 @@ class Description:
         more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
         rows.append(("dead or constant", "; ".join(shown[:_SHOWN]) + more or "none"))
         return rows + [("note", note) for note in self.notes]
+
+    def _codes_text(self) -> str:
+        found = ", ".join(
+            f"{code} occurs {count} time{'s' * (count != 1)}" for code, count in self.codes.items()
+        )
+        return (
+            f"{found}, outside the range of all other values: if this marks missing values, give"
+            f" --missing={','.join(self.codes)}"
+        )
 
     def _missing_text(self) -> str:
         if self.missing_share == 0:
@@ -139,6 +151,7 @@ def describe(panel: Panel) -> Description:
         longest_gap=_longest_gap(panel),
         late_or_early=int(ends_missing.sum()),
         left_out={panel.ids[i]: reason for i, reason in reasons.items()},
+        codes={f"{code:.0f}": count for code, count in missing_codes(panel.values).items()},
         quantiles={f"{q:.0%}": float(np.quantile(known, q)) for q in _QUANTILES if known.size},
         period=period,
         period_text=_period_text(panel, period, cycle.correlation if cycle else 0.0),
@@ -157,6 +170,8 @@ def _clock_text(panel: Panel) -> str:
         return "time zone not known: clock times as found, assumed to be regular"
     if panel.timezone == "UTC":
         return "UTC"
+    if zone_name(panel.timezone) != panel.timezone:
+        return f"fixed offset {zone_name(panel.timezone)}"
     hours = panel.standard_offset / np.timedelta64(3600, "s")
     sign, rest = ("-" if hours < 0 else "+"), abs(hours)
     offset = f"UTC{sign}{int(rest):02d}:{round(rest % 1 * 60):02d}"

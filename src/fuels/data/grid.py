@@ -2,74 +2,184 @@
 
 The step is the most common distance between successive times of a client. Rows absent from the grid
 become missing values. A time off the grid and a duplicate (client, time) are errors, because either
-would put a wrong number somewhere.
+would put a wrong number somewhere, unless an option says what to do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.data.clock import SECOND, format_moment, format_step
+from fuels.data.clock import SECOND, YEAR_SECONDS, format_moment, format_step, parse_step
+from fuels.data.groups import Codes, resolve_duplicates
+from fuels.data.irregular import binned, mostly_regular, nearly_regular, snapped, usual_step
 from fuels.data.panel import Floats, Panel
+from fuels.data.sources import Place
+from fuels.data.table_options import NOTHING_GIVEN, TableOptions
 from fuels.data.times import Times
 from fuels.errors import FuelsError
 
-Codes = NDArray[np.int64]
 # A large grid with fewer than one value in fifty points to a wrong date, not to missing data.
 _LARGE, _SPARSE = 10**7, 50
 # Models use float32, which ends at 3e38; sums and squares need headroom.
 _LARGEST = 1e30
 _YEARS = range(1900, 2200)
-_YEAR_SECONDS = 31_556_952
 
 
 def panel_from_rows(
-    codes: Codes, times: Times, values: Floats, ids: Sequence[str], source: str
+    codes: Codes,
+    times: Times,
+    values: Floats,
+    ids: Sequence[str],
+    place: Place,
+    given: TableOptions = NOTHING_GIVEN,
 ) -> Panel:
     """A panel from rows (client code, time, value), all [row]; NaN marks a missing value."""
-    start, step, index = _place_rows(times, codes, ids, len(values), len(ids), source)
+    rows = _Rows(codes, times, values[:, None], tuple(ids)).regular(place, given)
+    start, index = rows.placed(len(ids), place)
+    flat, found, notes = rows.without_duplicates(index * len(ids) + rows.codes, place, given)
     length = int(index.max()) + 1
-    flat = index * len(ids) + codes
-    found = np.zeros(length * len(ids), dtype=bool)
-    found[flat] = True
-    if np.count_nonzero(found) != len(flat):
-        _reject_duplicate(flat, codes, times, ids, source)
     grid = np.full(length * len(ids), np.nan)
-    grid[flat] = values
-    absent = len(found) - len(flat)
-    return _build(grid.reshape(length, -1), ids, start, step, times, source, absent)
+    grid[flat] = found[:, 0]
+    absent = len(grid) - len(flat)
+    times = replace(rows.times, notes=(*rows.times.notes, *notes))
+    return _build(grid.reshape(length, -1), ids, start, rows.step, times, place, absent)
 
 
-def panel_from_matrix(times: Times, values: Floats, ids: Sequence[str], source: str) -> Panel:
+def panel_from_matrix(
+    times: Times,
+    values: Floats,
+    ids: Sequence[str],
+    place: Place,
+    given: TableOptions = NOTHING_GIVEN,
+) -> Panel:
     """A panel from a matrix [row, client] and its times [row]."""
     one = np.zeros(len(times.seconds), dtype=np.int64)
-    start, step, index = _place_rows(times, one, (), values.size, len(ids), source)
-    if len(np.unique(index)) != len(index):
-        _reject_duplicate(index, one, times, (), source)
+    rows = _Rows(one, times, values).regular(place, given)
+    start, index = rows.placed(len(ids), place)
+    index, found, notes = rows.without_duplicates(index, place, given)
     length = int(index.max()) + 1
     grid = np.full((length, len(ids)), np.nan)
-    grid[index] = values
+    grid[index] = found
     absent = (length - len(index)) * len(ids)
-    return _build(grid, ids, start, step, times, source, absent)
+    times = replace(rows.times, notes=(*rows.times.notes, *notes))
+    return _build(grid, ids, start, rows.step, times, place, absent)
 
 
-def _place_rows(
-    times: Times, codes: Codes, ids: Sequence[str], count: int, clients: int, source: str
-) -> tuple[int, int, Codes]:
-    """Start and step of the grid for `count` values, and the position of every row on it."""
-    start, step = _regular_grid(times, codes, ids, source)
-    index = (times.seconds - start) // step
-    length = int(index.max()) + 1
-    if length * clients > max(_LARGE, _SPARSE * count):
-        raise FuelsError(
-            f"{source}: {len(index)} rows at a step of {format_step(step)} would span {length}"
-            f" steps, {_label(start, times)} to {_label(start + (length - 1) * step, times)}:"
-            " is a date wrong?"
+@dataclass(frozen=True)
+class _Rows:
+    """Values [row, column] of clients, by code, at times; a wide table has code 0 and no ids."""
+
+    codes: Codes
+    times: Times
+    values: Floats
+    ids: tuple[str, ...] = ()
+    step: int = 0  # seconds, once known
+
+    def regular(self, place: Place, given: TableOptions) -> _Rows:
+        """The rows on a regular step; those that are not are moved or combined by --resample."""
+        seconds = self.times.seconds
+        if len(seconds) == 0:
+            raise FuelsError(f"{place}: there are no rows")
+        check_years(int(seconds.min()), int(seconds.max()), place)
+        step, gaps, off = self._usual_gap(place)
+        sparse = len(gaps) > 0 and step < np.median(gaps) / 2
+        if not off.any() and not (sparse and given.resample):
+            return replace(self, step=step)
+        usual = usual_step(gaps)
+        if given.resample is None or given.how is None:
+            raise self._off_step(off, step, usual, place)
+        if usual and nearly_regular(self.times, usual):
+            return replace(self, times=snapped(self.times, usual), step=usual)
+        if mostly_regular(self.times, usual or step):
+            raise self._off_step(off, step, None, place)
+        times, codes, values = binned(self.times, self.codes, self.values, gaps, given)
+        step = int(parse_step(given.resample) / SECOND)
+        return replace(self, times=times, codes=codes, values=values, step=step)
+
+    def _usual_gap(self, place: Place) -> tuple[int, Codes, NDArray[np.bool_]]:
+        """The most common distance between times, all distances, and which rows are off it."""
+        seconds = self.times.seconds
+        gaps, ascending = _gaps(seconds, self.codes)
+        if not ascending:
+            order = np.lexsort((seconds, self.codes))
+            gaps, _ = _gaps(seconds[order], self.codes[order])
+        if len(gaps) == 0:  # one row per client: use the distances between clients
+            gaps = np.diff(np.unique(seconds)).astype(np.int64)
+        if len(gaps) == 0:
+            raise FuelsError(
+                f"{place}: all rows have the same time, {_label(int(seconds[0]), self.times)}, so"
+                " the step is unknown"
+            )
+        sizes, counts = np.unique(gaps, return_counts=True)
+        step = int(sizes[np.argmax(counts)])
+        residues, counts = np.unique(seconds % step, return_counts=True)
+        return step, gaps, seconds % step != residues[np.argmax(counts)]
+
+    def _off_step(
+        self, off: NDArray[np.bool_], step: int, usual: int | None, place: Place
+    ) -> FuelsError:
+        seconds = self.times.seconds
+        row = int(np.flatnonzero(off)[np.argmin(seconds[off])])
+        of = f" of client {self.ids[self.codes[row]]}" if self.ids else ""
+        near = format_step(usual or step)
+        hint = (
+            f"correct it, round the times (--round-times={near}), or combine the rows into a longer"
+            " step (--resample with --how)"
         )
-    return start, step, index
+        if self.times.wall and step > 3600:  # midnights are 23 or 25 hours apart when clocks change
+            hint = "if the step follows the wall clock, omit --timezone"
+        return FuelsError(
+            f"{place}: the time {_label(int(seconds[row]), self.times)}{of} is off the regular"
+            f" step of {near}: {hint}"
+        )
+
+    def placed(self, clients: int, place: Place) -> tuple[int, Codes]:
+        """Start of the grid, and the position of every row on it."""
+        times, seconds, step = self.times, self.times.seconds, self.step
+        start = int(seconds.min())
+        index = (seconds - start) // step
+        length = int(index.max()) + 1
+        if length * clients > max(_LARGE, _SPARSE * self.values.size):
+            raise FuelsError(
+                f"{place}: {len(index)} rows at a step of {format_step(step)} would span {length}"
+                f" steps, {_label(start, times)} to {_label(start + (length - 1) * step, times)}:"
+                " is a date wrong?"
+            )
+        return start, index
+
+    def without_duplicates(
+        self, keys: Codes, place: Place, given: TableOptions
+    ) -> tuple[Codes, Floats, tuple[str, ...]]:
+        """The rows, one of each key, and a note on those that were more."""
+        seen = np.zeros(int(keys.max()) + 1, dtype=bool)
+        seen[keys] = True
+        if np.count_nonzero(seen) == len(keys):  # sorting millions of rows would be slow
+            return keys, self.values, ()
+        clocks = "" if self.times.zone else " (if the clocks went back then, give --timezone)"
+
+        def refuse(row: int, held: str) -> FuelsError:
+            of = f"client {self.ids[self.codes[row]]} has" if self.ids else "there is"
+            when = _label(int(self.times.seconds[row]), self.times)
+            what = f", with the values {held}" if held else ""
+            long = "" if self.ids else "; if a column names the client, give --client-column=NAME"
+            return FuelsError(
+                f"{place}: {of} more than one row at {when}{what}{clocks}: choose with"
+                f" --duplicates=first, last, sum or mean{long}"
+            )
+
+        unique, values, more = resolve_duplicates(keys, self.values, given.duplicates, refuse)
+        policy, rows = given.duplicates or "same", "row" if more == 1 else "rows"
+        if policy == "same":
+            was = "was" if more == 1 else "were"
+            note = f"{more} duplicate {rows} (same client, time and value) {was} dropped{clocks}"
+        else:
+            used = {"first": "first row", "last": "last row"}.get(policy, policy)
+            note = f"{more} duplicate {rows} (same client and time): the {used} was used"
+        return unique, values, (note,)
 
 
 def _build(
@@ -78,7 +188,7 @@ def _build(
     start: int,
     step: int,
     times: Times,
-    source: str,
+    place: Place,
     absent: int,
 ) -> Panel:
     notes = times.notes
@@ -96,7 +206,7 @@ def _build(
         start=np.datetime64(start, "s"),
         step=step * SECOND,
         timezone=times.zone,
-        name=source,
+        name=place.name,
         notes=notes,
     )
 
@@ -116,45 +226,11 @@ def check_magnitudes(panel: Panel) -> None:
         )
 
 
-def check_years(first: int, last: int, source: str) -> None:
+def check_years(first: int, last: int, source: object) -> None:
     """Reject seconds since 1970 that can only come from a damaged date."""
-    for year in (1970 + first // _YEAR_SECONDS, 1970 + last // _YEAR_SECONDS):
+    for year in (1970 + first // YEAR_SECONDS, 1970 + last // YEAR_SECONDS):
         if year not in _YEARS:
             raise FuelsError(f"{source}: a time is in the year {year}: is a date wrong?")
-
-
-def _regular_grid(times: Times, codes: Codes, ids: Sequence[str], source: str) -> tuple[int, int]:
-    """First time and step of the regular grid; every row must be on it."""
-    seconds = times.seconds
-    if len(seconds) == 0:
-        raise FuelsError(f"{source}: there are no rows")
-    check_years(int(seconds.min()), int(seconds.max()), source)
-    gaps, ascending = _gaps(seconds, codes)
-    if not ascending:
-        order = np.lexsort((seconds, codes))
-        gaps, _ = _gaps(seconds[order], codes[order])
-    if len(gaps) == 0:  # one row per client: use the distances between clients
-        gaps = np.diff(np.unique(seconds)).astype(np.int64)
-    if len(gaps) == 0:
-        raise FuelsError(
-            f"{source}: all rows have the same time, {_label(int(seconds[0]), times)}, so"
-            " the step is unknown"
-        )
-    sizes, counts = np.unique(gaps, return_counts=True)
-    step = int(sizes[np.argmax(counts)])
-    residues, counts = np.unique(seconds % step, return_counts=True)
-    off = seconds % step != residues[np.argmax(counts)]
-    if off.any():
-        row = int(np.flatnonzero(off)[np.argmin(seconds[off])])
-        of = f" of client {ids[codes[row]]}" if ids else ""
-        hint = "correct it, or resample the data to one step first"
-        if times.wall and step > 3600:  # midnights are 23 or 25 hours apart when clocks change
-            hint = "if the step follows the wall clock, omit --timezone"
-        raise FuelsError(
-            f"{source}: the time {_label(int(seconds[row]), times)}{of} is off the regular"
-            f" step of {format_step(step)}: {hint}"
-        )
-    return int(seconds.min()), step
 
 
 def _gaps(seconds: Codes, codes: Codes) -> tuple[Codes, bool]:
@@ -165,18 +241,6 @@ def _gaps(seconds: Codes, codes: Codes) -> tuple[Codes, bool]:
     later, other = np.diff(seconds), np.diff(codes)
     ascending = bool(np.all((other > 0) | ((other == 0) & (later >= 0))))
     return later[(other == 0) & (later > 0)], ascending
-
-
-def _reject_duplicate(
-    flat: Codes, codes: Codes, times: Times, ids: Sequence[str], source: str
-) -> None:
-    order = np.argsort(flat, kind="stable")
-    row = int(order[1:][np.diff(flat[order]) == 0][0])
-    of = f"client {ids[codes[row]]} has" if ids else "there is"
-    hint = "" if times.zone else " (if the clocks went back then, give --timezone)"
-    raise FuelsError(
-        f"{source}: {of} more than one row at {_label(int(times.seconds[row]), times)}{hint}"
-    )
 
 
 def _label(seconds: int, times: Times) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,19 +10,40 @@ import numpy as np
 import polars as pl
 
 from fuels.data.arrays import read_hdf5, read_npz
-from fuels.data.clock import Moment, Step, parse_step, zone_info
+from fuels.data.clock import Moment, Step, parse_step, zone_id
 from fuels.data.coordinates import coordinates_of, read_coordinates
 from fuels.data.grid import check_magnitudes
+from fuels.data.header import find_coordinate_columns
+from fuels.data.ids import id_texts
 from fuels.data.panel import Panel, find_ids
+from fuels.data.sources import (
+    Place,
+    Source,
+    find_files,
+    os_errors_name,
+    source_title,
+    suffix_of,
+    tables_in,
+)
 from fuels.data.spool import gather, gather_in_file
-from fuels.data.table_files import read_csv, read_parquet
-from fuels.data.tables import Columns, find_coordinate_columns, id_texts
+from fuels.data.table_files import read_tables
+from fuels.data.table_options import TableOptions, missing_numbers
+from fuels.data.tables import MARKED, missing_note
 from fuels.data.telecom import Sums, is_telecom, telecom_sums
 from fuels.data.telecom_file import Progress
-from fuels.errors import FuelsError
+from fuels.errors import FuelsError, options_renamed, renamed
 
 _HDF5 = (".h5", ".hdf5", ".hdf")
 _BAND_VALUES = 1 << 21  # values of raw records processed at once
+# Arguments of read_panel that have another name than the option.
+_ARGUMENTS = {"client_column": "client", "time_column": "time", "value_column": "value"}
+_ARGUMENTS |= {"from": "start", "to": "end"}
+
+
+def argument(option: str, value: str | None) -> str:
+    """An option as Python names it: `how`, or with a value `how='sum'`."""
+    name = _ARGUMENTS.get(option, option)
+    return name if value is None else f"{name}={value!r}"
 
 
 @dataclass(frozen=True)
@@ -43,10 +63,10 @@ class PanelOptions:
         if self.how is not None and self.how not in ("sum", "mean"):
             raise FuelsError(f"--how '{self.how}' is not known: choose sum or mean")
         if self.how is not None and self.resample is None:
-            raise FuelsError("--how needs --resample as well, such as --resample 1h")
+            raise FuelsError("--how needs --resample as well, such as --resample=1h")
         if self.resample is not None:
             parse_step(self.resample)
-        _number(self.missing)
+        missing_numbers(self.missing)
 
     def apply(self, panel: Panel) -> Panel:
         """The panel with all options applied."""
@@ -61,20 +81,23 @@ class PanelOptions:
         check_magnitudes(panel)
         if self.resample is not None:
             if self.how is None:
-                raise FuelsError("--resample needs --how sum (counts) or --how mean (levels)")
+                raise FuelsError(
+                    "--resample needs --how as well: --how=sum (counts) or --how=mean (levels)"
+                )
             panel = panel.resample(self.resample, self.how)
         return panel, marked
 
     def finish(self, panel: Panel, marked: int) -> Panel:
         """Apply what concerns the whole panel: coordinates, and a note on missing values."""
-        if _number(self.missing) is not None:
-            note = f"{marked} values equal to {_number(self.missing):g} were marked as missing"
-            panel = replace(panel, notes=(*panel.notes, note))
+        marks = missing_numbers(self.missing)
+        if marks and (marked or not any(note.endswith(MARKED) for note in panel.notes)):
+            panel = replace(panel, notes=(*panel.notes, missing_note(marked, marks)))
         return panel if self.coordinates is None else with_coordinates(panel, self.coordinates)
 
 
+@options_renamed(argument)
 def read_panel(
-    path: str | Path,
+    path: Source,
     *,
     client: str | None = None,
     time: str | None = None,
@@ -88,37 +111,92 @@ def read_panel(
     missing: str | float | None = None,
     activity: str | None = None,
     coordinates: str | Path | None = None,
+    time_format: str | None = None,
+    decimal: str | None = None,
+    thousands: str | None = None,
+    duplicates: str | None = None,
+    round_times: Step | None = None,
     progress: Progress | None = None,
 ) -> Panel:
     """Read a panel, select and resample it; clients are sorted by id.
 
-    `client`, `time` and `value` name the columns of a table; `missing` is the number that marks
+    `path` is a file, several (a list, or a text with commas), a pattern such as daily/*.csv, or a
+    folder. `client`, `time` and `value` name the columns of a table (`time="date,hour"`: two
+    columns); `time_format`, `decimal` and `thousands` say how times and numbers are written;
+    `duplicates` (error, same, first, last, sum or mean) what to do with several rows of a client at
+    a time, and `round_times` to which step times are rounded. `missing` is the number that marks
     missing values ("none": no number does); `activity` (net, sms or call) chooses from raw Telecom
     Italia records, and `progress` is called with the number of bytes read from them.
     """
-    file = Path(path)
+    table = TableOptions(
+        *(client, time, value, timezone, time_format, decimal, thousands, duplicates, round_times),
+        *(missing, resample, how),
+    )
     options = PanelOptions(ids, missing, start, end, resample, how, coordinates)
+    panel = read_source(path, table, options, activity, progress)
+    return replace(panel, notes=tuple(renamed(note, argument) for note in panel.notes))
+
+
+def read_source(
+    path: Source,
+    table: TableOptions,
+    options: PanelOptions,
+    activity: str | None = None,
+    progress: Progress | None = None,
+) -> Panel:
+    """`read_panel` with its options in two parts; messages name the options of the command line."""
     options.check()
-    if timezone is not None:
-        zone_info(timezone, "--timezone")
-    if is_raw(file):
+    table.check()
+    zone = None if table.timezone is None else zone_id(table.timezone)
+    table = replace(table, timezone=zone)
+    files = find_files(path)
+    if len(files) == 1 and is_raw(files[0]):
         activities = (activity or "net",)
-        return next(p for _, p in read_activities(file, activities, timezone, options, progress))
-    if activity is not None:
-        raise FuelsError(f"{file.name}: --activity is for raw Telecom Italia records only")
-    with _os_errors_name(file):
-        panel = _read(file, Columns(client, time, value), timezone)
-    if missing is None and file.suffix.lower() in _HDF5:
+        return next(p for _, p in read_activities(files[0], activities, zone, options, progress))
+    with os_errors_name(path):
+        files = [part for file in files for part in (tables_in(file) if file.is_dir() else [file])]
+        title = source_title(path)
+        if activity is not None:
+            raise FuelsError(f"{files[0].name}: --activity is for raw Telecom Italia records only")
+        suffix = suffix_of(files[0])
+        if len(files) == 1 and suffix in (".npz", *_HDF5):
+            _refuse_table_options(files[0], table)
+            panel = (read_npz if suffix == ".npz" else read_hdf5)(files[0], zone)
+        else:
+            _refuse_mixture(files)
+            panel = read_tables(files, table)
+    if options.missing is None and suffix in _HDF5:
         options = replace(options, missing="0")  # METR-LA's convention; the notes say so
-    return replace(options.apply(panel), name=Path(file.name.removesuffix(".gz")).stem)
+    return replace(options.apply(panel), name=title)
+
+
+def _refuse_table_options(file: Path, table: TableOptions) -> None:
+    """Options that would do nothing to an array."""
+    if file.stat().st_size == 0:
+        raise FuelsError(f"{file.name}: the file is empty")
+    for name in ("time_format", "decimal", "thousands", "duplicates", "round_times"):
+        if getattr(table, name) is not None:
+            raise FuelsError(
+                f"{file.name}: --{name.replace('_', '-')} is for tables (CSV, Parquet, Excel) only"
+            )
+
+
+def _refuse_mixture(files: Sequence[Path]) -> None:
+    """Several files are read only if they are tables."""
+    for file in files:
+        if len(files) > 1 and (suffix_of(file) in (".npz", *_HDF5) or is_raw(file)):
+            raise FuelsError(
+                f"{file.name}: only tables (CSV, Parquet, Excel) can be read several at once; raw"
+                " records are read from their folder"
+            )
 
 
 def is_raw(file: Path) -> bool:
     """Whether the path holds raw records; a path that does not exist is an error."""
     if not file.exists():
         raise FuelsError(f"{file}: no such file or folder")
-    with _os_errors_name(file):
-        return file.is_dir() or is_telecom(file)
+    with os_errors_name(file):
+        return is_telecom(file)
 
 
 def read_activities(
@@ -139,7 +217,7 @@ def read_activities(
     else:  # summed to the final step while reading, which needs less space
         step, options = options.resample or "1h", replace(options, resample=None, how=None)
     with (
-        _os_errors_name(path),
+        os_errors_name(path),
         telecom_sums(path, activities, step, timezone, progress, spool_folder) as sums,
     ):
         for activity in activities:
@@ -168,49 +246,13 @@ def _in_bands(sums: Sums, activity: str, options: PanelOptions, spool_folder: Pa
     return options.finish(panel, marked)
 
 
-@contextmanager
-def _os_errors_name(file: Path) -> Iterator[None]:
-    """Turn an operating-system error into a FuelsError that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise FuelsError(f"{file}: could not be read ({error.strerror or error})") from None
-
-
-def _read(file: Path, columns: Columns, timezone: str | None) -> Panel:
-    if file.stat().st_size == 0:
-        raise FuelsError(f"{file.name}: the file is empty")
-    suffix = Path(file.name.lower().removesuffix(".gz")).suffix
-    if suffix == ".npz":
-        return read_npz(file, timezone)
-    if suffix in (".csv", ".tsv"):
-        return read_csv(file, columns, timezone)
-    if suffix in (".parquet", ".pq"):
-        return read_parquet(file, columns, timezone)
-    if suffix in _HDF5:
-        return read_hdf5(file, timezone)
-    raise FuelsError(
-        f"{file.name}: unknown format; known are .csv, .parquet, .npz, .h5 (METR-LA's layout) and"
-        " raw Telecom Italia records (.txt, .tsv or a folder of them)"
-    )
-
-
 def mark_missing(panel: Panel, missing: str | float | None) -> tuple[Panel, int]:
-    """The panel with every value equal to `missing` marked as missing, and how many there are."""
-    number = _number(missing)
-    if number is None:
+    """The panel with values that mark missing ones set to NaN, and how many there are."""
+    marks = missing_numbers(missing)
+    if not marks:
         return panel, 0
-    hit = panel.values == number
+    hit = np.isin(panel.values, marks)
     return replace(panel, values=np.where(hit, np.nan, panel.values)), int(hit.sum())
-
-
-def _number(missing: str | float | None) -> float | None:
-    if missing is None or str(missing).lower() == "none":
-        return None
-    try:
-        return float(missing)
-    except ValueError:
-        raise FuelsError(f"--missing '{missing}' is not a number (or none)") from None
 
 
 def with_coordinates(panel: Panel, source: str | Path) -> Panel:
@@ -224,7 +266,7 @@ def with_coordinates(panel: Panel, source: str | Path) -> Panel:
         reason = str(error).splitlines()[0]
         raise FuelsError(f"{path}: not readable as a CSV of coordinates ({reason})") from None
     client, *pair = find_coordinate_columns(table.columns, path.name)
-    clients = id_texts(table[client], path.name)
+    clients = id_texts(table[client], Place(path.name))
     known = read_coordinates(table, (pair[0], pair[1]), clients, path.name)
     found = coordinates_of(known, panel.ids)
     if found is None:

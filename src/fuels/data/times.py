@@ -8,21 +8,27 @@ is daylight time, with a note). Otherwise they stay as found.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from fuels.data.clock import zone_info
+from fuels.data.clock import (
+    SECOND,
+    YEAR_SECONDS,
+    Step,
+    format_step,
+    parse_step,
+    standard_offset,
+    zone_info,
+)
+from fuels.data.sources import Place
+from fuels.data.table_options import NOTHING_GIVEN, TableOptions
+from fuels.data.time_texts import Seconds, parse_times
 from fuels.errors import FuelsError
 
-Seconds = NDArray[np.int64]
-
-_OFFSET = r"(Z|[+-]\d{2}:?\d{2})$"
 _TICKS = {"ms": 10**3, "us": 10**6, "ns": 10**9}  # in a second
-_FRACTION = r"\.\d*[1-9]"
-_FORMATS = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
 # Seconds since 1970 in other units: a plausible time has about 1e9 seconds, 1e12 ms, ...
 _EPOCH_UNITS = ((1e17, 10**9, "nanoseconds"), (1e14, 10**6, "microseconds"), (1e11, 10**3, "ms"))
 _PLAUSIBLE_EPOCH = 946_684_800, 4_102_444_800  # the years 2000 to 2099
@@ -43,54 +49,110 @@ class Times:
 
 
 def read_times(
-    column: pl.Series, *, timezone: str | None, source: str, client: pl.Series | None = None
+    column: pl.Series,
+    *,
+    timezone: str | None,
+    place: Place,
+    client: pl.Series | None = None,
+    given: TableOptions = NOTHING_GIVEN,
 ) -> Times:
     """The times of a column; `client` [row] separates the series if an hour occurs twice."""
     if timezone is not None:
-        zone_info(timezone, source)
+        zone_info(timezone, place.name)
     if column.null_count():
         row = int(column.is_null().arg_max() or 0)
-        raise FuelsError(f"{source}: row {row + 1} has no time in column '{column.name}'")
-    kind = column.dtype
+        raise FuelsError(f"{place.row(row)} has no time in column '{column.name}'")
+    times = _read(column, timezone, place, client, given)
+    return times if given.round_times is None else rounded(times, given.round_times)
+
+
+def _read(
+    column: pl.Series,
+    timezone: str | None,
+    place: Place,
+    client: pl.Series | None,
+    given: TableOptions,
+) -> Times:
+    kind, whole = column.dtype, given.round_times is None
     if isinstance(kind, pl.Datetime) and kind.time_zone is not None:
         zone = timezone or kind.time_zone
         utc = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-        return Times(_whole_seconds(utc, column, source), zone)
+        return Times(_whole_seconds(utc, column, place, whole), zone)
     if isinstance(kind, pl.Datetime):
-        return _local(_whole_seconds(column, column, source), client, timezone, source)
+        return _local(_whole_seconds(column, column, place, whole), client, timezone, place)
     if kind == pl.Date:
-        return _local(
-            _whole_seconds(column.cast(pl.Datetime), column, source), client, timezone, source
-        )
-    if kind.is_integer():
-        return _epoch(column, timezone, source)
-    if kind == pl.String and column.str.contains(r"^\s*\d+\s*$").all():
-        return _epoch(column.str.strip_chars(), timezone, source)
-    if kind == pl.String:
-        return _text(column, client, timezone, source)
-    raise FuelsError(f"{source}: column '{column.name}' holds {kind} values, not times")
+        seconds = _whole_seconds(column.cast(pl.Datetime), column, place, whole)
+        return _local(seconds, client, timezone, place)
+    if kind.is_integer() and given.time_format is not None:
+        column = column.cast(pl.String)
+    elif kind.is_integer():
+        return _epoch(column, timezone, place)
+    if column.dtype == pl.String:
+        if given.time_format is None and column.str.contains(r"^\s*\d+(\.0*)?\s*$").all():
+            return _epoch(column.str.strip_chars().str.replace(r"\..*", ""), timezone, place)
+        return _text(column, client, timezone, place, given)
+    raise FuelsError(f"{place}: column '{column.name}' holds {kind} values, not times")
 
 
-def _whole_seconds(naive: pl.Series, column: pl.Series, source: str) -> Seconds:
+def joined_times(date: pl.Series, hour: pl.Series) -> pl.Series:
+    """Date and hour of two columns as one text; null where one of them is missing."""
+    dates = date.cast(pl.String).str.strip_chars().str.replace(r"[T ]0?0:00(:00)?(\.0*)?$", "")
+    hours = hour.cast(pl.String).str.strip_chars()
+    # Spreadsheets write a time of day as one on the first day of their calendar.
+    hours = hours.str.replace(r"^1[89]\d\d-\d\d-\d\d ", "").str.replace(r"^(\d+)\.0$", "${1}")
+    return (dates + " " + hours).alias(f"{date.name}' and '{hour.name}")
+
+
+def rounded(times: Times, step: Step) -> Times:
+    """The times, each rounded to the nearest step of local standard time."""
+    wide = int(parse_step(step) / SECOND)
+    seconds = times.seconds + local_offset(times)
+    near = (seconds + wide // 2) // wide * wide
+    moved = np.abs(near - seconds)
+    if not moved.any():
+        return times
+    count = int(np.count_nonzero(moved))
+    note = (
+        f"{count} time{'s were' if count != 1 else ' was'} rounded to {format_step(step)}, by at"
+        f" most {int(moved.max())} s"
+    )
+    return replace(times, seconds=near - local_offset(times), notes=(*times.notes, note))
+
+
+def local_offset(times: Times) -> int:
+    """Seconds from the panel's clock to local standard time; 0 if the zone is not known."""
+    if times.zone is None or len(times.seconds) == 0:
+        return 0
+    year = 1970 + int(times.seconds.min()) // YEAR_SECONDS
+    return int(standard_offset(times.zone, min(max(year, 1), 9998)) / SECOND)
+
+
+def _whole_seconds(naive: pl.Series, column: pl.Series, place: Place, whole: bool) -> Seconds:
     assert isinstance(naive.dtype, pl.Datetime)
     ticks, second = naive.to_physical().to_numpy(), _TICKS[naive.dtype.time_unit]
-    _check_fractions(ticks % second != 0, column, source)
+    if whole:
+        _check_fractions(ticks % second != 0, column, place)
     return np.asarray(ticks // second, dtype=np.int64)
 
 
-def _check_fractions(broken: NDArray[np.bool_], column: pl.Series, source: str) -> None:
+def _check_fractions(broken: NDArray[np.bool_], column: pl.Series, place: Place) -> None:
     if broken.any():
         wrong = column.filter(broken).head(1).cast(pl.String)[0]
-        raise FuelsError(f"{source}: the time {wrong} has a fraction; times must be whole seconds")
+        raise FuelsError(
+            f"{place}: the time {wrong} has a fraction; times must be whole seconds: round them"
+            " with --round-times=1s or another step"
+        )
 
 
-def _epoch(column: pl.Series, timezone: str | None, source: str) -> Times:
+def _epoch(column: pl.Series, timezone: str | None, place: Place) -> Times:
     distinct = column.unique(maintain_order=True)
     dates = distinct.cast(pl.String).str.contains(_COMPACT_DATE)
     if 2 * int(dates.sum()) > len(distinct):  # a few true seconds of the 2030s match by chance
+        shown = str(distinct.filter(dates)[0])
+        form = "%Y%m%d%H%M%S"[: len(shown) - 2]
         raise FuelsError(
-            f"{source}: column '{column.name}' holds numbers such as {distinct.filter(dates)[0]},"
-            " which look like dates: write them as 2013-11-01T06:00"
+            f"{place}: column '{column.name}' holds numbers such as {shown}, which look like dates:"
+            f" if they are, give --time-format={form}"
         )
     # A number that does not fit has more digits than any time.
     numbers = column.cast(pl.Int64, strict=False).fill_null(0).to_numpy()
@@ -100,62 +162,39 @@ def _epoch(column: pl.Series, timezone: str | None, source: str) -> Times:
     wrong = (numbers // ticks < earliest) | (numbers // ticks >= latest)
     if wrong.any():
         raise FuelsError(
-            f"{source}: column '{column.name}' holds numbers such as"
-            f" {column[int(np.argmax(wrong))]} and no times since 2000: name the time column, or"
-            " write times such as 2013-11-01T06:00"
+            f"{place}: column '{column.name}' holds numbers such as"
+            f" {column[int(np.argmax(wrong))]} and no times since 2000: name the time column with"
+            " --time-column=NAME, say how times are written with --time-format, or write times such"
+            " as 2013-11-01T06:00"
         )
     if (numbers % ticks != 0).any():
-        raise FuelsError(f"{source}: column '{column.name}' has times that are not whole seconds")
+        raise FuelsError(f"{place}: column '{column.name}' has times that are not whole seconds")
     note = f"times are {unit} since 1970 in UTC"
     return Times(numbers // ticks, timezone or "UTC", (note,))
 
 
-def _text(column: pl.Series, client: pl.Series | None, timezone: str | None, source: str) -> Times:
+def _text(
+    column: pl.Series,
+    client: pl.Series | None,
+    timezone: str | None,
+    place: Place,
+    given: TableOptions,
+) -> Times:
     # Times repeat for every client: parse each only once.
     distinct = column.unique(maintain_order=True)
-    seconds, shift = _parse(distinct, column, source)
+    clock = parse_times(distinct, column, given.time_format, place)
+    if given.round_times is None:
+        _check_fractions(clock.fractions, distinct, place)
     number = pl.int_range(len(distinct), eager=True)
     rows = column.replace_strict(distinct, number, return_dtype=pl.Int64).to_numpy()
-    if shift is None:
-        return _local(seconds[rows], client, timezone, source)
-    utc = (seconds - shift)[rows]
+    if clock.shift is None:
+        local = _local(clock.seconds[rows], client, timezone, place)
+        return replace(local, notes=(*clock.notes, *local.notes))
+    utc = (clock.seconds - clock.shift)[rows]
     if timezone is not None:
-        return Times(utc, timezone)
-    zone, note = _zone_of_offset(int(shift.min()))
-    return Times(utc, zone, (note,))
-
-
-def _parse(distinct: pl.Series, column: pl.Series, source: str) -> tuple[Seconds, Seconds | None]:
-    """Clock seconds as written, and the UTC offsets if all times have one."""
-    text = distinct.str.strip_chars()
-    offset = text.str.extract(r"\d{2}:?\d{2}.*?" + _OFFSET)
-    all_offset = offset.null_count() == 0
-    bare = text.str.replace(_OFFSET, "") if all_offset else text
-    bare = bare.str.strip_chars().str.replace(" ", "T").str.replace_all("/", "-")
-    parsed = pl.select(
-        pl.coalesce(pl.lit(bare).str.to_datetime(f, strict=False, time_unit="us") for f in _FORMATS)
-    ).to_series()
-    if parsed.null_count():
-        wrong = distinct[int(parsed.is_null().arg_max() or 0)]
-        row = int((column == wrong).arg_max() or 0)
-        some = offset.null_count() < len(offset)
-        why = ": some times have an offset from UTC and some do not" if some else ""
-        raise FuelsError(
-            f"{source}: row {row + 1} has '{wrong}' as its time{why};"
-            " write times such as 2013-11-01T06:00"
-        )
-    # Parsing loses anything finer than a microsecond.
-    _check_fractions(bare.str.contains(_FRACTION).to_numpy(), distinct, source)
-    seconds = _whole_seconds(parsed, distinct, source)
-    return seconds, _offset_seconds(offset) if all_offset else None
-
-
-def _offset_seconds(offset: pl.Series) -> Seconds:
-    digits = offset.str.replace("Z", "+0000").str.replace(":", "")
-    sign = np.where((digits.str.slice(0, 1) == "-").to_numpy(), -1, 1)
-    hours = digits.str.slice(1, 2).cast(pl.Int64).to_numpy()
-    minutes = digits.str.slice(3, 2).cast(pl.Int64).to_numpy()
-    return np.asarray(sign * (hours * 3600 + minutes * 60), dtype=np.int64)
+        return Times(utc, timezone, clock.notes)
+    zone, note = _zone_of_offset(int(clock.shift.min()))
+    return Times(utc, zone, (*clock.notes, note))
 
 
 def _zone_of_offset(smallest: int) -> tuple[str, str]:
@@ -173,7 +212,7 @@ def _zone_of_offset(smallest: int) -> tuple[str, str]:
     )
 
 
-def _local(seconds: Seconds, client: pl.Series | None, timezone: str | None, source: str) -> Times:
+def _local(seconds: Seconds, client: pl.Series | None, timezone: str | None, place: Place) -> Times:
     if timezone is None:
         return Times(seconds, None)
     table = pl.DataFrame({"naive": pl.Series(seconds * 1000, dtype=pl.Datetime("ms"))})
@@ -186,22 +225,22 @@ def _local(seconds: Seconds, client: pl.Series | None, timezone: str | None, sou
     if table["early"].null_count():
         row = int(table["early"].is_null().arg_max() or 0)
         raise FuelsError(
-            f"{source}: row {row + 1} has the time {table['naive'][row]}, which does not exist in"
+            f"{place.row(row)} has the time {table['naive'][row]}, which does not exist in"
             f" {timezone} (the clock skips it in spring), so these times do not follow daylight"
-            " saving: omit --timezone or give a fixed zone such as Etc/GMT-1"
+            " saving: omit --timezone or give a fixed offset such as --timezone=UTC+1"
         )
     # Milliseconds since 1970 in UTC.
     table = table.with_columns(pl.col("early", "late").to_physical())
     notes: tuple[str, ...] = ()
     utc = table["early"]
     if (utc != table["late"]).any():
-        utc, notes = _resolve_repeated_hour(table, timezone, source)
+        utc, notes = _resolve_repeated_hour(table, timezone, place)
     seconds = np.asarray(utc.to_numpy() // 1000, dtype=np.int64)
     return Times(seconds, timezone, notes, wall=True)
 
 
 def _resolve_repeated_hour(
-    table: pl.DataFrame, zone: str, source: str
+    table: pl.DataFrame, zone: str, place: Place
 ) -> tuple[pl.Series, tuple[str, ...]]:
     """The instants of clock times, some of which occur twice, by the order of a client's rows.
 
@@ -224,7 +263,7 @@ def _resolve_repeated_hour(
         row = int(backwards.arg_max() or 0)
         client = table["client"][row]
         raise FuelsError(
-            f"{source}: row {row + 1}{f' of client {client}' if client else ''} is not in"
+            f"{place.row(row)}{f' of client {client}' if client else ''} is not in"
             f" chronological order, so the hour that {zone} repeats on {days} is ambiguous: sort"
             " the rows, or write times with their offset, such as 2013-10-27T02:00+01:00"
         )

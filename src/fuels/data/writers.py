@@ -20,9 +20,9 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from fuels.data.arrays import npz_arrays
+from fuels.data.header import ABOUT, find_layout
 from fuels.data.panel import Panel
 from fuels.data.spool import release_memory, rows_of
-from fuels.data.tables import ABOUT, find_layout
 from fuels.errors import FuelsError
 
 METADATA_KEY = "fuels"

@@ -46,6 +46,15 @@ def score(dataset: Dataset, part: str, forecast: NDArray[Any]) -> Scores:
     return Scores(mse, mae, dataset.std)
 
 
+def weighted_percentage(dataset: Dataset, part: str, scores: Scores) -> float | None:
+    """WAPE: the sum of all absolute errors over that of all actual values; None if that is 0."""
+    first, last = dataset.split.part(part)
+    target = dataset.target[:, first:last]
+    actual = np.where(target, np.abs(dataset.values(part)), 0.0).sum()
+    error = np.nansum(scores.mae * scores.std * target.sum(axis=1))
+    return float(error / actual) if actual > 0 else None
+
+
 def errors(
     actual: NDArray[Any], predicted: NDArray[Any], target: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.data.clock import format_moment
 from fuels.evaluation.outcome import SharingOutcome, method_rows
 from fuels.methods.messages import BYTES
 
@@ -61,10 +62,22 @@ def data_facts(dataset: Dataset) -> dict[str, Any]:
         "clients": len(dataset.ids),
         "clients_scored": int(dataset.target[:, first:last].any(axis=1).sum()),
         "test_steps": last - first,
+        "parts": part_dates(dataset),
         "left_out": dataset.left_out,
         "values_filled": dataset.filled,
         "notes": list(dataset.panel.notes),
     }
+
+
+def part_dates(dataset: Dataset) -> dict[str, list[str]]:
+    """First and last time of training, validation and test, of those that are not empty."""
+    panel, dates = dataset.panel, {}
+    for part in ("train", "val", "test"):
+        times = dataset.times(part)
+        times = times[(times >= panel.start) & (times <= panel.times[-1])]
+        if len(times):
+            dates[part] = [format_moment(time, panel.timezone) for time in times[[0, -1]]]
+    return dates
 
 
 def compared(title: str, scores: Mapping[str, Scores]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fuels.data.clock import zone_name
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.experts.history import Floats, History, make_history
@@ -109,7 +110,7 @@ def on_model_clock(models: PersonalModels, panel: Panel) -> Panel:
         )
     if (panel.timezone is None) != (models.timezone is None):
         theirs, ours = (
-            f"in {zone}" if zone else "without a time zone"
+            f"in {zone_name(zone)}" if zone else "without a time zone"
             for zone in (models.timezone, panel.timezone)
         )
         raise FuelsError(

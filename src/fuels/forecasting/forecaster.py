@@ -25,11 +25,11 @@ from fuels.config import (
     with_preset,
 )
 from fuels.data.joining import describe_gap, join_panels
+from fuels.data.loading import as_setting, frame_panel
 from fuels.data.panel import Panel
 from fuels.data.synthetic import synthesise
-from fuels.data.tables import panel_from_frame
 from fuels.data.windows import LEAST
-from fuels.errors import FuelsError
+from fuels.errors import FuelsError, options_renamed
 from fuels.evaluation.scores import errors
 from fuels.experts.ensemble import Ensemble, forecast_ensemble, new_ensemble
 from fuels.experts.history import Floats, History
@@ -41,15 +41,21 @@ from fuels.experts.personal_model import (
     history_for,
     on_model_clock,
 )
-from fuels.forecasting.saved_run import CONFIG, LEARNED, MIXTURE, MODELS, RECENT, SavedRun
+from fuels.forecasting.saved_run import (
+    CONFIG,
+    LEARNED,
+    MIXTURE,
+    MODELS,
+    RECENT,
+    SavedRun,
+    check_save_folder,
+)
 from fuels.forecasting.table import forecast_table, long_frame
 from fuels.methods.registry import find_method
 from fuels.runs.build import build, kept_parameters
 from fuels.runs.settings import resolve
 from fuels.storage.models import PersonalModels, save_models
 from fuels.training.runtime import set_up
-
-SAVED = {MODELS, MIXTURE, RECENT, CONFIG}  # written by `save`
 
 
 def example_frame(activity: str = "net", clients: int = 8, days: int = 28) -> pl.DataFrame:
@@ -68,7 +74,8 @@ class Forecaster:
     `validation` periods. at_least, at_most: bounds of the values (None: at least 0 if no training
     value is negative). `left_out` lists the clients that could not take part, with the reason.
     Other settings go by their names in config.toml:
-    `settings={"model": {"hidden": 64}, "options": {"tau": 0.05}}`.
+    `settings={"model": {"hidden": 64}, "options": {"tau": 0.05}}`. Those in `data` say how frames
+    are read: `settings={"data": {"time_column": "when", "timezone": "Europe/Rome"}}`.
     """
 
     def __init__(
@@ -131,7 +138,7 @@ class Forecaster:
 
     def fit(self, frame: Any) -> Forecaster:
         """Train on a long table and fit the experts; the newest periods select the best model."""
-        panel, windows = panel_from_frame(frame), self.settings.windows
+        panel, windows = self._read(frame, new=False), self.settings.windows
         periods = -(-(panel.length + int(panel.phases(windows.period)[0])) // windows.period)
         usual = min(max(1, periods // 5), periods - 1)
         validation = usual if self.validation is None else self.validation
@@ -242,7 +249,7 @@ class Forecaster:
 
         folder, models, panel = Path(path), self._fitted(), self._history()
         try:
-            _check_folder(folder, overwrite)
+            check_save_folder(folder, overwrite)
             folder.mkdir(parents=True, exist_ok=True)
             for learned in folder.glob(f"{Path(LEARNED).stem}*"):
                 learned.unlink()
@@ -288,7 +295,13 @@ class Forecaster:
 
     def _newer(self, frame: Any) -> Panel:
         """The panel of a frame, on the models' clock."""
-        return on_model_clock(self._fitted(), panel_from_frame(frame))
+        return on_model_clock(self._fitted(), self._read(frame, new=True))
+
+    def _read(self, frame: Any, *, new: bool) -> Panel:
+        data = self.settings.data
+        fresh = replace(data, start="", end="", ids=())  # those of `fit` do not restrict new data
+        with options_renamed(as_setting):
+            return frame_panel(frame, fresh if new else data)
 
     def _continued(self, new: Panel) -> Panel:
         """The data of `fit`, if available, followed by the new ones."""
@@ -373,16 +386,3 @@ class Forecaster:
 
 def _is_pandas(frame: Any) -> bool:
     return type(frame).__module__.split(".")[0] == "pandas"
-
-
-def _check_folder(folder: Path, overwrite: bool) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise FuelsError(f"{folder} is a file; save writes a folder")
-    found = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
-    if found and not overwrite:
-        raise FuelsError(f"{folder} is not empty; choose another folder or give overwrite=True")
-    learned = {name for name in found if name.startswith(Path(LEARNED).stem)}
-    if strange := sorted(found - SAVED - learned):
-        raise FuelsError(
-            f"{folder} contains {strange[0]}, which save did not write; choose another folder"
-        )

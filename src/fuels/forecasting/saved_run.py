@@ -31,6 +31,7 @@ from fuels.storage.models import PersonalModels, load_models
 MODELS, MIXTURE, LEARNED = "models.safetensors", "mixture.safetensors", "learned.safetensors"
 CONFIG, SUMMARY = "config.toml", "summary.json"  # a run writes its summary last
 RECENT = "recent.parquet"  # the data of `fit` in a folder of Forecaster.save
+SAVED = {MODELS, MIXTURE, RECENT, CONFIG}  # written by Forecaster.save
 
 
 @dataclass
@@ -222,3 +223,17 @@ def _delete(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise FuelsError(f"cannot delete {path} ({error.strerror})") from None
+
+
+def check_save_folder(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder that Forecaster.save may not write to."""
+    if folder.exists() and not folder.is_dir():
+        raise FuelsError(f"{folder} is a file; save writes a folder")
+    found = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
+    if found and not overwrite:
+        raise FuelsError(f"{folder} is not empty; choose another folder or give overwrite=True")
+    learned = {name for name in found if name.startswith(Path(LEARNED).stem)}
+    if strange := sorted(found - SAVED - learned):
+        raise FuelsError(
+            f"{folder} contains {strange[0]}, which save did not write; choose another folder"
+        )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.data.clock import zone_name
 from fuels.evaluation.outcome import MixtureOutcome, Outcome
 from fuels.report.plots import telling_clients
 from fuels.report.style import METHOD, figure, legend, origin, short, time_axis
@@ -56,7 +57,7 @@ def draw_experts(outcome: Outcome) -> Figure:
         time_axis(axis, dataset.panel.timezone, times)
         axis.set_ylabel("weight")
     zone = dataset.panel.timezone
-    grid[-1][0].set_xlabel(f"local time ({zone})" if zone else "time")
+    grid[-1][0].set_xlabel(f"local time ({zone_name(zone)})" if zone else "time")
     legend(picture, grid[0][0])
     return picture
 

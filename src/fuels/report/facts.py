@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,15 @@ def facts(summary: Summary, folder: Path | None = None) -> dict[str, str]:
     """The sentences below the table, by label."""
     data, found = summary["data"], dict[str, str]()
     if summary["scores"]:
+        found |= _plain_errors(summary)
         found |= _against_references(summary)
         found |= _mixture(summary)
         found |= _sharing(summary)
     else:
         why = f"the test part {NO_TARGETS}" if data["test_steps"] else "there is no test part"
         found["No errors"] = f"{why}, so there is nothing to compare"
+    if data.get("parts"):
+        found["Dates"] = _dates(data["parts"])
     if summary["rounds"]:
         found["Sent"] = _sent(summary)
     found["Model kept"] = kept_model(summary)
@@ -42,6 +45,29 @@ def facts(summary: Summary, folder: Path | None = None) -> dict[str, str]:
     if folder is not None:
         found["Results"] = str(folder)
     return found
+
+
+def _plain_errors(summary: Summary) -> dict[str, str]:
+    """Mean errors of the method and its rival in the data's unit and as a share of the values."""
+    shares = summary.get("wape", {})
+    named = {summary["title"]: summary["title"]}
+    if (best := summary.get("best_reference")) is not None:
+        named[best] = f"{best}, the best reference"
+    unit = "" if summary["data"]["unit"] == "value" else f" {summary['data']['unit']}"
+    said = []
+    for name, words in named.items():
+        if name not in summary["scores"]:
+            continue
+        error = f"{number(summary['scores'][name]['mae_unit'], 3)}{unit}"
+        share = shares.get(name)
+        of = "" if share is None else f", or {number(100 * share, 3)} % of the values (WAPE)"
+        said.append(f"{words}: {error} on average{of}")
+    return {"Error": "; ".join(said)}
+
+
+def _dates(parts: Mapping[str, Sequence[str]]) -> str:
+    words = {"train": "training", "val": "validation", "test": "test"}
+    return ", ".join(f"{words[name]} {first} to {last}" for name, (first, last) in parts.items())
 
 
 def _against_references(summary: Summary) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.data.clock import format_step
+from fuels.data.clock import format_step, zone_name
 from fuels.errors import FuelsError
 from fuels.evaluation.outcome import Outcome, best_reference, method_rows
 from fuels.report.style import (
@@ -93,7 +93,7 @@ def draw_forecasts(outcome: Outcome) -> Figure:
     for (client, role), (axis,) in zip(chosen.items(), axes, strict=True):
         _draw_client(outcome, client, role, names, axis)
     zone = outcome.dataset.panel.timezone
-    axes[-1][0].set_xlabel(f"local time ({zone})" if zone else "time")
+    axes[-1][0].set_xlabel(f"local time ({zone_name(zone)})" if zone else "time")
     picture.align_ylabels()
     legend(picture, axes[0][0])
     return picture
@@ -229,7 +229,8 @@ def draw_hours(outcome: Outcome) -> Figure:
         axis.set_xticks(np.arange(0, 24, 3))
         axis.xaxis.set_major_formatter(FuncFormatter(lambda hour, _: f"{hour:02.0f}:00"))
         zone = dataset.panel.timezone
-        axis.set_xlabel(f"hour of the day (standard time of {zone})" if zone else "hour of the day")
+        of = f" (standard time of {zone_name(zone)})" if zone else ""
+        axis.set_xlabel(f"hour of the day{of}")
     else:
         axis.set_xlabel(f"steps since the start of the period ({format_step(seconds)} each)")
     legend(picture, axis)

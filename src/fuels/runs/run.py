@@ -19,6 +19,7 @@ from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.evaluation.evaluate import Evaluation, evaluate
 from fuels.evaluation.outcome import MixtureOutcome, Outcome
+from fuels.evaluation.scores import weighted_percentage
 from fuels.evaluation.summary import (
     Kept,
     compared,
@@ -255,6 +256,10 @@ def essentials(job: Job, evaluation: Evaluation, *, rounds: int, kept: Kept) -> 
         "rounds": rounds,
         **kept.summary(),
         "scores": {name: value.means() for name, value in evaluation.scores.items()},
+        "wape": {
+            name: weighted_percentage(job.dataset, "test", value)
+            for name, value in evaluation.scores.items()
+        },
     }
     if evaluation.mixture is not None:
         summary["mixture"] = evaluation.mixture.summary()

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from fuels.data.sources import find_files, located
 from fuels.errors import FuelsError
 from fuels.federation.flower import commands
 from fuels.federation.flower.folders import ServerFolder, SiteFolder, log, set_up_log
@@ -215,10 +216,10 @@ def stop(kept: Sequence[RestartedProcess]) -> None:
 def site_data(folder: SiteFolder, data: str) -> str:
     """The data source as passed to the SuperNode; it must exist."""
     if data and not data.startswith("synthetic:"):
-        data = str(Path(data).resolve())
+        data = located(data)
     source = folder.config_for(data).data.source
-    if not source.startswith("synthetic:") and not Path(source).exists():
-        raise FuelsError(f"{source}: no such data file")
+    if not source.startswith("synthetic:"):
+        find_files(source)
     return data
 
 

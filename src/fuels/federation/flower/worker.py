@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.config import Engine, Settings, to_dict
+from fuels.data.sources import find_files
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, decode, encode
 from fuels.federation.flower.flower_app import settings_of
@@ -99,8 +100,11 @@ class JobCache:
 
 def stamps(source: str) -> list[tuple[str, int, int]]:
     """Name, time of change and size of every file of a data source."""
-    path = Path(source)
-    files = sorted(path.rglob("*")) if path.is_dir() else [path] if path.is_file() else []
+    try:
+        named = find_files(source) if source else []
+    except FuelsError:  # missing, or synthetic
+        named = []
+    files = [f for path in named for f in (sorted(path.rglob("*")) if path.is_dir() else [path])]
     found = [(file, file.stat()) for file in files]
     return [(str(file), stat.st_mtime_ns, stat.st_size) for file, stat in found]
 
