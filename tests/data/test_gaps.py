@@ -106,8 +106,8 @@ def test_an_ordinary_client_is_eligible():
 def test_constant_and_short_clients_are_left_out():
     assert reason(np.full(240, 7.0)) == "constant: always 7 in training"
     late = np.concatenate([np.full(200, NAN), days(*[100] * 10)[:40]])
-    assert reason(late) == "too short: values in 2 periods of training, 6 are needed"
-    assert reason(np.full(240, NAN)) == "too short: values in 0 periods of training, 6 are needed"
+    assert reason(late) == "too short: values in 2 periods of training; 6 are needed"
+    assert reason(np.full(240, NAN)) == "too short: values in 0 periods of training; 6 are needed"
 
 
 def test_a_client_that_dies_is_left_out_and_one_that_dies_later_is_not():

@@ -115,9 +115,9 @@ def test_wrong_settings_are_sentences(frame: pl.DataFrame) -> None:
         Forecaster(validation=99).fit(frame)
     with pytest.raises(FuelsError, match="a dict of sections"):
         Forecaster(settings=3)  # type: ignore[arg-type]
-    for wrong_frame in (frame.drop("y"), frame.drop("ds")):
-        with pytest.raises(FuelsError, match="unique_id, ds and y are needed"):
-            Forecaster().fit(wrong_frame)
+    for column, message in (("y", "no value column"), ("ds", "unique_id, ds and y are needed")):
+        with pytest.raises(FuelsError, match=message):
+            Forecaster().fit(frame.drop(column))
     with pytest.raises(FuelsError, match=r"span 1\.0 periods .* training needs at least 5"):
         Forecaster().fit(frame.filter(pl.col("ds") < pl.col("ds").min().dt.offset_by("1d")))
 
