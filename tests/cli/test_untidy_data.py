@@ -38,6 +38,8 @@ def run(fuels: Fuels, tmp_path: Path) -> Path:
     code, out, err = fuels("run", "--data", "old", *OPTIONS, "--out", "r", *SMALL)
     assert code == 0, err
     assert "training 2024-03-01 00:00 to" in out and "% of the values (WAPE)" in out
+    assert "14 files were read as one table; " in out
+    assert "672 duplicate rows (same client and time): the sum was used" in out
     return tmp_path / "r"
 
 

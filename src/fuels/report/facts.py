@@ -37,6 +37,8 @@ def facts(summary: Summary, folder: Path | None = None) -> dict[str, str]:
         found["Failures"] = f"{replies} missing or refused; the first: {first}"
     if data["left_out"]:
         found["Left out"] = _left_out(data["left_out"])
+    if notes := data.get("notes"):
+        found["Reading"] = "; ".join(notes)
     if data["values_filled"]:
         filled = count_of(data["values_filled"], "missing value")
         found["Filled"] = f"{filled}, none of them a target"
