@@ -144,7 +144,7 @@ def test_a_damaged_cache_is_reported_once_and_replaced(
     caplog.clear()
     assert make_double()(4.0) == 8.0
     (note,) = caplog.records
-    assert str(file.parent) in note.getMessage() and "compiled again" in note.getMessage()
+    assert str(file.parent) in note.getMessage() and "compiling them again" in note.getMessage()
     assert len(file.read_bytes()) == len(whole)
     caplog.clear()
     jit_cache._logged.clear()
