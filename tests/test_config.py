@@ -10,7 +10,6 @@ from fuels.cli.settings import assignment
 from fuels.config import (
     Engine,
     Settings,
-    check,
     late_joiners,
     merge,
     with_preset,
@@ -18,7 +17,7 @@ from fuels.config import (
 from fuels.data.sample import sample_of
 from fuels.errors import FuelsError
 from fuels.methods.registry import method_options
-from fuels.runs.settings import resolve
+from fuels.runs.settings import check, resolve
 from fuels.storage.config_file import read_config, write_toml
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fuels.config import Mixture, Settings, check, merge, to_dict
+from fuels.config import Mixture, Settings, merge, to_dict
 from fuels.errors import FuelsError
 from fuels.experts.limits import Limits
+from fuels.runs.settings import check
 
 MEAN, STD = np.array([2.0, 30.0]), np.array([3.0, 7.0])
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fuels.config import Settings, check, merge, to_dict
+from fuels.config import BOUNDS, Settings, bound, late_joiners, merge, newcomer_share, to_dict
 from fuels.data.sample import Sample, sample_of
 from fuels.errors import FuelsError
 from fuels.methods.base import Options
@@ -58,3 +58,78 @@ def resolve(settings: Settings) -> ResolvedSettings:
     if isinstance(settings, ResolvedSettings):
         return settings
     return ResolvedSettings(**vars(settings))
+
+
+def check(settings: Settings) -> None:
+    """Refuse settings that cannot work."""
+    windows, training = settings.windows, settings.training
+    positive = {
+        "windows.period": windows.period - 1,
+        "windows.closeness": windows.closeness,
+        "windows.periodicity": windows.periodicity,
+        "windows.horizon": windows.horizon,
+        "model.hidden": settings.model.hidden,
+        "training.rounds": training.rounds,
+        "training.local_epochs": training.local_epochs,
+    }
+    for key, value in positive.items():
+        if value < 1:
+            raise FuelsError(f"{key} must be at least {2 if key == 'windows.period' else 1}")
+    for key, count in {
+        "data.clients": settings.data.clients,
+        "windows.max_gap": windows.max_gap,
+        "training.patience": training.patience,
+        "sharing.noise": settings.sharing.noise,
+        "seed": settings.seed,
+    }.items():
+        if not count >= 0:
+            raise FuelsError(f"{key} must not be negative; it is {count}")
+    if training.batch not in (0, windows.period):
+        raise FuelsError(
+            f"training.batch is {training.batch} but the period is {windows.period}: a batch must"
+            " be one period, so that its row b is phase b; omit training.batch or set it to that"
+        )
+    if not training.learning_rate >= 0:
+        raise FuelsError(
+            f"training.learning_rate must be positive, or 0 for the method's default; it is"
+            f" {training.learning_rate}"
+        )
+    if not 0 <= training.selection <= 1:
+        raise FuelsError(
+            f"training.selection must be a share of the clients, at most 1, or 0 for the method's"
+            f" default; it is {training.selection}"
+        )
+    for key, choice, choices in (
+        ("training.optimiser", training.optimiser or "adam", ("adam", "sgd")),
+        ("training.keep", training.keep, ("best", "last")),
+        ("model.head", settings.model.head, ("concat", "sum")),
+    ):
+        if choice not in choices:
+            raise FuelsError(f"{key} must be {' or '.join(choices)}, not {choice}")
+    for key, share in (("training.momentum", training.momentum), ("windows.doubt", windows.doubt)):
+        if not 0 <= share < 1:
+            raise FuelsError(f"{key} must be at least 0 and below 1; it is {share}")
+    levels = settings.mixture.levels
+    if not levels or any(not 0 < level < 100 for level in levels):
+        raise FuelsError(
+            "mixture.levels must be one or more percentages between 0 and 100, not"
+            f" {', '.join(map(str, levels)) or 'none'}"
+        )
+    lowest, highest = (bound(settings.mixture, name) for name in BOUNDS)
+    if lowest is not None and highest is not None and lowest >= highest:
+        raise FuelsError(
+            f"mixture.at_least must be below mixture.at_most, but they are {lowest:g} and"
+            f" {highest:g}"
+        )
+    if not settings.mixture.on and (lowest is not None or highest is not None):
+        raise FuelsError(
+            "mixture.at_least and mixture.at_most confine the forecasts of the mixture, which is"
+            " off: use --preset best"
+        )
+    if settings.sharing.min_clients < 2:
+        raise FuelsError(
+            f"sharing.min_clients must be at least 2; it is {settings.sharing.min_clients}, but a"
+            " sum over one client is that client's value"
+        )
+    late_joiners(training.late)
+    newcomer_share(settings.data.newcomers)
