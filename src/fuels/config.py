@@ -137,8 +137,6 @@ class Engine:
 
 
 ENGINES = ("local", "ray")
-BOUNDS = ("at_least", "at_most")  # of the mixture's forecasts
-NO_BOUND = "none"
 
 # The paper's settings are the defaults above. A preset lists only what it changes, so no number is
 # written twice. A scale changes only clients and rounds.
@@ -314,17 +312,6 @@ def check(settings: Settings) -> None:
             "mixture.levels must be one or more percentages between 0 and 100, not"
             f" {', '.join(map(str, levels)) or 'none'}"
         )
-    lowest, highest = (bound(settings.mixture, name) for name in BOUNDS)
-    if lowest is not None and highest is not None and lowest >= highest:
-        raise FuelsError(
-            f"mixture.at_least must be below mixture.at_most, but they are {lowest:g} and"
-            f" {highest:g}"
-        )
-    if not settings.mixture.on and (lowest is not None or highest is not None):
-        raise FuelsError(
-            "mixture.at_least and mixture.at_most confine the forecasts of the mixture, which is"
-            " off: use --preset best"
-        )
     if settings.sharing.min_clients < 2:
         raise FuelsError(
             f"sharing.min_clients must be at least 2; it is {settings.sharing.min_clients}, but a"
@@ -344,20 +331,6 @@ def check_engine(engine: Engine) -> None:
         raise FuelsError("--sites and --address need --engine ray")
     if engine.transport == "ray" and engine.device != "cpu":
         raise FuelsError("--engine ray trains on CPUs; omit --device, or use --engine local")
-
-
-def bound(mixture: Mixture, name: str) -> float | None:
-    """`at_least` or `at_most` as a number; None if there is none, or it is yet to be detected."""
-    text = getattr(mixture, name).strip()
-    if text in ("", NO_BOUND):
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise FuelsError(f"mixture.{name} must be a number or {NO_BOUND}, not {text!r}")
-    return value
 
 
 def late_joiners(text: str) -> tuple[float, int]:

@@ -49,10 +49,12 @@ class Constants(NamedTuple):
     all_fade: float = 0.99  # of all slots, per step
     pull: float = 1.0  # weight of all slots' usual error in that of one slot, in errors
     spread: float = 1.0  # a point forecast this far away counts half
+    far: float = 0.2  # least weight: forecasts like no other need scores, too
     memory: float = 480.0  # scores kept
 
 
 CHOSEN = Constants()
+AHEAD = CHOSEN._replace(rate=0.05)  # several steps ahead, where values arrive late
 
 
 @dataclass(frozen=True)
@@ -102,15 +104,15 @@ class Intervals:
         period: int,
         levels: Sequence[float] = (80, 95),
         delay: int = 1,
-        constants: Constants = CHOSEN,
+        constants: Constants | None = None,
         limits: Floats | None = None,
     ) -> None:
         if clients < 1 or period < 1 or delay < 1:
             raise FuelsError("intervals need clients, a period and a delay of at least 1 step")
         self.levels, self.period, self.delay = checked_levels(levels), period, delay
-        self.constants = tuple(
-            float(value) for value in constants
-        )  # of one type, for compiled code
+        if constants is None:
+            constants = CHOSEN if delay == 1 else AHEAD
+        self.constants = tuple(float(value) for value in constants)  # compiled code: of one type
         open_ended = np.tile([-np.inf, np.inf], (clients, 1))
         self.limits = open_ended if limits is None else np.ascontiguousarray(limits, np.float64)
         count, slots = len(self.levels), min(period, MOST_SLOTS)

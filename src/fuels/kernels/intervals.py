@@ -27,7 +27,7 @@ _PARTS = (
     "Tuple((f8[:, ::1], f8[:, :, ::1], f8[:, ::1], f8[:, ::1], f8[:, ::1], f8[:, :, ::1],"
     " f8[:, ::1], f8[:, :, ::1], f8[::1]))"
 )
-_CONSTANTS = "UniTuple(f8, 10)"
+_CONSTANTS = "UniTuple(f8, 11)"
 _BOUNDS = "f8[:, :, :, ::1]"
 
 
@@ -132,7 +132,7 @@ def _issue(
 ) -> None:
     """Write the bounds of client c's next step, whose value is not known yet, to `entry`."""
     correction, by_slot, scores, points, seen, slots, everything, _, _ = parts
-    pull, spread = constants[7], constants[8]
+    pull, spread, far = constants[7], constants[8], constants[9]
     usual = everything[c, 0] / everything[c, 1] if everything[c, 1] > 0 else 1.0
     usual = (slots[c, slot, 0] + pull * usual) / (slots[c, slot, 1] + pull)
     entry[0], entry[1], entry[2], entry[3] = point, max(usual, TINY), slot, np.nan
@@ -143,7 +143,7 @@ def _issue(
     total = 0.0
     for i in range(count):
         away = (points[c, i] - point) / spread
-        weights[i] = 1.0 / (1.0 + away * away)
+        weights[i] = max(1.0 / (1.0 + away * away), far)
         total += weights[i]
     for level in range(len(misses)):
         # The value to come counts as one more score, beyond all others.

@@ -13,6 +13,7 @@ from typing import Any
 from fuels.config import Settings, check, merge, to_dict
 from fuels.data.sample import Sample, sample_of
 from fuels.errors import FuelsError
+from fuels.experts.limits import check_limits
 from fuels.methods.base import Options
 from fuels.methods.registry import find_method, method_options
 
@@ -29,6 +30,7 @@ class ResolvedSettings(Settings):
 
     def __post_init__(self) -> None:
         check(self)
+        check_limits(self.mixture)
         given = method_options(self.method, self.options)
         derived = {
             "sample": sample_of(self.windows),
