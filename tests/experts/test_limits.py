@@ -35,7 +35,7 @@ def test_given_bounds_must_suit_the_training_part() -> None:
         Limits.of(Mixture(at_most="30"), COUNTS, MEAN, STD)
     with pytest.raises(FuelsError, match="at least 1, but the training part has 0"):
         Limits.of(Mixture(at_least="1"), COUNTS, MEAN, STD)
-    with pytest.raises(FuelsError, match="must be below mixture.at_most"):
+    with pytest.raises(FuelsError, match=r"must be below mixture\.at_most"):
         found.changed(Mixture(at_least="100"))
     assert found.changed(Mixture(at_most="none")) == Limits(-5.0)
 

@@ -129,6 +129,7 @@ class Intervals:
             "queue": np.full((clients, delay, 4 + 2 * count), np.nan),
             "steps": np.zeros(1),
         }
+        self._order = np.zeros((clients, memory), dtype=np.int64)  # of the scores, by size
 
     def confined(self, points: NDArray[Any]) -> Floats:
         """Point forecasts [client, ...] within the limits."""
@@ -149,7 +150,8 @@ class Intervals:
         bounds = np.empty((2, len(self.levels), *f.shape))
         slot = self._slots(first, f.shape[1])
         parts = tuple(self.state.values())
-        run(y, f, slot, self._misses(), self.delay, self.constants, self.limits, parts, bounds)
+        fixed = (self._misses(), self.delay, self.constants, self.limits)
+        run(y, f, slot, *fixed, parts, self._order, bounds)
         self.state["steps"] += f.shape[1]
         return Bands(self.levels, *bounds)
 
@@ -157,9 +159,9 @@ class Intervals:
         """Intervals around points [client] of one future step; changes nothing."""
         f = self._checked(np.asarray(points)[:, None])
         bounds = np.empty((2, len(self.levels), *f.shape))
-        slot, misses = self._slots(step, 1), self._misses()
-        parts = tuple(copied(self.state).values())
-        step_ahead(f, slot, misses, self.delay, self.constants, self.limits, parts, bounds)
+        slot, parts = self._slots(step, 1), tuple(copied(self.state).values())
+        fixed = (self._misses(), self.delay, self.constants, self.limits)
+        step_ahead(f, slot, *fixed, parts, self._order.copy(), bounds)
         return Bands(self.levels, *bounds)
 
     def arrays(self) -> State:
@@ -174,9 +176,12 @@ class Intervals:
         outside = ~(
             (slot >= 0) & (slot < state["slots"].shape[1])
         )  # compiled code uses it as an index
-        if (waiting & outside).any() or not all((each >= 0).all() for each in counts):
+        known = all((each >= 0).all() for each in counts) and not np.isnan(state["scores"]).any()
+        if (waiting & outside).any() or not known:
             raise FuelsError("the saved intervals are damaged, so train again")
         self.state = state
+        later = np.arange(state["scores"].shape[1]) >= state["seen"]  # not used yet
+        self._order = np.argsort(np.where(later, np.inf, state["scores"]), axis=1, kind="stable")
 
     def _checked(self, points: NDArray[Any]) -> Floats:
         f = np.ascontiguousarray(points, dtype=np.float64)
