@@ -137,8 +137,6 @@ class Engine:
 
 
 ENGINES = ("local", "ray")
-BOUNDS = ("at_least", "at_most")  # of the mixture's forecasts
-NO_BOUND = "none"
 
 # The paper's settings are the defaults above. A preset lists only what it changes, so no number is
 # written twice. A scale changes only clients and rounds.
@@ -269,20 +267,6 @@ def check_engine(engine: Engine) -> None:
         raise FuelsError("--sites and --address need --engine ray")
     if engine.transport == "ray" and engine.device != "cpu":
         raise FuelsError("--engine ray trains on CPUs; omit --device, or use --engine local")
-
-
-def bound(mixture: Mixture, name: str) -> float | None:
-    """`at_least` or `at_most` as a number; None if there is none, or it is yet to be detected."""
-    text = getattr(mixture, name).strip()
-    if text in ("", NO_BOUND):
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise FuelsError(f"mixture.{name} must be a number or {NO_BOUND}, not {text!r}")
-    return value
 
 
 def late_joiners(text: str) -> tuple[float, int]:

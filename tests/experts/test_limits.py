@@ -7,8 +7,7 @@ import pytest
 
 from fuels.config import Mixture, Settings, merge, to_dict
 from fuels.errors import FuelsError
-from fuels.experts.limits import Limits
-from fuels.runs.settings import check
+from fuels.experts.limits import Limits, check_limits
 
 MEAN, STD = np.array([2.0, 30.0]), np.array([3.0, 7.0])
 
@@ -36,7 +35,7 @@ def test_given_bounds_must_suit_the_training_part() -> None:
         Limits.of(Mixture(at_most="30"), COUNTS, MEAN, STD)
     with pytest.raises(FuelsError, match="at least 1, but the training part has 0"):
         Limits.of(Mixture(at_least="1"), COUNTS, MEAN, STD)
-    with pytest.raises(FuelsError, match="must be below the largest"):
+    with pytest.raises(FuelsError, match=r"must be below mixture\.at_most"):
         found.changed(Mixture(at_least="100"))
     assert found.changed(Mixture(at_most="none")) == Limits(-5.0)
 
@@ -60,7 +59,7 @@ def test_values_outside_are_reported() -> None:
 )
 def test_refused_settings(mixture: dict[str, object], message: str) -> None:
     with pytest.raises(FuelsError, match=message):
-        check(merge(Settings(), {"mixture": mixture}, "test"))
+        check_limits(merge(Settings(), {"mixture": mixture}, "test").mixture)
 
 
 def test_bounds_that_are_not_given_are_not_in_a_config() -> None:

@@ -49,10 +49,12 @@ class Constants(NamedTuple):
     all_fade: float = 0.99  # of all slots, per step
     pull: float = 1.0  # weight of all slots' usual error in that of one slot, in errors
     spread: float = 1.0  # a point forecast this far away counts half
+    far: float = 0.2  # least weight: forecasts like no other need scores, too
     memory: float = 480.0  # scores kept
 
 
 CHOSEN = Constants()
+AHEAD = CHOSEN._replace(rate=0.05)  # several steps ahead, where values arrive late
 
 
 @dataclass(frozen=True)
@@ -102,15 +104,15 @@ class Intervals:
         period: int,
         levels: Sequence[float] = (80, 95),
         delay: int = 1,
-        constants: Constants = CHOSEN,
+        constants: Constants | None = None,
         limits: Floats | None = None,
     ) -> None:
         if clients < 1 or period < 1 or delay < 1:
             raise FuelsError("intervals need clients, a period and a delay of at least 1 step")
         self.levels, self.period, self.delay = checked_levels(levels), period, delay
-        self.constants = tuple(
-            float(value) for value in constants
-        )  # of one type, for compiled code
+        if constants is None:
+            constants = CHOSEN if delay == 1 else AHEAD
+        self.constants = tuple(float(value) for value in constants)  # compiled code: of one type
         open_ended = np.tile([-np.inf, np.inf], (clients, 1))
         self.limits = open_ended if limits is None else np.ascontiguousarray(limits, np.float64)
         count, slots = len(self.levels), min(period, MOST_SLOTS)
@@ -127,6 +129,7 @@ class Intervals:
             "queue": np.full((clients, delay, 4 + 2 * count), np.nan),
             "steps": np.zeros(1),
         }
+        self._order = np.zeros((clients, memory), dtype=np.int64)  # of the scores, by size
 
     def confined(self, points: NDArray[Any]) -> Floats:
         """Point forecasts [client, ...] within the limits."""
@@ -147,7 +150,8 @@ class Intervals:
         bounds = np.empty((2, len(self.levels), *f.shape))
         slot = self._slots(first, f.shape[1])
         parts = tuple(self.state.values())
-        run(y, f, slot, self._misses(), self.delay, self.constants, self.limits, parts, bounds)
+        fixed = (self._misses(), self.delay, self.constants, self.limits)
+        run(y, f, slot, *fixed, parts, self._order, bounds)
         self.state["steps"] += f.shape[1]
         return Bands(self.levels, *bounds)
 
@@ -155,9 +159,9 @@ class Intervals:
         """Intervals around points [client] of one future step; changes nothing."""
         f = self._checked(np.asarray(points)[:, None])
         bounds = np.empty((2, len(self.levels), *f.shape))
-        slot, misses = self._slots(step, 1), self._misses()
-        parts = tuple(copied(self.state).values())
-        step_ahead(f, slot, misses, self.delay, self.constants, self.limits, parts, bounds)
+        slot, parts = self._slots(step, 1), tuple(copied(self.state).values())
+        fixed = (self._misses(), self.delay, self.constants, self.limits)
+        step_ahead(f, slot, *fixed, parts, self._order.copy(), bounds)
         return Bands(self.levels, *bounds)
 
     def arrays(self) -> State:
@@ -172,9 +176,12 @@ class Intervals:
         outside = ~(
             (slot >= 0) & (slot < state["slots"].shape[1])
         )  # compiled code uses it as an index
-        if (waiting & outside).any() or not all((each >= 0).all() for each in counts):
+        known = all((each >= 0).all() for each in counts) and not np.isnan(state["scores"]).any()
+        if (waiting & outside).any() or not known:
             raise FuelsError("the saved intervals are damaged, so train again")
         self.state = state
+        later = np.arange(state["scores"].shape[1]) >= state["seen"]  # not used yet
+        self._order = np.argsort(np.where(later, np.inf, state["scores"]), axis=1, kind="stable")
 
     def _checked(self, points: NDArray[Any]) -> Floats:
         f = np.ascontiguousarray(points, dtype=np.float64)

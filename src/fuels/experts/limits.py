@@ -10,11 +10,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from fuels.config import NO_BOUND, Mixture, bound
+from fuels.config import Mixture
 from fuels.errors import FuelsError
 from fuels.experts.personal_model import Forecast
 
 Floats = NDArray[np.float64]
+
+NO_BOUND = "none"
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,15 @@ class Limits:
 
     def changed(self, chosen: Mixture) -> Limits:
         """With the bounds that are given; an empty one stays."""
-        least, most = bound(chosen, "at_least"), bound(chosen, "at_most")
         made = self
         if chosen.at_least:
-            made = replace(made, least=-np.inf if least is None else least, detected=False)
+            least = _number(chosen.at_least, "mixture.at_least", -np.inf)
+            made = replace(made, least=least, detected=False)
         if chosen.at_most:
-            made = replace(made, most=np.inf if most is None else most)
+            made = replace(made, most=_number(chosen.at_most, "mixture.at_most", np.inf))
         if made.least >= made.most:
             raise FuelsError(
-                f"the least possible value, {made.least:g}, must be below the largest,"
+                f"mixture.at_least must be below mixture.at_most, but they are {made.least:g} and"
                 f" {made.most:g}"
             )
         return made
@@ -124,3 +126,24 @@ class Limits:
 
 
 NO_LIMITS = Limits()
+
+
+def check_limits(chosen: Mixture) -> None:
+    """Reject bounds that cannot work."""
+    if NO_LIMITS.changed(chosen) != NO_LIMITS and not chosen.on:
+        raise FuelsError(
+            "mixture.at_least and mixture.at_most confine the forecasts of the mixture, which is"
+            " off: use --preset best"
+        )
+
+
+def _number(text: str, name: str, unbounded: float) -> float:
+    if text.strip() == NO_BOUND:
+        return unbounded
+    try:
+        value = float(text)
+    except ValueError:
+        value = np.nan
+    if not np.isfinite(value):
+        raise FuelsError(f"{name} must be a number or {NO_BOUND}, not {text!r}")
+    return value

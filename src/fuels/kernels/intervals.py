@@ -27,7 +27,8 @@ _PARTS = (
     "Tuple((f8[:, ::1], f8[:, :, ::1], f8[:, ::1], f8[:, ::1], f8[:, ::1], f8[:, :, ::1],"
     " f8[:, ::1], f8[:, :, ::1], f8[::1]))"
 )
-_CONSTANTS = "UniTuple(f8, 10)"
+_CONSTANTS = "UniTuple(f8, 11)"
+_ORDER = "i8[:, ::1]"  # of each client: places of its scores, from the least to the largest
 _BOUNDS = "f8[:, :, :, ::1]"
 
 
@@ -132,7 +133,7 @@ def _issue(
 ) -> None:
     """Write the bounds of client c's next step, whose value is not known yet, to `entry`."""
     correction, by_slot, scores, points, seen, slots, everything, _, _ = parts
-    pull, spread = constants[7], constants[8]
+    pull, spread, far = constants[7], constants[8], constants[9]
     usual = everything[c, 0] / everything[c, 1] if everything[c, 1] > 0 else 1.0
     usual = (slots[c, slot, 0] + pull * usual) / (slots[c, slot, 1] + pull)
     entry[0], entry[1], entry[2], entry[3] = point, max(usual, TINY), slot, np.nan
@@ -143,7 +144,7 @@ def _issue(
     total = 0.0
     for i in range(count):
         away = (points[c, i] - point) / spread
-        weights[i] = 1.0 / (1.0 + away * away)
+        weights[i] = max(1.0 / (1.0 + away * away), far)
         total += weights[i]
     for level in range(len(misses)):
         # The value to come counts as one more score, beyond all others.
@@ -163,19 +164,9 @@ def _issue(
                 entry[at + 1] = max(entry[at + 1], entry[inner + 1])
 
 
-@compiled()
-def _sorted(c: int, parts: Parts) -> Indices:
-    """The places of client c's scores, from the least score to the largest."""
-    memory = parts[2].shape[1]
-    count = min(int(parts[4][c, 0]), memory)
-    order = np.zeros(memory, dtype=np.int64)
-    order[:count] = np.argsort(parts[2][c, :count], kind="mergesort")
-    return order
-
-
 @compiled(
     ahead=f"(f8[:, ::1], f8[:, ::1], i8[::1], f8[::1], i8, {_CONSTANTS}, f8[:, ::1], {_PARTS},"
-    f" {_BOUNDS})"
+    f" {_ORDER}, {_BOUNDS})"
 )
 def run(
     truth: Floats,
@@ -186,18 +177,18 @@ def run(
     constants: tuple[float, ...],
     limits: Floats,
     parts: Parts,
+    order: Indices,
     bounds: Floats,
 ) -> None:
     """All clients over all steps; a step is learned just before the interval `delay` later."""
     queue, steps = parts[7], parts[8]
     weights = np.empty(parts[2].shape[1])
     for c in range(len(truth)):
-        order = _sorted(c, parts)
         for k in range(truth.shape[1]):
             entry = queue[c, (int(steps[0]) + k) % delay]  # holds step k - delay
-            _learn(entry, c, misses, constants, parts, order)
+            _learn(entry, c, misses, constants, parts, order[c])
             _issue(
-                points[c, k], slot[k], c, misses, constants, limits, parts, order, weights, entry
+                points[c, k], slot[k], c, misses, constants, limits, parts, order[c], weights, entry
             )
             entry[3] = truth[c, k]
             for level in range(len(misses)):
@@ -206,7 +197,8 @@ def run(
 
 
 @compiled(
-    ahead=f"(f8[:, ::1], i8[::1], f8[::1], i8, {_CONSTANTS}, f8[:, ::1], {_PARTS}, {_BOUNDS})"
+    ahead=f"(f8[:, ::1], i8[::1], f8[::1], i8, {_CONSTANTS}, f8[:, ::1], {_PARTS},"
+    f" {_ORDER}, {_BOUNDS})"
 )
 def step_ahead(
     points: Floats,
@@ -216,18 +208,18 @@ def step_ahead(
     constants: tuple[float, ...],
     limits: Floats,
     parts: Parts,
+    order: Indices,
     bounds: Floats,
 ) -> None:
     """Learn all queued steps, oldest first, then issue one more; works on a copy of the state."""
     queue, steps = parts[7], parts[8]
     weights = np.empty(parts[2].shape[1])
     for c in range(len(points)):
-        order = _sorted(c, parts)
         for k in range(delay):
             entry = queue[c, (int(steps[0]) + k) % delay]
-            _learn(entry, c, misses, constants, parts, order)
+            _learn(entry, c, misses, constants, parts, order[c])
         entry = queue[c, int(steps[0]) % delay]
-        _issue(points[c, 0], slot[0], c, misses, constants, limits, parts, order, weights, entry)
+        _issue(points[c, 0], slot[0], c, misses, constants, limits, parts, order[c], weights, entry)
         for level in range(len(misses)):
             bounds[0, level, c, 0] = entry[FIRST + 2 * level]
             bounds[1, level, c, 0] = entry[FIRST + 2 * level + 1]

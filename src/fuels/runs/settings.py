@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fuels.config import BOUNDS, Settings, bound, late_joiners, merge, newcomer_share, to_dict
+from fuels.config import Settings, late_joiners, merge, newcomer_share, to_dict
 from fuels.data.sample import Sample, sample_of
 from fuels.errors import FuelsError
+from fuels.experts.limits import check_limits
 from fuels.methods.base import Options
 from fuels.methods.registry import find_method, method_options
 
@@ -29,6 +30,7 @@ class ResolvedSettings(Settings):
 
     def __post_init__(self) -> None:
         check(self)
+        check_limits(self.mixture)
         given = method_options(self.method, self.options)
         derived = {
             "sample": sample_of(self.windows),
@@ -114,17 +116,6 @@ def check(settings: Settings) -> None:
         raise FuelsError(
             "mixture.levels must be one or more percentages between 0 and 100, not"
             f" {', '.join(map(str, levels)) or 'none'}"
-        )
-    lowest, highest = (bound(settings.mixture, name) for name in BOUNDS)
-    if lowest is not None and highest is not None and lowest >= highest:
-        raise FuelsError(
-            f"mixture.at_least must be below mixture.at_most, but they are {lowest:g} and"
-            f" {highest:g}"
-        )
-    if not settings.mixture.on and (lowest is not None or highest is not None):
-        raise FuelsError(
-            "mixture.at_least and mixture.at_most confine the forecasts of the mixture, which is"
-            " off: use --preset best"
         )
     if settings.sharing.min_clients < 2:
         raise FuelsError(
