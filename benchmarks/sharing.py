@@ -194,7 +194,7 @@ def evaluate_run(folder: Path) -> None:
             sharing=Sharing(statistics, live_mean),
         )
         assert found.mixture is not None
-        coverage = ", ".join(f"{100 * c:.1f} %" for c in found.mixture.coverage)
+        coverage = ", ".join(f"{100 * c:.1f} %" for c in found.mixture.bands.coverage(truth))
         rows[f"{statistics} | {live_mean}"] = found.forecasts["model"], coverage
         if statistics and live_mean:
             rows["nothing shared, no personal model |"] = found.forecasts[NOTHING_SHARED], ""

@@ -34,7 +34,7 @@ from fuels.runs.settings import ResolvedSettings
 from fuels.storage.models import load_models
 
 Floats = NDArray[np.float64]
-FORMAT = 1
+FORMAT = 2
 MODEL = "personal model"  # its name among the experts
 
 Forecasts = Callable[[Dataset, int], Floats]  # h steps ahead, of all steps since training
