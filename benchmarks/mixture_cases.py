@@ -34,6 +34,7 @@ class Case:
     windows: dict[str, tuple[int, int]]
     quiet: float = 0.0  # with made holidays: how much of the traffic is left; 0 makes none
     panel: Panel | None = None  # made-up data, which have no source
+    seed: int = 0  # of the clients that are drawn
 
 
 def cases(folder: Path, choice: bool) -> Iterator[Case]:
@@ -95,7 +96,7 @@ def count_cases(seeds: Sequence[int], kinds: Sequence[str] = ("sparse", "spiky")
 
 
 def load(case: Case) -> tuple[Dataset, History]:
-    changes = {"data": case.data, "windows": {"split": case.split}}
+    changes = {"data": case.data, "windows": {"split": case.split}, "seed": case.seed}
     dataset = load_dataset(merge(Settings(), changes, case.name), case.panel)
     history = history_of(dataset)
     return dataset, made_holidays(dataset, history, case) if case.quiet else history

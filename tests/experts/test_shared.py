@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +14,20 @@ from fuels.config import PRESETS, Engine, Settings, Sharing, merge
 from fuels.data.synthetic import synthesise
 from fuels.data.windows import Dataset
 from fuels.evaluation.evaluate import nothing_shared
+from fuels.experts.blend import Blend
 from fuels.experts.ensemble import Ensemble, new_ensemble
 from fuels.experts.history import History, history_of, make_history
-from fuels.experts.horizon import Backtest, own_warm_ups
+from fuels.experts.horizon import Backtest, first_out_of_sample, fit_horizon, own_warm_ups
 from fuels.experts.personal_model import history_for
 from fuels.experts.pool import EXPERTS
-from fuels.experts.shared import LIVE, POOLED, POOLED_LIVE, SharedExperts
+from fuels.experts.shared import (
+    LIVE,
+    POOLED,
+    POOLED_LIVE,
+    SHRUNK,
+    SharedExperts,
+    saved_pool,
+)
 from fuels.report.facts import facts
 from fuels.runs.build import build, kept_parameters
 from fuels.runs.run import run
@@ -49,22 +58,25 @@ def start(trained: Trained, sharing: Sharing = ALL) -> tuple[Ensemble, History, 
     return new_ensemble(models, history, end, title="model", sharing=sharing), history, end
 
 
-def past(ensemble: Ensemble, history: History) -> Backtest:
-    found = ensemble.run(history)
+def past(ensemble: Ensemble, history: History, horizon: int = 1) -> Backtest:
+    found = ensemble.run(history, horizon=horizon)
     assert found is not None
     return found
 
 
-def test_the_future_of_all_clients_changes_no_earlier_forecast(trained: Trained) -> None:
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_the_future_of_all_clients_changes_no_earlier_forecast(
+    trained: Trained, horizon: int
+) -> None:
     models, dataset = trained
     ensemble, history, end = start(trained)
-    before = past(ensemble, history)
+    before = past(ensemble, history, horizon)
     cut = end + 30
     changed = dataset.panel.values.copy()
     changed[cut - dataset.offset :] = dataset.mean + 2 * dataset.std
     other = history_for(models, replace(dataset.panel, values=changed))
     altered = new_ensemble(models, other, end, title="model", sharing=ALL)
-    after, same = past(altered, other), cut - end + 1
+    after, same = past(altered, other, horizon), cut - end + 1
     for name, forecasts in before.experts.items():
         np.testing.assert_array_equal(forecasts[:, :same], after.experts[name][:, :same])
     np.testing.assert_array_equal(before.mixed.combined[:, :same], after.mixed.combined[:, :same])
@@ -91,7 +103,7 @@ def test_a_wrong_live_mean_costs_little_after_a_day(trained: Trained, fault: str
         large = replace(sums, total=sums.total * 1000).others(history.observed)
         wrong[:, broken:] = large[:, broken:]
     found = past(ensemble, replace(history, live=wrong))
-    local = nothing_shared(history, ensemble, found, history.length)
+    local = nothing_shared(history, ensemble.horizons[1], found, history.length)
     truth = history.observed[:, end:]
     own, other = (np.nanmean((truth - made)[:, 48:] ** 2) for made in (found.mixed.combined, local))
     assert own < 1.01 * other
@@ -100,8 +112,9 @@ def test_a_wrong_live_mean_costs_little_after_a_day(trained: Trained, fault: str
 def test_each_part_can_be_disabled(trained: Trained) -> None:
     local, live = [e.name for e in EXPERTS], [e.name for e in LIVE]
     pooled, both = [e.name for e in POOLED], [e.name for e in POOLED_LIVE]
+    shrunk = [*(e.name for e in LIVE if e.calendar), *(e.name for e in SHRUNK)]
     expected = {
-        (True, True): [*local, *live, *both, *pooled],
+        (True, True): [*local, *shrunk, *both, *pooled],
         (True, False): [*local, *pooled],
         (False, True): [*local, *live],
         (False, False): local,
@@ -113,15 +126,93 @@ def test_each_part_can_be_disabled(trained: Trained) -> None:
         assert not any(np.isnan(found.experts[name]).all() for name in names)
 
 
-def test_only_local_experts_look_further_than_one_step(trained: Trained) -> None:
-    """Further ahead, sharing changes nothing, so it cannot cost anything."""
-    forecasts = []
-    for sharing in (ALL, Sharing()):
-        ensemble, history, _ = start(trained, sharing)
-        found = ensemble.run(history, horizon=2)
-        assert found is not None
-        forecasts.append(found.mixed.combined)
-    np.testing.assert_array_equal(*forecasts)
+def test_several_steps_ahead_the_shared_experts_have_a_limited_share(trained: Trained) -> None:
+    ensemble, history, end = start(trained)
+    found = past(ensemble, history, 2)
+    online = ensemble.horizons[2]
+    assert isinstance(online.mixture, Blend)
+    np.testing.assert_allclose(online.mixture.share, 168 / (168 + end))  # 20 days, without a gap
+    shared = [i for i, name in enumerate(found.experts) if name in online.pool.shared]
+    assert len(shared) == len(SHRUNK) + len(POOLED_LIVE) + len(POOLED) + 3
+    assert (found.mixed.weights[:, :, shared].sum(axis=2) <= 168 / (168 + end) + 1e-9).all()
+    np.testing.assert_allclose(found.mixed.weights.sum(axis=2), 1)
+
+
+def test_shared_experts_cost_nothing_on_independent_series() -> None:
+    rng, steps = np.random.default_rng(5), 24 * 30
+    values = rng.normal(size=(steps, 12))
+    for k in range(1, steps):
+        values[k] += 0.8 * values[k - 1]
+    panel = replace(make_panel(clients=12, days=30), values=100 + values)
+    end = 20 * 24
+    history = make_history(panel, 24, panel.values[:end].mean(0), panel.values[:end].std(0))
+    for horizon in (1, 6, 24):
+        own, other = errors_of(history, panel.ids, end, horizon)
+        assert own < 1.005 * other
+
+
+def errors_of(history: History, ids: Sequence[str], end: int, horizon: int) -> tuple[float, float]:
+    """Mean squared errors with shared experts and with local ones only."""
+    shared = SharedExperts(LocalSums())
+    history = shared.with_live_mean(history, ids)
+    online = fit_horizon(
+        shared.pool,
+        history,
+        end,
+        horizon=horizon,
+        pooled=lambda until: shared.coefficients(history, ids, until, horizon),
+    )
+    found = online.run(history, first_out_of_sample(end, horizon), history.length)
+    local = nothing_shared(history, online, found, history.length)
+    truth = history.observed[:, first_out_of_sample(end, horizon) :]
+    own, other = (float(np.nanmean((truth - f) ** 2)) for f in (found.mixed.combined, local))
+    return own, other
+
+
+def test_experts_abstain_while_the_live_mean_is_too_short(trained: Trained) -> None:
+    """As where most of the clients are newcomers: the mean starts with the last days."""
+    ensemble, history, end = start(trained)
+    shared = ensemble.sharing
+    assert shared is not None
+    history = shared.with_live_mean(history, ensemble.models.ids)
+    assert history.live is not None
+    late = history.live.copy()
+    late[:, : end - 60] = np.nan
+    history = replace(history, live=late)
+    fitted = shared.pool.fit(
+        history, end, 1, shared.coefficients(history, ensemble.models.ids, end)
+    )
+    made = fitted.forecasts(history, end, end + 24)
+    for expert in (*POOLED_LIVE, *SHRUNK, *(e for e in LIVE if e.calendar)):
+        assert np.isnan(made[expert.name]).all()
+    for pooled in POOLED:
+        assert np.isfinite(made[pooled.name]).all()
+        assert (made[pooled.name] != made["last value"]).any(axis=1).all()
+
+
+def test_a_shrunk_ridge_is_the_pooled_one_without_a_past_of_its_own(trained: Trained) -> None:
+    ensemble, history, end = start(trained)
+    shared = ensemble.sharing
+    assert shared is not None
+    history = shared.with_live_mean(history, ensemble.models.ids)
+    pooled = shared.coefficients(history, ensemble.models.ids, end)
+    fitted = shared.pool.fit(history, end, 1, pooled).forecasts(history, end, history.length)
+    short = history.observed.copy()
+    short[0, :end] = np.nan  # a client that is new
+    filled = np.where(np.isnan(short), np.nan, history.filled)
+    new = replace(history, observed=short, filled=filled)
+    again = shared.pool.fit(new, end, 1, pooled).forecasts(new, end, history.length)
+    for expert in SHRUNK:
+        np.testing.assert_array_equal(again[expert.name][0], again[expert.towards][0])
+        assert (fitted[expert.name] != fitted[expert.towards]).any()
+
+
+def test_files_of_earlier_versions_keep_their_experts() -> None:
+    old = [*LIVE, *(e for e in POOLED_LIVE if "day lags" not in e.name), *POOLED]
+    names = [e.name for e in saved_pool(1, [f"1/{e.name}/inputs" for e in old], None).experts]
+    assert names == [e.name for e in (*EXPERTS, *old)]
+    further = [e.name for e in saved_pool(6, [], None).experts]
+    assert further == [e.name for e in EXPERTS if not e.one_step_only]
 
 
 def test_too_few_clients_share_nothing(trained: Trained) -> None:

@@ -25,11 +25,11 @@ from fuels.evaluation.references import references
 from fuels.evaluation.scores import Scores, errors, score
 from fuels.experts.ensemble import Ensemble, new_ensemble
 from fuels.experts.history import Floats, History, history_of
-from fuels.experts.horizon import Backtest, first_out_of_sample
+from fuels.experts.horizon import Backtest, HorizonEnsemble, first_out_of_sample
 from fuels.experts.limits import NO_LIMITS, Limits
 from fuels.experts.mixture import Mixture
 from fuels.experts.personal_model import forecast_chain
-from fuels.experts.pool import EXPERTS
+from fuels.experts.pool import Pool
 from fuels.storage.models import PersonalModels
 
 Forecasts = dict[str, NDArray[Any]]
@@ -93,9 +93,8 @@ def evaluate(
         if ensemble.sharing is not None and backtest is not None:
             row = method_rows(title)[2]
             own = [ensemble.title] if row == SOLO_NOTHING_SHARED else []
-            forecasts[row] = nothing_shared(history, ensemble, backtest, last, own)[
-                :, -(last - first) :
-            ]
+            alone = nothing_shared(history, ensemble.horizons[1], backtest, last, own)
+            forecasts[row] = alone[:, -(last - first) :]
         shared = sharing_outcome(dataset, ensemble, sharing, forecasts)
     forecasts |= references(dataset, "test")
     return Evaluation(
@@ -110,23 +109,26 @@ def evaluate(
 
 def nothing_shared(
     history: History,
-    ensemble: Ensemble,
+    online: HorizonEnsemble,
     backtest: Backtest,
     last: int,
     own: Sequence[str] = (),
 ) -> Floats:
-    """One-step forecasts of the local experts alone, for the steps of a backtest up to `last`.
+    """Forecasts of the local experts alone, for the steps of a backtest up to `last`.
 
-    A mixture of them learns from the same steps as the ensemble's own, the warm-up first. `own`
+    A mixture of them learns from the same steps as that of all experts, the warm-up first. `own`
     names a personal model that belongs to them, because it was trained alone.
     """
-    names = [*(expert.name for expert in EXPERTS), *own]
-    mixture, warm_up = Mixture(history.clients, names), ensemble.horizons[1].warm_up
-    end = last - backtest.mixed.combined.shape[1]
+    horizon, warm_up = online.horizon, online.warm_up
+    names = [*(expert.name for expert in Pool().for_horizon(horizon)), *own]
+    mixture = Mixture(history.clients, names, horizon)
+    end = last - backtest.mixed.combined.shape[1] - (horizon - 1)
     if warm_up is not None:
         mixture.run(*_local_part(history, warm_up, names, end))
+        unknown = np.full((history.clients, horizon - 1), np.nan)
+        mixture.run(unknown, np.stack([unknown] * len(names)))
     combined = mixture.run(*_local_part(history, backtest, names, last)).combined
-    return ensemble.horizons[1].intervals.confined(combined)
+    return online.intervals.confined(combined)
 
 
 def _local_part(

@@ -50,7 +50,7 @@ from fuels.experts.personal_model import (
     warn_no_recent_values,
 )
 from fuels.experts.pool import Pool
-from fuels.experts.shared import SharedExperts
+from fuels.experts.shared import SharedExperts, saved_pool
 from fuels.storage.checkpoint import load_state, prefixed, save_state, unprefixed
 from fuels.storage.models import PersonalModels
 
@@ -274,6 +274,7 @@ class Ensemble:
             "levels": list(self.levels),
             "limits": self.limits.facts(),
             **({} if self.sharing is None else {"sharing": self.sharing.facts()}),
+            "experts": {str(h): list(fitted.pool.names) for h, fitted in self.horizons.items()},
             "seen": {str(horizon): str(time) for horizon, time in self.learned_until.items()},
         }
         save_state(path, arrays, facts)
@@ -297,9 +298,9 @@ class Ensemble:
             ensemble.sharing = SharedExperts.from_facts(facts["sharing"])
         for text, time in facts["seen"].items():
             horizon = int(text)
-            pool = pool_of(ensemble.sharing).load(
-                unprefixed(f"{text}.pool", arrays), len(models.ids), horizon
-            )
+            own = unprefixed(f"{text}.pool", arrays)
+            experts = saved_pool(horizon, own, facts.get("experts", {}).get(text))
+            pool = experts.load(own, len(models.ids), horizon)
             limits = ensemble._normalised_limits()
             fitted = untrained(pool, models.period, ensemble.levels, [ensemble.title], limits)
             online = unprefixed(f"{text}.online", arrays)
@@ -316,13 +317,11 @@ class Ensemble:
         return dict(self.model_forecasts(history, horizon, last))[horizon]
 
     def _coefficients(self, history: History, horizon: int) -> PooledArrays | None:
-        """Where the arrays of the pooled experts come from; they forecast one step ahead."""
+        """Where the arrays of the pooled experts come from."""
         if (shared := self.sharing) is None:
             return None
-        if horizon > 1:
-            return lambda end: {}
         fresh = replace(shared, totals={})  # these are of one history
-        return lambda end: fresh.coefficients(history, self.models.ids, end)
+        return lambda end: fresh.coefficients(history, self.models.ids, end, horizon)
 
     def _normalised_limits(self) -> Floats:
         return self.limits.normalised(self.models.mean, self.models.std)

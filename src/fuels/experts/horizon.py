@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
+from fuels.experts.blend import Blend, shares
 from fuels.experts.history import Floats, History
 from fuels.experts.intervals import Bands, Intervals
 from fuels.experts.linear import Arrays
@@ -53,7 +54,7 @@ class HorizonEnsemble:
     """Fitted experts, with a mixture and intervals that keep learning."""
 
     pool: FittedPool
-    mixture: Mixture
+    mixture: Mixture | Blend
     intervals: Intervals
     warm_up: Backtest | None = None  # its last step is the last one of training
 
@@ -183,6 +184,8 @@ def fit_horizon(
     first = first_out_of_sample(fitted, horizon)
     before, whole = ({}, {}) if pooled is None else (pooled(fitted), pooled(end))
     early = untrained(pool.fit(history, fitted, horizon, before), period, levels, external, limits)
+    if isinstance(early.mixture, Blend):
+        early.mixture.share = shares(history, end, horizon)
     warm_up = None
     if first < end:
         experts = early.experts(history, first, end, {})
@@ -252,6 +255,9 @@ def untrained(
     limits: Floats | None = None,
 ) -> HorizonEnsemble:
     """Fitted experts with a mixture and intervals in their initial state."""
-    mixture = Mixture(pool.clients, [*pool.names, *external], delay=pool.horizon)
+    names = [*pool.names, *external]
+    mixture: Mixture | Blend = Mixture(pool.clients, names, delay=pool.horizon)
+    if pool.shared and pool.horizon > 1:
+        mixture = Blend(pool.clients, names, pool.shared, delay=pool.horizon)
     intervals = Intervals(pool.clients, period, levels, delay=pool.horizon, limits=limits)
     return HorizonEnsemble(pool, mixture, intervals)

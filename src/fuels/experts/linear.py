@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.experts.history import Columns, Floats, History
-from fuels.experts.ridge import Ridge, fit_ridge
+from fuels.experts.ridge import PENALTIES, SHRINKAGES, Ridge, fit_ridge
 
 CHUNK = 64  # clients fitted at once, to limit the memory for their features
 
@@ -33,6 +33,7 @@ class FixedLinear:
     name: str
     terms: Terms
     one_step_only: bool = False
+    shared: bool = False
     pooled: bool = False
 
     def fit(self, history: History, end: int, horizon: int) -> Arrays:
@@ -96,6 +97,13 @@ def recent_lags(history: History, horizon: int) -> tuple[int, ...]:
     return tuple(range(horizon, horizon + 6))
 
 
+def day_lags(history: History, horizon: int) -> tuple[int, ...]:
+    """The newest six values and those around the same time one period ago."""
+    near = season_lag(history.period, horizon)
+    around = [lag for lag in (near - 1, near, near + 1) if lag >= horizon]
+    return _ordered(*recent_lags(history, horizon), *around)
+
+
 def period_lags(history: History, horizon: int) -> tuple[int, ...]:
     """The newest three values and the same time of the last three periods."""
     p, near = history.period, season_lag(history.period, horizon)
@@ -125,6 +133,9 @@ class RidgeExpert:
 
     With `change` it forecasts the difference from the last value, and the lags enter as differences
     from it: a shift in level then shifts the forecast equally, which helps on holidays.
+
+    With `towards` it forecasts a correction of a pooled ridge on the same lags, so that its penalty
+    draws the coefficients towards those of all clients; the pool adds the two.
     """
 
     name: str
@@ -134,18 +145,29 @@ class RidgeExpert:
     one_step_only: bool = False
     live: bool = False  # whether it also sees the live mean, with `change` as changes of that mean
     pooled: bool = False
+    towards: str = ""  # the pooled ridge that it corrects
+
+    @property
+    def shared(self) -> bool:
+        return self.live or bool(self.towards)
 
     def columns(self, history: History, horizon: int) -> Columns:
         """The inputs of a forecast `horizon` steps ahead."""
         live = live_lags(history, horizon) if self.live else ()
         return Columns(self.lags(history, horizon), self.calendar, live)
 
-    def fit(self, history: History, end: int, horizon: int) -> Arrays:
+    def fit(self, history: History, end: int, horizon: int, pooled: Floats | None = None) -> Arrays:
+        """Fit on the steps before `end`; `pooled` [client, step] are forecasts to be corrected."""
         fits: list[Ridge] = []
         for clients in _chunks(history):
             x, base = self._features(history, 0, end, horizon, clients)
-            y = history.observed[clients, :end] - base
-            fits.append(fit_ridge(x, y, ~np.isnan(y) & ~np.isnan(x).any(axis=2)))
+            y = history.observed[clients, :end] - (base if pooled is None else pooled[clients])
+            used = ~np.isnan(y) & ~np.isnan(x).any(axis=2)
+            fits.append(fit_ridge(x, y, used, SHRINKAGES if self.towards else PENALTIES))
+            if (
+                self.live and not self.towards
+            ):  # the live mean may not go back far enough: then abstain
+                fits[-1].weights[used.sum(axis=1) < x.shape[2]] = np.nan
         return {
             "weights": np.concatenate([fit.weights for fit in fits]),
             "constant": np.concatenate([fit.constant for fit in fits]),
@@ -158,7 +180,7 @@ class RidgeExpert:
         for clients in _chunks(history):
             x, base = self._features(history, first, last, horizon, clients)
             ridge = Ridge(fitted["weights"][clients], fitted["constant"][clients])
-            parts.append(ridge.predict(x) + base)
+            parts.append(ridge.predict(x) + (0.0 if self.towards else base))
         return np.concatenate(parts)
 
     def _features(

@@ -50,6 +50,9 @@ class Expert(Protocol):
     def one_step_only(self) -> bool: ...  # whether it is left out beyond one step ahead
 
     @property
+    def shared(self) -> bool: ...  # whether it needs what other clients share
+
+    @property
     def pooled(self) -> bool: ...  # whether its arrays are common to all clients and given to `fit`
 
     def fit(self, history: History, end: int, horizon: int) -> Arrays: ...
@@ -98,7 +101,8 @@ class Pool:
     ) -> FittedPool:
         """Fit every expert on the steps before `end`, for forecasts `horizon` steps ahead.
 
-        `pooled` has the arrays of the pooled experts, by name; one without them abstains.
+        `pooled` has the arrays of the pooled experts, by name; one without them abstains, and so do
+        those that correct it.
         """
         if horizon < 1:
             raise FuelsError(f"a horizon is at least 1 step, not {horizon}")
@@ -106,10 +110,15 @@ class Pool:
             raise FuelsError(
                 f"experts cannot be fitted on {end} steps: the history has {history.length}"
             )
-        learned = {
-            e.name: pooled.get(e.name, {}) if e.pooled else e.fit(history, end, horizon)
-            for e in self.for_horizon(horizon)
-        }
+        experts = {e.name: e for e in self.for_horizon(horizon)}
+        learned: dict[str, Arrays] = {}
+        for name, e in experts.items():
+            if isinstance(e, RidgeExpert) and e.towards:
+                known = pooled.get(e.towards, {})
+                made = experts[e.towards].forecasts(known, history, 0, end, horizon)
+                learned[name] = e.fit(history, end, horizon, made)
+            else:
+                learned[name] = pooled.get(name, {}) if e.pooled else e.fit(history, end, horizon)
         return FittedPool(self, horizon, history.clients, learned)
 
     def load(
@@ -155,10 +164,20 @@ class FittedPool:
                 f"no forecasts {self.horizon} ahead for steps {first} to {last}: the history ends"
                 f" at step {history.length}"
             )
-        return {
+        experts = self.pool.for_horizon(self.horizon)
+        made = {
             e.name: e.forecasts(self.learned[e.name], history, first, last, self.horizon)
-            for e in self.pool.for_horizon(self.horizon)
+            for e in experts
         }
+        for e in experts:
+            if isinstance(e, RidgeExpert) and e.towards:
+                made[e.name] += made[e.towards]
+        return made
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The names of the experts that need what other clients share."""
+        return tuple(e.name for e in self.pool.for_horizon(self.horizon) if e.shared)
 
     def pooled(self) -> dict[str, Arrays]:
         """The arrays of the pooled experts, by name: they serve clients without a fit too."""

@@ -12,7 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-PENALTIES = 10.0 ** np.arange(-3, 5)  # candidates, in units of one squared z-score
+PENALTIES = np.asarray(10.0 ** np.arange(-3, 5), np.float64)  # in units of one squared z-score
+SHRINKAGES = np.asarray(
+    10.0 ** np.arange(-1, 7), np.float64
+)  # of corrections: the last removes them
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,9 @@ class Ridge:
         return result
 
 
-def fit_ridge(x: Floats, y: Floats, used: NDArray[np.bool_]) -> Ridge:
+def fit_ridge(
+    x: Floats, y: Floats, used: NDArray[np.bool_], penalties: Floats = PENALTIES
+) -> Ridge:
     """Fit y [client, step] on x [client, step, feature] over the `used` steps.
 
     A client without a used step gets the forecast 0, the mean of its training part.
@@ -51,12 +56,12 @@ def fit_ridge(x: Floats, y: Floats, used: NDArray[np.bool_]) -> Ridge:
     total = (y_centred**2).sum(axis=1)
 
     scores = []
-    for candidate in PENALTIES:
+    for candidate in penalties:
         shrunk = rotated / (values + candidate)
         residual = total - 2 * (shrunk * rotated).sum(axis=1) + (shrunk**2 * values).sum(axis=1)
         freedom = 1 + (values / (values + candidate)).sum(axis=1)
         scores.append(residual / np.maximum(count - freedom, 1.0) ** 2)
-    penalty = PENALTIES[np.argmin(np.stack(scores), axis=0)]
+    penalty = penalties[np.argmin(np.stack(scores), axis=0)]
     weights = (vectors @ (rotated / (values + penalty[:, None]))[:, :, None])[:, :, 0]
     constant = y_mean - (weights * x_mean).sum(axis=1)
     return Ridge(weights=weights, constant=constant)

@@ -5,19 +5,21 @@
     history = shared.with_live_mean(history, ids)
     shared.coefficients(history, ids, end)    # of the pooled experts, from the steps before `end`
 
-Three kinds join the local experts, for forecasts one step ahead:
+Three kinds join the local experts:
 
 - local ridges that also see the live mean, each fitted by the client on its own past;
-- pooled ridges with coefficients for each slot of the period, from the data of all clients;
-- pooled ridges of the same kind without the live mean.
+- pooled ridges with coefficients for each slot of the period, from the data of all clients, with
+  and without the live mean;
+- shrunk ridges: pooled ones that the client corrects as far as its own past supports it. They
+  replace the local ridges on the same lags.
 
-They forecast one step ahead only. In a trial six steps ahead on the embedded data they raised the
-error of holiday weeks by 3 to 7 %, although they lowered it on ordinary days.
+An expert abstains where the live mean does not go back far enough to fit it. Several steps ahead,
+the shared experts have a limited share of the forecast (experts/blend.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -30,12 +32,13 @@ from fuels.experts.linear import (
     Arrays,
     Lags,
     RidgeExpert,
+    day_lags,
     live_lags,
     period_lags,
     recent_lags,
     week_lags,
 )
-from fuels.experts.pool import EXPERTS, Expert, Pool
+from fuels.experts.pool import EXPERTS, Pool
 from fuels.sharing import live_mean as means
 from fuels.sharing import statistics
 from fuels.sharing.statistics import Coefficients, Columns, Regression, Totals, union_of_lags
@@ -52,7 +55,8 @@ class PooledRidge:
     lags: Lags
     live: bool = True
     change: bool = True
-    one_step_only: bool = True
+    one_step_only: bool = False
+    shared: bool = True
     pooled: bool = True
 
     def regression(self, history: History, horizon: int) -> Regression:
@@ -74,14 +78,15 @@ class PooledRidge:
         return Coefficients(**fitted).predict(x, free, slots(history, first, last))
 
 
-LIVE: tuple[Expert, ...] = tuple(
-    replace(expert, name=f"{expert.name}, live mean", live=True, one_step_only=True)
+LIVE: tuple[RidgeExpert, ...] = tuple(
+    replace(expert, name=f"{expert.name}, live mean", live=True)
     for expert in EXPERTS
     if isinstance(expert, RidgeExpert) and not expert.one_step_only
 )
 POOLED_LIVE: tuple[PooledRidge, ...] = (
     PooledRidge("pooled ridge, weekly lags, change, live mean", week_lags),
     PooledRidge("pooled ridge, period lags, change, live mean", period_lags),
+    PooledRidge("pooled ridge, day lags, change, live mean", day_lags),
     PooledRidge("pooled ridge, recent lags, change, live mean", recent_lags),
     PooledRidge("pooled ridge, weekly lags, live mean", week_lags, change=False),
 )
@@ -90,6 +95,27 @@ POOLED: tuple[PooledRidge, ...] = (
     PooledRidge("pooled ridge, period lags, change", period_lags, live=False),
     PooledRidge("pooled ridge, recent lags, change", recent_lags, live=False),
 )
+SHRUNK: tuple[RidgeExpert, ...] = tuple(
+    RidgeExpert(
+        pooled.name.replace("pooled", "shrunk"),
+        pooled.lags,
+        pooled.change,
+        live=True,
+        towards=pooled.name,
+    )
+    for pooled in POOLED_LIVE
+    if pooled.lags is not day_lags
+)
+EVERY_EXPERT = Pool((*EXPERTS, *LIVE, *SHRUNK, *POOLED_LIVE, *POOLED))
+
+
+def saved_pool(horizon: int, arrays: Collection[str], names: Sequence[str] | None) -> Pool:
+    """The pool of a file with these arrays; older files name no experts and have fewer of them."""
+    experts = EVERY_EXPERT.for_horizon(horizon)
+    if names is None:
+        fitted = {key.split("/")[1] for key in arrays}
+        names = [e.name for e in experts if not e.shared or e.name in fitted]
+    return Pool(tuple(e for e in experts if e.name in names))
 
 
 def declared(history: History, horizon: int, *, live: bool) -> Columns:
@@ -97,6 +123,11 @@ def declared(history: History, horizon: int, *, live: bool) -> Columns:
     lags = union_of_lags([lags(history, horizon) for lags in (recent_lags, period_lags, week_lags)])
     means = live_lags(history, horizon) if live else ()
     return Columns(lags, means, min(history.period, MOST_SLOTS))
+
+
+def mostly_live(history: History, end: int) -> bool:
+    """Whether the live mean is known for most of the steps before `end`."""
+    return history.live is not None and bool((~np.isnan(history.live[:, :end])).mean() > 0.5)
 
 
 def _own(history: History, horizon: int) -> int:
@@ -117,7 +148,7 @@ class SharedExperts:
     statistics: bool = True
     live_mean: bool = True
     min_clients: int = MIN_CLIENTS
-    totals: dict[int, Totals] = field(default_factory=dict)  # of the steps before each end
+    totals: dict[tuple[int, int], Totals] = field(default_factory=dict)  # by horizon and end
 
     @classmethod
     def of(cls, chosen: Sharing, seed: int = 0) -> SharedExperts | None:
@@ -150,7 +181,10 @@ class SharedExperts:
     @property
     def pool(self) -> Pool:
         """The local experts, and the shared ones that are asked for."""
-        return Pool((*EXPERTS, *(LIVE if self.live_mean else ()), *self.pooled))
+        live = LIVE if self.live_mean else ()
+        if self.live_mean and self.statistics:
+            live = (*(e for e in LIVE if e.calendar), *SHRUNK)
+        return Pool((*EXPERTS, *live, *self.pooled))
 
     @property
     def pooled(self) -> tuple[PooledRidge, ...]:
@@ -170,24 +204,36 @@ class SharedExperts:
         observed = dict(zip(ids, history.observed, strict=True))
         return means.exchange(self.carrier, observed, min_clients=self.min_clients)
 
-    def coefficients(self, history: History, ids: Sequence[str], end: int) -> dict[str, Arrays]:
-        """Coefficients of the pooled experts from the steps before `end`, one step ahead.
+    def coefficients(
+        self, history: History, ids: Sequence[str], end: int, horizon: int = 1
+    ) -> dict[str, Arrays]:
+        """Coefficients of the pooled experts from the steps before `end`, `horizon` steps ahead.
 
         Only steps after those of an earlier call are exchanged. Empty without a sum.
         """
         if not self.pooled:
             return {}
-        totals = self._totals(history, ids, end)
+        totals = self._totals(history, ids, end, horizon)
         if totals is None:
             return {}
-        fitted = {e.name: totals.coefficients(e.regression(history, 1)) for e in self.pooled}
+        fitted = {
+            e.name: totals.coefficients(e.regression(history, horizon))
+            for e in self.pooled
+            if totals.columns.live_lags or not e.live
+        }
         return {name: dict(vars(coefficients)) for name, coefficients in fitted.items()}
 
-    def _totals(self, history: History, ids: Sequence[str], end: int) -> Totals | None:
-        earlier = [known for known in self.totals if known <= end]
+    def _totals(
+        self, history: History, ids: Sequence[str], end: int, horizon: int
+    ) -> Totals | None:
+        columns = declared(history, horizon, live=self.live_mean and mostly_live(history, end))
+        earlier = [
+            until
+            for (ahead, until), totals in self.totals.items()
+            if ahead == horizon and until <= end and totals.columns == columns
+        ]
         first = max(earlier, default=0)
         if first < end:
-            columns = declared(history, 1, live=self.live_mean)
             free = history.calendar.free(history.times(0, end))
             rows = columns.rows(
                 history.observed, history.live, free, first, end, filled=history.filled
@@ -201,5 +247,5 @@ class SharedExperts:
             )
             if found is None:
                 return None
-            self.totals[end] = found + self.totals[first] if first else found
-        return self.totals[end]
+            self.totals[horizon, end] = found + self.totals[horizon, first] if first else found
+        return self.totals[horizon, end]

@@ -27,6 +27,7 @@ class Smoothing:
 
     name: str = "smoothing"
     one_step_only: bool = False
+    shared: bool = False
     pooled: bool = False
 
     def fit(self, history: History, end: int, horizon: int) -> Arrays:

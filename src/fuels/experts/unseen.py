@@ -47,17 +47,17 @@ def forecast_unseen(
     models = ensemble.models
     history = make_history(own, models.period, mean, std, calendar=models.calendar)
     history = _with_live_mean(history, ensemble, shared, recent)
-    pooled = ensemble.horizons[1].pool.pooled()
     limits = ensemble.limits.suiting(own.values)
     values, lower, upper = [], [], []
     for h in range(1, horizon + 1):
+        pooled = ensemble.horizons[h].pool.pooled() if h in ensemble.horizons else {}
         fitted = fit_horizon(
             shared.pool,
             history,
             history.length,
             horizon=h,
             levels=ensemble.levels,
-            pooled=lambda end: pooled,
+            pooled=lambda end, pooled=pooled: pooled,  # type: ignore[misc]
             limits=limits.normalised(mean, std),
         )
         value, _, bands = fitted.next(history)

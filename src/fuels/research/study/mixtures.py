@@ -34,7 +34,7 @@ from fuels.runs.settings import ResolvedSettings
 from fuels.storage.models import load_models
 
 Floats = NDArray[np.float64]
-FORMAT = 1
+FORMAT = 2
 MODEL = "personal model"  # its name among the experts
 
 Forecasts = Callable[[Dataset, int], Floats]  # h steps ahead, of all steps since training
@@ -156,14 +156,14 @@ def evaluate(
 def _coefficients(
     shared: SharedExperts | None, history: History, ids: tuple[str, ...], horizon: int
 ) -> PooledArrays:
-    """As in an ensemble: pooled experts forecast one step ahead.
+    """Where the arrays of the pooled experts come from, as in an ensemble.
 
     Also without sharing, every client's warm-up is as long as its history allows.
     """
-    if shared is None or horizon > 1:
+    if shared is None:
         return lambda end: {}
     fresh = replace(shared, totals={})
-    return lambda end: fresh.coefficients(history, ids, end)
+    return lambda end: fresh.coefficients(history, ids, end, horizon)
 
 
 # -- on disk -----------------------------------------------------------------------------------
