@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from fuels.checks import check, late_joiners
 from fuels.cli.settings import assignment
 from fuels.config import (
     Engine,
     Settings,
-    check,
-    late_joiners,
     merge,
     with_preset,
 )

@@ -109,6 +109,24 @@ class Sharing:
 
 
 @dataclass(frozen=True)
+class Defence:
+    """What bounds the influence of clients that send false values. Not in the paper."""
+
+    aggregation: str = "mean"  # of models: mean, trimmed, median or krum
+    clip: float = 0.0  # bound on a model's update, in median norms of the round; 0: none
+    tolerated: float = 0.2  # share of false clients that trimmed and krum withstand
+    directions: bool = False  # average prototypes by direction, all rows of length 1
+    # Leave out uploads whose direction differs from the others' by more than median + this many
+    # MAD; 0: none.
+    admission: float = 0.0
+    farthest: float = 100.0  # percentile of divergence beyond which a prototype is no negative
+    # A FUELS client leaves L_inter out while its own validation error is lower without: tried every
+    # so many rounds, on average. 0: never.
+    trials: int = 0
+    refusals: int = 0  # exclude a client whose values were refused this often; 0: never
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything that determines the result of a run."""
 
@@ -121,6 +139,7 @@ class Settings:
     training: Training = field(default_factory=Training)
     mixture: Mixture = field(default_factory=Mixture)
     sharing: Sharing = field(default_factory=Sharing)
+    defence: Defence = field(default_factory=Defence)
     options: Mapping[str, Any] = field(default_factory=dict)  # the method's own settings
 
 
@@ -136,6 +155,10 @@ class Engine:
     address: str = ""  # of a running Ray cluster; empty: start Ray on this machine
 
 
+# Sections that earlier versions did not have, as they are when off: see to_dict.
+ADDED: dict[str, Any] = {"sharing": Sharing(), "defence": Defence()}
+
+AGGREGATIONS = ("mean", "trimmed", "median", "krum")
 ENGINES = ("local", "ray")
 BOUNDS = ("at_least", "at_most")  # of the mixture's forecasts
 NO_BOUND = "none"
@@ -155,6 +178,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         "training": {"rounds": 40, "learning_rate": 0.002},
         "mixture": {"on": True},
         "sharing": {"statistics": True, "live_mean": True},
+        "defence": {
+            "clip": 2.0,
+            "directions": True,
+            "admission": 5.0,
+            "farthest": 95.0,
+            "trials": 5,
+            "refusals": 10,
+        },
     },
 }
 DEFAULT_PRESET = "best"  # if none is given; comparisons and experiments use paper
@@ -259,148 +290,16 @@ def nearest(word: str, known: typing.Iterable[str]) -> str:
     return f" (known: {', '.join(choices)})"
 
 
-def check(settings: Settings) -> None:
-    """Refuse settings that cannot work."""
-    windows, training = settings.windows, settings.training
-    positive = {
-        "windows.period": windows.period - 1,
-        "windows.closeness": windows.closeness,
-        "windows.periodicity": windows.periodicity,
-        "windows.horizon": windows.horizon,
-        "model.hidden": settings.model.hidden,
-        "training.rounds": training.rounds,
-        "training.local_epochs": training.local_epochs,
-    }
-    for key, value in positive.items():
-        if value < 1:
-            raise FuelsError(f"{key} must be at least {2 if key == 'windows.period' else 1}")
-    for key, count in {
-        "data.clients": settings.data.clients,
-        "windows.max_gap": windows.max_gap,
-        "training.patience": training.patience,
-        "sharing.noise": settings.sharing.noise,
-        "seed": settings.seed,
-    }.items():
-        if not count >= 0:
-            raise FuelsError(f"{key} must not be negative; it is {count}")
-    if training.batch not in (0, windows.period):
-        raise FuelsError(
-            f"training.batch is {training.batch} but the period is {windows.period}: a batch must"
-            " be one period, so that its row b is phase b; omit training.batch or set it to that"
-        )
-    if not training.learning_rate >= 0:
-        raise FuelsError(
-            f"training.learning_rate must be positive, or 0 for the method's default; it is"
-            f" {training.learning_rate}"
-        )
-    if not 0 <= training.selection <= 1:
-        raise FuelsError(
-            f"training.selection must be a share of the clients, at most 1, or 0 for the method's"
-            f" default; it is {training.selection}"
-        )
-    for key, choice, choices in (
-        ("training.optimiser", training.optimiser or "adam", ("adam", "sgd")),
-        ("training.keep", training.keep, ("best", "last")),
-        ("model.head", settings.model.head, ("concat", "sum")),
-    ):
-        if choice not in choices:
-            raise FuelsError(f"{key} must be {' or '.join(choices)}, not {choice}")
-    for key, share in (("training.momentum", training.momentum), ("windows.doubt", windows.doubt)):
-        if not 0 <= share < 1:
-            raise FuelsError(f"{key} must be at least 0 and below 1; it is {share}")
-    levels = settings.mixture.levels
-    if not levels or any(not 0 < level < 100 for level in levels):
-        raise FuelsError(
-            "mixture.levels must be one or more percentages between 0 and 100, not"
-            f" {', '.join(map(str, levels)) or 'none'}"
-        )
-    lowest, highest = (bound(settings.mixture, name) for name in BOUNDS)
-    if lowest is not None and highest is not None and lowest >= highest:
-        raise FuelsError(
-            f"mixture.at_least must be below mixture.at_most, but they are {lowest:g} and"
-            f" {highest:g}"
-        )
-    if not settings.mixture.on and (lowest is not None or highest is not None):
-        raise FuelsError(
-            "mixture.at_least and mixture.at_most confine the forecasts of the mixture, which is"
-            " off: use --preset best"
-        )
-    if settings.sharing.min_clients < 2:
-        raise FuelsError(
-            f"sharing.min_clients must be at least 2; it is {settings.sharing.min_clients}, but a"
-            " sum over one client is that client's value"
-        )
-    late_joiners(training.late)
-    newcomer_share(settings.data.newcomers)
-
-
-def check_engine(engine: Engine) -> None:
-    """Refuse an engine that cannot work."""
-    if engine.threads < 0:
-        raise FuelsError(f"engine.threads must not be negative; it is {engine.threads}")
-    if engine.transport not in ENGINES:
-        raise FuelsError(f"unknown engine {engine.transport}{nearest(engine.transport, ENGINES)}")
-    if engine.transport == "local" and (engine.sites != 1 or engine.address):
-        raise FuelsError("--sites and --address need --engine ray")
-    if engine.transport == "ray" and engine.device != "cpu":
-        raise FuelsError("--engine ray trains on CPUs; omit --device, or use --engine local")
-
-
-def bound(mixture: Mixture, name: str) -> float | None:
-    """`at_least` or `at_most` as a number; None if there is none, or it is yet to be detected."""
-    text = getattr(mixture, name).strip()
-    if text in ("", NO_BOUND):
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise FuelsError(f"mixture.{name} must be a number or {NO_BOUND}, not {text!r}")
-    return value
-
-
-def late_joiners(text: str) -> tuple[float, int]:
-    """`SHARE@ROUND` as numbers; an empty text means that no client is late."""
-    found = _share_at(text, least=2) if text else (0.0, 1)
-    if found is None:
-        raise FuelsError(
-            f"training.late must be SHARE@ROUND with a round from 2 on, such as 0.2@10 for a fifth"
-            f" of the clients joining in round 10; it is {text!r}"
-        )
-    return found
-
-
-def newcomer_share(text: str) -> tuple[float, int]:
-    """`SHARE@PERIODS` as numbers; an empty text means that no client is new."""
-    found = _share_at(text, least=1) if text else (0.0, 0)
-    if found is None or (text and not found[0]):
-        raise FuelsError(
-            f"data.newcomers must be SHARE@PERIODS, such as 0.5@7 for half of the clients with only"
-            f" the last 7 periods of training; it is {text!r}"
-        )
-    return found
-
-
-def _share_at(text: str, least: int) -> tuple[float, int] | None:
-    """`SHARE@NUMBER`, with a share below 1 and a number from `least` on; None for another text."""
-    share, _, number = text.partition("@")
-    try:
-        found = float(share), int(number)
-    except ValueError:
-        return None
-    return found if 0 <= found[0] < 1 and found[1] >= least else None
-
-
 def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
     """Plain nested values, as in config.toml.
 
-    Sharing, the head and the bounds of values are omitted if they are the default, as in runs made
-    before they existed.
+    Sections of ADDED that are off, the head and the bounds of values are omitted if they are the
+    default, as in runs made before they existed.
     """
     content = {field.name: _plain(getattr(settings, field.name)) for field in fields(Settings)}
-    if settings.sharing == Sharing():
-        del content["sharing"]
+    for name, off in ADDED.items():
+        if getattr(settings, name) == off:
+            del content[name]
     if settings.model.head == Model.head:
         del content["model"]["head"]
     content["mixture"] = {name: value for name, value in content["mixture"].items() if value != ""}
@@ -414,3 +313,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+def without_missing(settings: Settings, content: Mapping[str, Any]) -> Settings:
+    """`settings` as a run's file means them: sections of ADDED that it does not have are off.
+
+    A run's file has all other sections; in any other file a missing section is the preset's.
+    """
+    if not {field.name for field in fields(Settings)} - {"preset", *ADDED} <= content.keys():
+        return settings
+    return replace(settings, **{k: off for k, off in ADDED.items() if k not in content})

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fuels.config import Engine, Settings, check_engine, merge
+from fuels.checks import check_engine
+from fuels.config import Engine, Settings, merge
 from fuels.errors import FuelsError
 from fuels.federation.loop import Loop
 from fuels.federation.ray import RayTransport, connect, look_for, split_clients

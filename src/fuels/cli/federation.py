@@ -252,6 +252,12 @@ def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> 
         typer.echo(f"round     {found['round']} of {found['rounds']}")
     for site, state in found["sites"].items():
         typer.echo(f"site      {site}: {state}")
+    for site, count in found["refused"].items():
+        typer.echo(f"refused   {site}: {count} so far")
+    if found["left_out"]:
+        typer.echo(
+            f"left out  {found['left_out']} clients in the last round, too far from the others"
+        )
     for text in found["failures"]:
         typer.echo(f"failure   {text}")
     for number, state in found["others"].items():

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fuels.config import newcomer_share
+from fuels.checks import newcomer_share
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError

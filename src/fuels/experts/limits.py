@@ -10,7 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from fuels.config import NO_BOUND, Mixture, bound
+from fuels.checks import bound
+from fuels.config import NO_BOUND, Mixture
 from fuels.errors import FuelsError
 from fuels.experts.personal_model import Forecast
 

@@ -15,15 +15,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from fuels.config import (
-    DEFAULT_PRESET,
-    Engine,
-    Settings,
-    check_engine,
-    merge,
-    merge_engine,
-    with_preset,
-)
+from fuels.checks import check_engine
+from fuels.config import DEFAULT_PRESET, Engine, Settings, merge, merge_engine, with_preset
 from fuels.data.joining import describe_gap, join_panels
 from fuels.data.loading import as_setting, frame_panel
 from fuels.data.panel import Panel

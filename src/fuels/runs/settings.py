@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fuels.config import Settings, check, merge, to_dict
+from fuels.checks import check
+from fuels.config import Settings, merge, to_dict
 from fuels.data.sample import Sample, sample_of
 from fuels.errors import FuelsError
 from fuels.methods.base import Options

@@ -9,7 +9,8 @@ import sys
 import torch
 from threadpoolctl import threadpool_limits
 
-from fuels.config import Engine, check_engine
+from fuels.checks import check_engine
+from fuels.config import Engine
 from fuels.errors import FuelsError
 from fuels.kernels.dispatch import set_threads, use_kernels
 
