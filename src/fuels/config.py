@@ -109,6 +109,24 @@ class Sharing:
 
 
 @dataclass(frozen=True)
+class Defence:
+    """What bounds the influence of clients that send false values. Not in the paper."""
+
+    aggregation: str = "mean"  # of models: mean, trimmed, median or krum
+    clip: float = 0.0  # bound on a model's update, in median norms of the round; 0: none
+    tolerated: float = 0.2  # share of false clients that trimmed and krum withstand
+    directions: bool = False  # average prototypes by direction, all rows of length 1
+    # Leave out uploads whose direction differs from the others' by more than median + this many
+    # MAD; 0: none.
+    admission: float = 0.0
+    farthest: float = 100.0  # percentile of divergence beyond which a prototype is no negative
+    # A FUELS client leaves L_inter out while its own validation error is lower without: tried every
+    # so many rounds, on average. 0: never.
+    trials: int = 0
+    refusals: int = 0  # exclude a client whose values were refused this often; 0: never
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything that determines the result of a run."""
 
@@ -121,6 +139,7 @@ class Settings:
     training: Training = field(default_factory=Training)
     mixture: Mixture = field(default_factory=Mixture)
     sharing: Sharing = field(default_factory=Sharing)
+    defence: Defence = field(default_factory=Defence)
     options: Mapping[str, Any] = field(default_factory=dict)  # the method's own settings
 
 
@@ -136,6 +155,10 @@ class Engine:
     address: str = ""  # of a running Ray cluster; empty: start Ray on this machine
 
 
+# Sections that earlier versions did not have, as they are when off: see to_dict.
+ADDED: dict[str, Any] = {"sharing": Sharing(), "defence": Defence()}
+
+AGGREGATIONS = ("mean", "trimmed", "median", "krum")
 ENGINES = ("local", "ray")
 
 # The paper's settings are the defaults above. A preset lists only what it changes, so no number is
@@ -153,6 +176,18 @@ PRESETS: dict[str, dict[str, Any]] = {
         "training": {"rounds": 40, "learning_rate": 0.002},
         "mixture": {"on": True},
         "sharing": {"statistics": True, "live_mean": True},
+    },
+}
+# For federations whose participants are not all trusted; docs/explanation/defences.md.
+PRESETS["robust"] = {
+    **PRESETS["best"],
+    "defence": {
+        "clip": 2.0,
+        "directions": True,
+        "admission": 5.0,
+        "farthest": 95.0,
+        "trials": 5,
+        "refusals": 10,
     },
 }
 DEFAULT_PRESET = "best"  # if none is given; comparisons and experiments use paper
@@ -304,12 +339,13 @@ def _share_at(text: str, least: int) -> tuple[float, int] | None:
 def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
     """Plain nested values, as in config.toml.
 
-    Sharing, the head and the bounds of values are omitted if they are the default, as in runs made
-    before they existed.
+    Sections of ADDED that are off, the head and the bounds of values are omitted if they are the
+    default, as in runs made before they existed.
     """
     content = {field.name: _plain(getattr(settings, field.name)) for field in fields(Settings)}
-    if settings.sharing == Sharing():
-        del content["sharing"]
+    for name, off in ADDED.items():
+        if getattr(settings, name) == off:
+            del content[name]
     if settings.model.head == Model.head:
         del content["model"]["head"]
     content["mixture"] = {name: value for name, value in content["mixture"].items() if value != ""}
@@ -323,3 +359,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+def without_missing(settings: Settings, content: Mapping[str, Any]) -> Settings:
+    """`settings` as a run's file means them: sections of ADDED that it does not have are off.
+
+    A run's file has all other sections; in any other file a missing section is the preset's.
+    """
+    if not {field.name for field in fields(Settings)} - {"preset", *ADDED} <= content.keys():
+        return settings
+    return replace(settings, **{k: off for k, off in ADDED.items() if k not in content})

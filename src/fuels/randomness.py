@@ -10,7 +10,7 @@ import hashlib
 
 import numpy as np
 
-SELECTION, AUGMENTATION, FILTER, NOISE, LATE, WEIGHTS, DOUBT, SUMS = 1, 2, 3, 4, 5, 6, 7, 8
+SELECTION, AUGMENTATION, FILTER, NOISE, LATE, WEIGHTS, DOUBT, SUMS, TRIAL = range(1, 10)
 
 
 def client_key(client: str) -> int:

@@ -103,10 +103,10 @@ def test_nobody_claims_more_samples_than_there_are() -> None:
     assert set(reasons) == {"b", "c"}
 
 
-def test_arrays_without_a_bound_have_a_large_one() -> None:
+def test_arrays_without_a_bound_need_only_be_finite() -> None:
     declared = {"prototype": Sent((2, 3))}
-    assert refusals(upload(changed(50.0)), declared, CLIENTS) == ({}, "")
-    assert set(refusals(upload(changed(1e30)), declared, CLIENTS)[0]) == {"b"}
+    assert refusals(upload(changed(1e30)), declared, CLIENTS) == ({}, "")
+    assert set(refusals(upload(changed(np.inf)), declared, CLIENTS)[0]) == {"b"}
 
 
 @settings(max_examples=250, deadline=None)
@@ -171,7 +171,7 @@ def pair(**arrays: Any) -> Download:
         (Download(shared={"model": np.zeros(1, np.float32)}), "shape"),
         (Download(shared={"model": np.zeros(4)}), "float64"),
         (Download(shared={"model": np.full(4, np.nan, np.float32)}), "not finite"),
-        (Download(shared={"model": np.full(4, 1e9, np.float32)}), "at most"),
+        (Download(shared={"model": np.full(4, 1e9, np.float32)}), ""),
         (Download(shared={"code": np.zeros(4, np.float32)}), "undeclared"),
         (pair(positive=np.full((2, 2, 3), 3, np.float32)), "at most 1"),
         (pair(positive=np.zeros((1, 2, 3), np.float32)), "shape"),

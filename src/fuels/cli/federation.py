@@ -137,8 +137,9 @@ def run_command(
     ),
     preset: str | None = opt.option(
         "|".join(PRESETS),
-        "Base settings: paper (the settings of the paper) or best, the default of fuels"
-        " run (richer inputs, and a mixture of experts at each site). Default: paper.",
+        "Base settings: paper (the settings of the paper), best, the default of fuels run (richer"
+        " inputs, and a mixture of experts at each site), or robust (best with defences against"
+        " false uploads). Default: paper.",
         choices=PRESETS,
     ),
     settings: list[str] | None = opt.option(
@@ -252,6 +253,12 @@ def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> 
         typer.echo(f"round     {found['round']} of {found['rounds']}")
     for site, state in found["sites"].items():
         typer.echo(f"site      {site}: {state}")
+    for site, count in found["refused"].items():
+        typer.echo(f"refused   {site}: {count} so far")
+    if found["left_out"]:
+        typer.echo(
+            f"left out  {found['left_out']} clients in the last round, too far from the others"
+        )
     for text in found["failures"]:
         typer.echo(f"failure   {text}")
     for number, state in found["others"].items():

@@ -3,6 +3,10 @@
 A single NaN in one prototype would spoil the global prototypes of all clients, and an array of the
 wrong shape could be broadcast over everyone's mean. A refused client or site does not affect the
 others: the reason is reported and the round continues without it.
+
+Weights of models have no bound: a fixed one is either too tight for some model or too loose to
+protect anyone. How far one upload can move the mean is the method's business: see [defence] in
+config.py, and methods/aggregation.py.
 """
 
 from __future__ import annotations
@@ -19,7 +23,6 @@ from fuels.methods.base import Sent
 from fuels.methods.messages import Download, Upload
 
 SLACK = 1e-4  # rounding above a declared bound
-LARGEST = 1e6  # bound of entries without a declared one: far beyond any trained parameter
 OVERHEAD = 65536  # bytes of a message besides its arrays
 PER_CLIENT = 1024  # bytes per client besides its arrays: its name, sample count, error figures
 
@@ -113,11 +116,10 @@ def _miscounted(upload: Upload, counted: bool) -> str:
 def _out_of_bounds(arrays: Mapping[str, NDArray[np.float32]], declared: Mapping[str, Sent]) -> str:
     for name, sent in declared.items():
         largest = float(np.abs(arrays[name]).max(initial=0.0))
-        bound = LARGEST if sent.bound is None else sent.bound
         if not np.isfinite(largest):
             return f"{name} is not finite"
-        if largest > bound + SLACK:
-            return f"{name} reaches {largest:.3g}; at most {bound:g} is accepted"
+        if sent.bound is not None and largest > sent.bound + SLACK:
+            return f"{name} reaches {largest:.3g}; at most {sent.bound:g} is accepted"
         if sent.rms is not None:
             rms = float(np.sqrt(np.square(arrays[name], dtype=np.float64).mean()))
             if rms > sent.rms + SLACK:

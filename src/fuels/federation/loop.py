@@ -44,6 +44,7 @@ class Round:
     numbers_up: float = 0.0  # per participating client
     numbers_down: float = 0.0
     failures: list[Failure] = field(default_factory=list)
+    left_out: int = 0  # clients whose upload the method did not use, see Method.left_out
     stages: dict[str, float] = field(default_factory=dict)  # seconds
     site_rows: NDArray[np.int64] | None = None  # changed rows of the sites' state; None: all
     last: bool = False  # the final round
@@ -56,6 +57,8 @@ class Round:
         values["best_round"] = self.best_round
         values |= {"numbers_up": self.numbers_up, "numbers_down": self.numbers_down}
         values["failures"] = [f"{failure.site}: {failure.reason}" for failure in self.failures]
+        if self.left_out:
+            values["left_out"] = self.left_out
         return {k: (None if isinstance(v, float) and np.isnan(v) else v) for k, v in values.items()}
 
     def changed_rows(self, names: Iterable[str]) -> dict[str, NDArray[np.int64]]:
@@ -91,7 +94,8 @@ class Loop:
         reachable: Callable[[], Collection[str]] | None = None,
     ) -> None:
         self.method, self.transport = method, transport
-        self.refused = refused or Refusals()  # shared with a transport that also refuses messages
+        # Shared with a transport that also refuses messages.
+        self.refused = refused or Refusals(method.facts.defence.refusals)
         self.training, self.seed = training, seed
         self.clients = transport.clients
         # Clients that can currently be selected; on one machine, all of them.
@@ -106,6 +110,7 @@ class Loop:
         self.without_upload = set(self.clients)  # clients that have not contributed yet
         self.best_download: Download | None = None  # of the best round, if all share one model
         self.totals = {"numbers_up": 0.0, "numbers_down": 0.0, "uploads": 0}
+        self.left_out: dict[str, int] = {}  # client: rounds whose upload the method did not use
 
     # -- rounds --------------------------------------------------------------------------------
 
@@ -154,6 +159,9 @@ class Loop:
         self.without_upload -= set(upload.clients)
         with _timed(done, "aggregate"):
             self.method.aggregate(self.server, upload)
+            left_out = self.method.left_out(self.server)
+        done.left_out = len(left_out)
+        self.left_out |= {client: self.left_out.get(client, 0) + 1 for client in left_out}
         if self.method.evaluate_after_aggregation:
             with _timed(done, "evaluate"):
                 aggregated = self.method.download(self.server, self.clients)
@@ -228,6 +236,10 @@ class Loop:
         there = np.ones(count, dtype=np.bool_)
         if number < joining:
             there[late] = False
+        excluded = self.refused.excluded & self.position.keys()
+        there[[self.position[client] for client in excluded]] = False
+        if not there.any():
+            raise FuelsError(f"round {number}: every client is excluded from the run")
         return np.flatnonzero(there), late
 
     def _accept(self, reply: Reply, number: int) -> tuple[Upload | None, list[Failure]]:
@@ -243,7 +255,11 @@ class Loop:
             )
             if whole:
                 return None, [self.refused.add(site, number, "upload", whole)]
-        refused = [self.refused.add(site, number, f"client {c}", w) for c, w in reasons.items()]
+        # Only clients that were asked: others may be another site's, to be excluded by a forgery.
+        refused = [
+            self.refused.add(site, number, f"client {c}", why, c if c in reply.asked else "")
+            for c, why in reasons.items()
+        ]
         rows = [i for i, client in enumerate(upload.clients) if client not in reasons]
         return (upload.take(rows) if rows else None), refused
 
@@ -302,6 +318,8 @@ class Loop:
             "unheard": sorted(self.without_upload),
             "totals": self.totals,
             "refused": self.refused.counts,
+            "strikes": self.refused.strikes,
+            "left_out": self.left_out,
         }
         return arrays, facts
 
@@ -320,7 +338,8 @@ class Loop:
         self.evaluated_clients = int(facts["judged"])
         self.without_upload = set(facts.get("unheard", []))
         self.totals = dict(facts["totals"])
-        self.refused.load(facts.get("refused", {}))
+        self.refused.load(facts.get("refused", {}), facts.get("strikes"))
+        self.left_out = dict(facts.get("left_out", {}))
 
 
 def check_finite(reports: Sequence[Report], number: int) -> None:

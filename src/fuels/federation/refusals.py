@@ -23,17 +23,34 @@ QUOTED = re.compile(r"""'[^']*'|"[^"]*"|\[[^\]]*\]|\([^)]*\)|\d[\w.+-]*""")
 
 
 class Refusals:
-    """How often each site's messages were refused, by reason."""
+    """How often each site's messages were refused, by reason, and who is excluded for it.
 
-    def __init__(self) -> None:
+    Only refused values of a client that was asked count towards its exclusion, which `limit` of
+    them bring about (0: no number does). A message refused as a whole does not: it has no effect on
+    the others, and late or repeated messages happen to honest sites.
+    """
+
+    def __init__(self, limit: int = 0) -> None:
         self.counts: dict[str, dict[str, int]] = {}  # site: reason: how often
+        self.limit = limit
+        self.strikes: dict[str, int] = {}  # client: how often its values were refused
 
     @property
     def total(self) -> int:
         return sum(sum(reasons.values()) for reasons in self.counts.values())
 
-    def add(self, site: str, number: int, what: str, reason: str) -> Failure:
-        """Count the refusal of `what` a site sent in a round; returns the failure to report."""
+    @property
+    def excluded(self) -> set[str]:
+        """Clients that take no further part in the run."""
+        if not self.limit:
+            return set()
+        return {client for client, count in self.strikes.items() if count >= self.limit}
+
+    def add(self, site: str, number: int, what: str, reason: str, client: str = "") -> Failure:
+        """Count the refusal of `what` a site sent in a round; returns the failure to report.
+
+        `client`: whose values were refused, if they count towards its exclusion.
+        """
         what, reason = printable(what, LONGEST // 3), printable(reason, LONGEST)
         found = self.counts.setdefault(site, {})
         key = general(reason)
@@ -44,10 +61,19 @@ class Refusals:
             "round %d: %s: %s refused: %s (refusal %d of this run)",
             number, site, what, reason, self.total,
         )  # fmt: skip
+        if client:
+            self.strikes[client] = self.strikes.get(client, 0) + 1
+            if self.strikes[client] == self.limit:
+                out = f"excluded from the run after {self.limit} refusals (defence.refusals)"
+                log.warning("round %d: %s: %s %s", number, site, what, out)
+                reason = f"{reason}; {out}"
         return Failure(site, f"{what} refused: {reason}")
 
-    def load(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+    def load(
+        self, counts: Mapping[str, Mapping[str, int]], strikes: Mapping[str, int] | None = None
+    ) -> None:
         self.counts = {site: dict(reasons) for site, reasons in counts.items()}
+        self.strikes = dict(strikes or {})
 
 
 def printable(text: str, most: int) -> str:

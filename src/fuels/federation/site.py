@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,6 +27,7 @@ from fuels.methods.messages import Download, Upload, concatenate
 from fuels.model.network import Parts
 from fuels.training.groups import Group, GroupData, Slots, targets_ahead, values_ahead
 
+HELD = 7  # last periods of training that stand in for a missing validation part
 GROUP = 32  # most clients in a group: enough to amortise Python's overhead
 
 T = TypeVar("T")
@@ -235,6 +237,7 @@ class Site:
             seed=facts.seed,
             round_number=round_number,
             shift=self.method.shift,
+            own_error=partial(self.own_error, index),
         )
 
     def _store(self, group: Group, index: NDArray[np.int64]) -> None:
@@ -264,11 +267,7 @@ class Site:
             nothing = np.full(len(index), np.nan)
             return Report(group.ids, losses, nothing, nothing)
         models = self.method.model(group, download)
-        predicted = self._predict(models, index, first, last)
-        actual = values_ahead(self.dataset, index, first, last)
-        target = targets_ahead(self.dataset, index, first, last)
-        flat = len(index), -1
-        mse, mae = errors(actual.reshape(flat), predicted.reshape(flat), target.reshape(flat))
+        mse, mae = self._errors(models, index, first, last)
         if self.best:
             better = np.flatnonzero(mse < self.best_mse[index])
             rows = torch.from_numpy(index[better]).to(self.device)
@@ -280,6 +279,25 @@ class Site:
         return Report(group.ids, losses, mse, mae, evaluation_seconds=time.perf_counter() - begun)
 
     @torch.no_grad()
+    def _errors(
+        self, models: Parts, index: NDArray[np.int64], first: int, last: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """MSE and MAE of models on the steps first..last-1, [client]."""
+        predicted = self._predict(models, index, first, last)
+        actual = values_ahead(self.dataset, index, first, last)
+        target = targets_ahead(self.dataset, index, first, last)
+        flat = len(index), -1
+        return errors(actual.reshape(flat), predicted.reshape(flat), target.reshape(flat))
+
+    def own_error(self, index: NDArray[np.int64], models: Parts) -> NDArray[np.float64]:
+        """MSE of models on the validation part, or else on the last periods of training."""
+        first, last = self.dataset.split.part("val")
+        if last == first:
+            last = self.dataset.split.train
+            reach = self.dataset.sample.reach_periods * self.dataset.period
+            first = max(reach, last - HELD * self.dataset.period)
+        return self._errors(models, index, first, last)[0]
+
     def _predict(
         self, models: Parts, index: NDArray[np.int64], first: int, last: int
     ) -> NDArray[np.float32]:

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fuels.config import Training
+from fuels.config import Defence, Training
 from fuels.data.sample import Sample
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
@@ -50,6 +50,7 @@ class Facts:
     local_epochs: int
     optimiser: Optimiser
     seed: int
+    defence: Defence = field(default_factory=Defence)
     # Seeds the noise of a federation's site, so that the server cannot reproduce it. Never sent.
     secret: bytes = field(default=b"", repr=False)
 
@@ -96,6 +97,7 @@ class GlobalModel:
 
     def __init__(self, parts: Arrays) -> None:
         self.parts = parts
+        self.left_out: tuple[str, ...] = ()  # clients of the latest round
 
     def state(self) -> dict[str, NDArray[Any]]:
         return dict(self.parts)
@@ -193,6 +195,10 @@ class Method(ABC):
     def aggregate(self, server: Any, upload: Upload) -> None:
         """Update the server's state with a round's uploads."""
         return
+
+    def left_out(self, server: Any) -> Sequence[str]:
+        """Clients whose latest upload `aggregate` did not use because it is far from the others."""
+        return ()
 
     def download(self, server: Any, clients: Sequence[str]) -> Download:
         """What these clients receive at the start of a round."""

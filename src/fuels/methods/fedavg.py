@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from fuels.methods.base import MODEL, GlobalModel, Method, Sent, stacked, weighted_mean
+import numpy as np
+
+from fuels.methods.aggregation import admitted_models, aggregated
+from fuels.methods.base import MODEL, GlobalModel, Method, Sent, stacked
 from fuels.methods.messages import Arrays, Download, Upload
 from fuels.training.groups import Group
 
@@ -44,9 +47,17 @@ class FedAvg(Method):
         return GlobalModel({name: start[name] for name in self.shares})
 
     def aggregate(self, server: Any, upload: Upload) -> None:
-        server.parts = {
-            name: weighted_mean(rows, upload.weights) for name, rows in upload.arrays.items()
-        }
+        defence = self.facts.defence
+        server.left_out = ()
+        if defence.admission:
+            used = admitted_models(upload.arrays, server.parts, defence.admission)
+            server.left_out = tuple(upload.clients[i] for i in np.flatnonzero(~used))
+            upload = upload.take(np.flatnonzero(used).tolist())
+        server.parts = aggregated(upload.arrays, upload.weights, server.parts, defence)
+
+    def left_out(self, server: Any) -> Sequence[str]:
+        found: Sequence[str] = server.left_out
+        return found
 
     def download(self, server: Any, clients: Sequence[str]) -> Download:
         return Download(shared=dict(server.parts))

@@ -26,8 +26,10 @@ from torch import Tensor
 
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
+from fuels.methods.admission import admitted, unit_rows
 from fuels.methods.base import MODEL, Method, Options, Sent, positive, tensor
 from fuels.methods.messages import Arrays, Download, Upload
+from fuels.methods.trial import TRUST, UNTRIED, train_with_trial
 from fuels.model.network import Parts
 from fuels.paper.losses import Inter, Intra
 from fuels.paper.prototypes import ConcatenationPrototype, PeriodicPrototype, Prototype
@@ -107,13 +109,35 @@ class Fuels(Method):
         draw = generator(self.facts.seed, FILTER, client).standard_normal(self.facts.period**2)
         if self.options.filter_start == "positive":
             draw = np.abs(draw)
-        return {"filter": draw.astype(np.float32)}
+        parts = {"filter": draw.astype(np.float32)}
+        if self.facts.defence.trials:
+            parts[TRUST] = np.full(1, UNTRIED, dtype=np.float32)
+        return parts
 
     def local(self, group: Group, download: Download) -> Arrays:
         """ClientExecute of Algorithm 1."""
+        options, trials = self.options, self.facts.defence.trials
+        alignment = Alignment(group, download) if download.clients else None
+        if alignment is not None and trials:
+            secret = self.facts.secret
+            value = train_with_trial(group, alignment, self.train, trials, secret)
+        else:
+            value = self.train(group, alignment)
+        noised = add_noise(
+            value,
+            group.ids,
+            options.noise,
+            options.noise_scale,
+            seed=group.seed,
+            round_number=group.round,
+            secret=self.facts.secret,
+        )
+        return {"prototype": noised}
+
+    def train(self, group: Group, alignment: Alignment | None) -> NDArray[np.float32]:
+        """The local epochs on Eq. 15; returns the prototypes."""
         options, B = self.options, self.facts.period
         names = self.stays if options.intra and options.filter else MODEL
-        alignment = Alignment(group, download) if download.clients else None
         prototype = self.prototype(group)
 
         def contrast(parts: Parts, batch: Batch) -> Terms:
@@ -132,17 +156,8 @@ class Fuels(Method):
 
         batches = group.batches(self.facts.local_epochs, augment=options.intra)
         self.descend(group, batches, names, contrast, average)
-        value = prototype.value().cpu().numpy()
-        noised = add_noise(
-            value,
-            group.ids,
-            options.noise,
-            options.noise_scale,
-            seed=group.seed,
-            round_number=group.round,
-            secret=self.facts.secret,
-        )
-        return {"prototype": noised}
+        value: NDArray[np.float32] = prototype.value().cpu().numpy()
+        return value
 
     def prototype(self, group: Group) -> Prototype:
         clients, width = len(group.ids), self.facts.network.width
@@ -172,10 +187,31 @@ class Fuels(Method):
     def aggregate(self, server: SimilarityTable, upload: Upload) -> None:
         server.update(upload.clients, upload.arrays["prototype"])
 
+    def admitted(self, server: SimilarityTable) -> NDArray[np.bool_]:
+        """The clients whose prototypes others may get, [client]."""
+        if server.used is None:
+            used = server.known.copy()
+            used[used] = admitted(server.prototypes[used], self.facts.defence.admission)
+            server.used = used
+        return server.used
+
+    def left_out(self, server: SimilarityTable) -> tuple[str, ...]:
+        if not self.facts.defence.admission:
+            return ()
+        out = server.known & ~self.admitted(server)
+        return tuple(server.clients[i] for i in np.flatnonzero(out))
+
     def download(self, server: SimilarityTable, clients: Sequence[str]) -> Download:
         if not self.options.inter:
             return Download()
-        having, positive, negative = server.prototypes_for(clients, self.options.beta)
+        defence = self.facts.defence
+        having, positive, negative = server.prototypes_for(
+            clients,
+            self.options.beta,
+            used=self.admitted(server) if defence.admission else None,
+            farthest=defence.farthest,
+            rows_as=unit_rows if defence.directions else None,
+        )
         alone = server.known_among(clients) - len(having)
         if alone and not self.warned:
             self.warned = True
@@ -201,7 +237,7 @@ class Alignment:
         row = {client: i for i, client in enumerate(download.clients)}
         index = [row.get(client, 0) for client in group.ids]
         has = torch.tensor([client in row for client in group.ids], device=group.device)
-        data = group.data
+        self.has, data = has, group.data
         self.weights = (data.row_weight[data.first :] * has.unsqueeze(1)).unbind()
         # The concatenation prototype has rows for every batch, the periodic one the same for all.
         positive, negative = (
@@ -209,6 +245,10 @@ class Alignment:
             for name in ("positive", "negative")
         )
         self.sides = list(zip(positive, negative, strict=True))
+
+    def only(self, clients: Tensor) -> None:
+        """Leave L_inter to these clients, [client]."""
+        self.weights = tuple(weight * clients.unsqueeze(1) for weight in self.weights)
 
     def term(self, batch: Batch, tau: float, rho: float) -> Inter:
         """The inputs of L_inter for a batch; it is 0 for a client without PR_n and NR_n."""

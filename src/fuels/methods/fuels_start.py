@@ -124,6 +124,9 @@ class FuelsStart(Fuels):
             }
         return found
 
+    def left_out(self, server: Any) -> tuple[str, ...]:
+        return super().left_out(server.table)
+
     def download(self, server: Any, clients: Sequence[str]) -> Download:
         waiting = tuple(client for client in clients if client in server.starts)
         if not waiting:

@@ -59,12 +59,15 @@ class SimilarityTable:
         self.jsd = np.zeros((count, count), dtype=np.float32)
         self.pairs_computed = 0
         self.distributions = distributions
+        # Clients whose prototypes others get; None: not decided since the last update.
+        self.used: NDArray[np.bool_] | None = None
 
     def update(self, clients: Sequence[str], prototypes: Floats32) -> None:
         """Store new prototypes [client, row, width] and update their divergences."""
         fresh = np.array([self.position[client] for client in clients], dtype=np.int64)
         self.prototypes[fresh] = prototypes
         self.known[fresh] = True
+        self.used = None
         members = np.flatnonzero(self.known)
         place = np.full(len(self.clients), -1, dtype=np.int64)
         place[members] = np.arange(len(members))
@@ -77,9 +80,12 @@ class SimilarityTable:
         old = len(members) - len(fresh)
         self.pairs_computed += len(fresh) * old + len(fresh) * (len(fresh) - 1) // 2
 
-    def threshold(self, percentile: float) -> float:
-        """beta: a percentile of the divergences of all pairs of different known clients."""
-        members = np.flatnonzero(self.known)
+    def threshold(self, percentile: float, used: NDArray[np.bool_] | None = None) -> float:
+        """beta: a percentile of the divergences of all pairs of different used clients.
+
+        Default of `used`, here and below: all known clients.
+        """
+        members = np.flatnonzero(self.known if used is None else used)
         values = np.empty(len(members) * (len(members) - 1) // 2, dtype=np.float32)
         end = 0
         for i, member in enumerate(members):  # indices of all pairs would take 16 N^2 bytes
@@ -97,29 +103,50 @@ class SimilarityTable:
         return (self.jsd <= self.threshold(percentile)) & self.known[None, :]
 
     def prototypes_for(
-        self, clients: Sequence[str], percentile: float
+        self,
+        clients: Sequence[str],
+        percentile: float,
+        *,
+        used: NDArray[np.bool_] | None = None,
+        farthest: float = 100.0,
+        rows_as: Callable[[Floats32], Floats32] | None = None,
     ) -> tuple[tuple[str, ...], Floats32, Floats32]:
         """PR_n and NR_n (Eq. 9-10) of those clients that have both, with their names.
 
         A client that has not sent a prototype has neither; one without a dissimilar client has no
-        NR_n and trains without L_inter.
+        NR_n and trains without L_inter. Not in the paper: only the clients in `used` are averaged
+        (and n itself), a client beyond the percentile `farthest` is no negative, and `rows_as`
+        changes the rows before they are averaged.
         """
         rows = np.array([self.position[client] for client in clients], dtype=np.int64)
-        beta = self.threshold(percentile)
-        flat = self.prototypes.reshape(len(self.clients), -1)
+        used = self.known if used is None else used & self.known
+        near = self.threshold(percentile, used)
+        far = np.inf if farthest >= 100 else self.threshold(farthest, used)
+        prototypes = self.prototypes if rows_as is None else rows_as(self.prototypes)
+        flat = prototypes.reshape(len(self.clients), -1)
         with ThreadPoolExecutor(threads()) as pool:  # matrix products in parallel
-            pieces = list(pool.map(lambda part: self._means(part, beta, flat), _blocks(rows)))
+            pieces = list(
+                pool.map(lambda part: self._means(part, near, far, used, flat), _blocks(rows))
+            )
         has, positive, negative = (np.concatenate(each) for each in zip(*pieces, strict=True))
         having = tuple(client for client, yes in zip(clients, has, strict=True) if yes)
         shape = (-1, *self.prototypes.shape[1:])
         return having, positive.reshape(shape), negative.reshape(shape)
 
     def _means(
-        self, rows: NDArray[np.int64], beta: float, flat: Floats32
+        self,
+        rows: NDArray[np.int64],
+        near: float,
+        far: float,
+        used: NDArray[np.bool_],
+        flat: Floats32,
     ) -> tuple[NDArray[np.bool_], Floats32, Floats32]:
         """Which of these clients have both, and the means of those that do."""
-        alike = (self.jsd[rows] <= beta) & self.known[None, :]
-        unlike = ~alike & self.known[None, :]
+        alike = (self.jsd[rows] <= near) & used[None, :]
+        unlike = ~alike & used[None, :]
+        if far < np.inf:
+            unlike &= self.jsd[rows] <= far
+        alike[np.arange(len(rows)), rows] = self.known[rows]  # n is in PC_n
         has = self.known[rows] & unlike.any(axis=1)
         positive, negative = (
             (side[has] / side[has].sum(axis=1, keepdims=True)).astype(np.float32) @ flat
@@ -137,6 +164,7 @@ class SimilarityTable:
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Restore a saved table; clients that joined later come after those in it."""
+        self.used = None
         old = len(state["known"])
         self.prototypes[:old] = state["prototypes"]
         self.known[:old] = state["known"]

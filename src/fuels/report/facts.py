@@ -12,6 +12,7 @@ from fuels.report.style import join, number, short
 
 Summary = Mapping[str, Any]  # the content of summary.json
 
+NAMED = 3  # clients in a sentence
 BEATEN = "Note"  # label of the sentence that a reference does better
 
 
@@ -35,6 +36,10 @@ def facts(summary: Summary, folder: Path | None = None) -> dict[str, str]:
         replies = "1 reply" if failures == 1 else f"{number(failures)} replies"
         first = summary["failures"]["first"]
         found["Failures"] = f"{replies} missing or refused; the first: {first}"
+    if summary.get("excluded"):
+        found["Excluded"] = f"{', '.join(summary['excluded'])}: their values were refused too often"
+    if unused := summary.get("unused_uploads"):
+        found["Not used"] = _unused(unused, summary["rounds"])
     if data["left_out"]:
         found["Left out"] = _left_out(data["left_out"])
     if notes := data.get("notes"):
@@ -70,6 +75,14 @@ def _plain_errors(summary: Summary) -> dict[str, str]:
 def _dates(parts: Mapping[str, Sequence[str]]) -> str:
     words = {"train": "training", "val": "validation", "test": "test"}
     return ", ".join(f"{words[name]} {first} to {last}" for name, (first, last) in parts.items())
+
+
+def _unused(rounds: Mapping[str, int], of: int) -> str:
+    """Whose uploads the server left out, most often first."""
+    most = sorted(rounds.items(), key=lambda item: -item[1])
+    named = ", ".join(f"{client} in {count}" for client, count in most[:NAMED])
+    more = ", and others" if len(most) > NAMED else ""
+    return f"uploads too far from the others (defence.admission): of {named}{more} of {of} rounds"
 
 
 def _against_references(summary: Summary) -> dict[str, str]:

@@ -77,6 +77,7 @@ def method_for(settings: ResolvedSettings, periods: int, secret: bytes = b"") ->
         local_epochs=training.local_epochs,
         optimiser=Optimiser(training.optimiser, training.learning_rate, training.momentum),
         seed=settings.seed,
+        defence=settings.defence,
         secret=secret,
     )
     return find_method(settings.method)(settings.method_options, facts)

@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fuels.config import Settings, late_joiners, merge, newcomer_share, to_dict
+from fuels.config import (
+    AGGREGATIONS,
+    Defence,
+    Settings,
+    late_joiners,
+    merge,
+    nearest,
+    newcomer_share,
+    to_dict,
+)
 from fuels.data.sample import Sample, sample_of
 from fuels.errors import FuelsError
 from fuels.experts.limits import check_limits
@@ -122,5 +131,27 @@ def check(settings: Settings) -> None:
             f"sharing.min_clients must be at least 2; it is {settings.sharing.min_clients}, but a"
             " sum over one client is that client's value"
         )
+    check_defence(settings.defence)
     late_joiners(training.late)
     newcomer_share(settings.data.newcomers)
+
+
+def check_defence(defence: Defence) -> None:
+    """Refuse defences that cannot work."""
+    if defence.aggregation not in AGGREGATIONS:
+        raise FuelsError(
+            f"unknown defence.aggregation {defence.aggregation}"
+            f"{nearest(defence.aggregation, AGGREGATIONS)}"
+        )
+    if not 0 <= defence.tolerated < 0.5:
+        raise FuelsError(
+            "defence.tolerated must be a share of the clients, at least 0 and below 0.5; it is"
+            f" {defence.tolerated}"
+        )
+    if not 0 < defence.farthest <= 100:
+        raise FuelsError(
+            f"defence.farthest must be a percentile above 0, at most 100; it is {defence.farthest}"
+        )
+    for name in ("clip", "admission", "trials", "refusals"):
+        if getattr(defence, name) < 0:
+            raise FuelsError(f"defence.{name} must not be negative; it is {getattr(defence, name)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ from fuels.config import (
     DEFAULT_PRESET,
     Engine,
     Settings,
-    Sharing,
     merge,
     merge_engine,
     to_dict,
     with_preset,
+    without_missing,
 )
 from fuels.errors import FuelsError
 
@@ -45,7 +44,5 @@ def read_config(path: Path) -> tuple[Settings, Engine]:
     engine_part = content.pop("engine", {})
     preset = str(content.pop("preset", DEFAULT_PRESET))
     settings = with_preset(Settings(), preset, str(path))
-    if {field.name for field in fields(Settings)} - {"preset", "sharing"} <= set(content):
-        settings = replace(settings, sharing=Sharing())  # a run's file, see to_dict
-    settings = merge(settings, content, str(path))
+    settings = merge(without_missing(settings, content), content, str(path))
     return settings, merge_engine(Engine(), engine_part, str(path))

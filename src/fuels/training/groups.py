@@ -6,7 +6,7 @@ the client first, and no operation mixes clients, so each trains as it would in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -143,6 +143,11 @@ def _row_weights(mask: NDArray[np.bool_]) -> NDArray[np.float32]:
     return weights
 
 
+def unknown_error(models: Parts) -> NDArray[np.float64]:
+    """The error of each client where there is nothing to measure it on: NaN."""
+    return np.full(len(next(iter(models.values()))), np.nan)
+
+
 class Group:
     """Clients in training: their data, parameters and optimiser."""
 
@@ -157,7 +162,9 @@ class Group:
         seed: int,
         round_number: int,
         shift: float,
+        own_error: Callable[[Parts], NDArray[np.float64]] = unknown_error,
     ) -> None:
+        self.own_error = own_error  # of the clients, on data that they do not train on
         self.ids, self.data, self.network = tuple(ids), data, network
         self.parts = parts
         self.slots = slots

@@ -143,7 +143,7 @@ def test_a_run_that_always_ends_at_once_has_failed_after_some_tries(
     assert len(submitted) == 4 + supervisor.TRIES
     current = Current(server).read()
     assert current["state"] == "failed"
-    assert "taken up 5 times and ended without a round each time" in current["reason"]
+    assert "resumed 5 times and ended each time without finishing a round" in current["reason"]
 
 
 def test_a_damaged_note_of_the_current_run_is_one_sentence(server: ServerFolder) -> None:
@@ -207,7 +207,7 @@ def test_what_flower_has_not_begun_is_shown_and_stopped(
     Current(server).write(state="running", flower_run="5")
     told = fuels("federation", "status", server.path).output
     assert "Flower's run 77: pending" in told and "run 5" not in told
-    assert "further runs (77)" in fuels("federation", "stop", server.path).output
+    assert "other runs (77)" in fuels("federation", "stop", server.path).output
     assert stopped == ["5"]
     assert "Flower's run 77 is stopped" in fuels("federation", "stop", server.path).output
     with pytest.raises(FuelsError, match="no run is in progress"):

@@ -95,8 +95,8 @@ def test_a_site_that_lost_its_folder_gets_another(kept: Path, tmp_path: Path) ->
         (["west", "--methods", "nonsense"], "unknown method nonsense"),
         (["west", "--methods", ","], "at least one method"),
         (["North"], "lower-case"),
-        (["north"], "there is a site north already; if it lost its folder"),
-        (["west", "--again"], "there is no site west that lost its folder"),
+        (["north"], "there is already a site north; if it lost its folder"),
+        (["west", "--again"], "there is no site west; omit --again"),
     ],
 )
 @pytest.mark.parametrize("handed_over", [False, True])
@@ -215,7 +215,7 @@ def test_a_list_that_cannot_be_edited_is_left_to_a_person(metro: Path, tmp_path:
     text = f"{head}sites = {{{pairs}}}\n" + text[text.index("[") : text.index("[sites]")]
     server.config_file.write_text(text)
     assert server.config.sites == sites
-    with pytest.raises(FuelsError, match=r"add this to its \[sites\] by hand: west = "):
+    with pytest.raises(FuelsError, match=r"add this line to \[sites\]: west = "):
         admit(server, "west", line)
     assert server.config_file.read_text() == text
 
@@ -291,7 +291,7 @@ def test_nothing_is_renewed_without_the_authoritys_key(metro: Path) -> None:
 
 def test_the_page_says_what_the_founder_keeps(metro: Path) -> None:
     page = (metro / "README.md").read_text()
-    assert "Keep\n`metro/authority/`" in page and "add-site metro NAME --again" in page
+    assert "Keep `metro/authority/`" in page and "add-site metro NAME --again" in page
 
 
 def test_a_key_made_by_hand_as_the_runbook_once_said(tmp_path: Path, metro: Path) -> None:

@@ -222,7 +222,7 @@ def test_a_method_that_would_send_more_than_it_declares_sends_nothing(
         return original(method, number, replace(upload, arrays=arrays), asked)
 
     monkeypatch.setattr(worker, "check_upload", more)
-    with pytest.raises(FuelsError, match="round 1: 0 of 3 sites answered"):
+    with pytest.raises(FuelsError, match="round 1: 0 of 3 sites replied"):
         world.run()
     assert {kind for _, kind, *_ in world.network.got} == {"hello"}
 

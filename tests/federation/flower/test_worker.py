@@ -67,7 +67,7 @@ def test_a_worker_answers_as_the_process_itself_would(
         ask_worker(site, *question("train", run="one")),
     ]
     assert decode(theirs[0], LIMIT).facts["clients"] == ["a", "d"]
-    with pytest.raises(RefusalError, match="for site 'south'"):
+    with pytest.raises(RefusalError, match="for another site, 'south'"):
         ask_worker(site, *question("hello", "south"))
     with pytest.raises(RefusalError, match=r"message is refused: .* not in this format"):
         ask_worker(site, *(b"x" * 100, question("hello")[1]))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from fuels.config import Settings, Sharing, merge, to_dict, with_preset
+from fuels.config import Settings, Sharing, merge, to_dict, with_preset, without_missing
 from fuels.errors import FuelsError
 from fuels.federation.flower.folders import ServerFolder, log
 from fuels.version import __version__, requirement
@@ -142,7 +142,8 @@ def settings_of(run_config: Mapping[str, Any]) -> ResolvedSettings:
         else:
             nested[key] = value
     preset = str(nested.pop("preset", "paper"))
-    settings = merge(with_preset(Settings(), preset, "run config"), nested, "run config")
+    settings = without_missing(with_preset(Settings(), preset, "run config"), nested)
+    settings = merge(settings, nested, "run config")
     settings = replace(settings, sharing=Sharing())  # see federated
     # The app's own config lists every setting, so the name of a preset has no effect without them.
     if preset != "paper" and with_preset(settings, "paper", "") == replace(

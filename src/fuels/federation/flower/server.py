@@ -107,7 +107,7 @@ def _serve(
     if store.finished and not store.checkpoint.exists():
         log.info("run %s is finished", run)
         return []
-    restored, refused = store.restore(), Refusals()
+    restored, refused = store.restore(), Refusals(settings.defence.refusals)
     transport = FlowerTransport(network, run, config.rules, settings.training.rounds, time, refused)
     if restored is None:
         transport.join(set(config.sites))
@@ -167,6 +167,8 @@ def _summary(loop: Loop, transport: FlowerTransport, settings: Settings) -> dict
         "best_val_mse": loop.best_score if loop.best_round else None,
         "counters": transport.requests.counters | {"refused": loop.refused.total},
         "refused": loop.refused.counts,
+        "excluded": sorted(loop.refused.excluded),
+        "unused_uploads": loop.left_out,
         "totals": loop.totals,
     }
 

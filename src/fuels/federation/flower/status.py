@@ -68,6 +68,7 @@ def as_round(line: Mapping[str, Any], rounds: int) -> Round:
         best_round=line.get("best_round", 0),
         numbers_up=line["numbers_up"],
         numbers_down=line["numbers_down"],
+        left_out=line.get("left_out", 0),
         failures=[Failure(site, reason) for site, _, reason in failures],
     )
 
@@ -85,6 +86,11 @@ def status(folder: ServerFolder) -> dict[str, Any]:
     failures = [
         f"round {line['round']}: {text}" for line in lines for text in line.get("failures", [])
     ]
+    refused: dict[str, int] = {}
+    for line in lines:
+        for text in line.get("failures", []):
+            site, _, reason = text.partition(": ")
+            refused[site] = refused.get(site, 0) + (" refused: " in reason)
     return {
         "listening": listening,
         "run": run,
@@ -95,6 +101,8 @@ def status(folder: ServerFolder) -> dict[str, Any]:
         "rounds": rounds,
         "sites": states(folder) if listening else dict.fromkeys(folder.config.sites, "unknown"),
         "failures": failures[-RECENT:],
+        "refused": {site: count for site, count in sorted(refused.items()) if count},
+        "left_out": lines[-1].get("left_out", 0) if lines else 0,
         "others": others(folder, current) if listening else {},
     }
 

@@ -27,6 +27,7 @@ EXPERIMENTS = (
     "theory",
     "skill",
     "federation",
+    "poisoning",
 )
 
 

@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.config import Sharing
+from fuels.config import Mixture, Sharing
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.experts.history import History, history_of
 from fuels.experts.horizon import PooledArrays, first_out_of_sample, fit_horizon
+from fuels.experts.limits import Limits
 from fuels.experts.personal_model import forecast_chain
 from fuels.experts.pool import Pool
 from fuels.experts.shared import SharedExperts
@@ -34,7 +35,7 @@ from fuels.runs.settings import ResolvedSettings
 from fuels.storage.models import load_models
 
 Floats = NDArray[np.float64]
-FORMAT = 2
+FORMAT = 3
 MODEL = "personal model"  # its name among the experts
 
 Forecasts = Callable[[Dataset, int], Floats]  # h steps ahead, of all steps since training
@@ -131,6 +132,8 @@ def evaluate(
     end, last = dataset.split.train, dataset.split.test
     first = first_out_of_sample(end, horizon)
     history, shared = history_of(dataset), None
+    # Found in the data, as in a run that is given none.
+    limits = Limits.of(Mixture(on=True), history.observed[:, :end], dataset.mean, dataset.std)
     if len(dataset.ids) >= sharing.min_clients:
         shared = SharedExperts.of(sharing, seed)
     if shared is not None:
@@ -142,6 +145,7 @@ def evaluate(
         horizon=horizon,
         external=[] if model is None else [MODEL],
         pooled=_coefficients(shared, history, dataset.ids, horizon),
+        limits=limits.normalised(dataset.mean, dataset.std),
     )
     external = {} if model is None else {MODEL: model.forecasts(dataset, horizon)}
     forecast = online.run(history, first, last, external).mixed.combined

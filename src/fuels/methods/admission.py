@@ -1,0 +1,48 @@
+"""Which uploads a server uses: those whose direction is not far from the others'. Not in the paper.
+
+The divergence of two uploads is one minus the cosine, for prototypes the mean over their rows. (It
+is what L_inter sees of a prototype; the softmax of the Jensen-Shannon divergence does not notice a
+constant that is added to every entry.) A client whose median divergence to the others is beyond
+median + k MAD of all clients is left out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats32 = NDArray[np.float32]
+FEWEST = 5  # clients from which a median says who is far from the others
+BLOCK = 512  # clients whose divergences are computed at once
+
+
+def unit_rows(prototypes: Floats32) -> Floats32:
+    """Every row [client, row, width] with length 1; a row of zeros stays."""
+    squares = np.square(prototypes, dtype=np.float64).sum(axis=-1, keepdims=True)
+    unit: Floats32 = (prototypes / np.sqrt(np.maximum(squares, 1e-300))).astype(np.float32)
+    return unit
+
+
+def admitted(uploads: Floats32, k: float) -> NDArray[np.bool_]:
+    """Whether each upload [client, row, width] is close enough to the others."""
+    if not k or len(uploads) < FEWEST:
+        return np.ones(len(uploads), dtype=np.bool_)
+    distance = divergences(uploads)
+    middle = np.median(distance)
+    spread = np.median(np.abs(distance - middle))
+    close: NDArray[np.bool_] = distance <= middle + k * spread
+    return close
+
+
+def divergences(uploads: Floats32) -> NDArray[np.float64]:
+    """The median divergence of each upload to the others."""
+    count, rows = uploads.shape[:2]
+    flat = unit_rows(uploads).reshape(count, -1)
+    found = np.empty(count)
+    for start in range(0, count, BLOCK):
+        cosines = (flat[start : start + BLOCK] @ flat.T) / rows
+        here = np.arange(len(cosines))
+        cosines[here, start + here] = np.inf  # not to itself: it comes last and is cut off
+        others = np.sort(cosines, axis=1)[:, :-1]
+        found[start : start + BLOCK] = 1 - np.median(others, axis=1)
+    return found

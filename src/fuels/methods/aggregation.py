@@ -1,0 +1,122 @@
+"""What the server makes of the models of a round: a mean, or a rule that bounds false ones.
+
+Clipping bounds each update, a client's model minus the global one, by median norms of the round
+(Karimireddy et al., "Learning from History for Byzantine Robust Optimization", ICML 2021, clip
+around the previous state in the same way). The rules replace the weighted mean and ignore sample
+counts, which are claims too: coordinate-wise trimmed mean and median (Yin et al., ICML 2018), and
+multi-Krum (Blanchard et al., NeurIPS 2017), the mean of the models that are closest to the others.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.config import Defence
+from fuels.methods.admission import admitted
+from fuels.methods.base import weighted_mean
+from fuels.methods.messages import Arrays
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.float32]
+COLUMNS = 4096  # parameters whose rows are sorted or compared at once
+
+
+def aggregated(
+    models: Arrays, weights: NDArray[np.int64], before: Arrays, defence: Defence
+) -> Arrays:
+    """The new global parts [size] from the clients' parts [client, size]."""
+    if defence.clip:
+        models = clipped(models, before, defence.clip)
+    if defence.aggregation == "mean":
+        return {name: weighted_mean(rows, weights) for name, rows in models.items()}
+    if defence.aggregation == "krum":
+        kept = krum(models, defence.tolerated)
+        return {name: _mean(rows[kept]) for name, rows in models.items()}
+    cut = false_clients(len(weights), defence.tolerated)
+    if defence.aggregation == "median":
+        cut = (len(weights) - 1) // 2
+    return {name: trimmed_mean(rows, cut) for name, rows in models.items()}
+
+
+def admitted_models(models: Arrays, before: Arrays, k: float) -> NDArray[np.bool_]:
+    """Whether the update of each client points in a direction like the others'."""
+    updates = np.concatenate([rows - before[name] for name, rows in models.items()], axis=1)
+    return admitted(updates[:, None, :], k)
+
+
+def false_clients(clients: int, share: float) -> int:
+    """How many of these clients may be false; always fewer than half."""
+    return min(ceil(share * clients - 1e-9), (clients - 1) // 2)
+
+
+def clipped(models: Arrays, before: Arrays, medians: float) -> Arrays:
+    """Models whose updates are at most so many times as long as the median update."""
+    norms = update_norms(models, before)
+    bound = medians * float(np.median(norms))
+    short = np.where(norms > bound, bound / np.maximum(norms, 1e-300), 1.0)
+    if (short == 1).all():
+        return models
+    result = {}
+    for name, rows in models.items():
+        old = before[name].astype(np.float64)
+        result[name] = np.stack(
+            [
+                row if factor == 1 else (old + factor * (row - old)).astype(np.float32)
+                for row, factor in zip(rows, short, strict=True)
+            ]
+        )
+    return result
+
+
+def update_norms(models: Arrays, before: Arrays) -> Floats:
+    """The length of each client's update over all parts, [client]."""
+    squares = [
+        [float(np.square(row - before[name].astype(np.float64)).sum()) for row in rows]
+        for name, rows in models.items()
+    ]
+    norms: Floats = np.sqrt(np.sum(squares, axis=0))
+    return norms
+
+
+def trimmed_mean(rows: Rows, cut: int) -> Rows:
+    """The mean of each parameter without its `cut` smallest and largest values, [size]."""
+    result = np.empty(rows.shape[1], dtype=np.float32)
+    for start in range(0, rows.shape[1], COLUMNS):
+        part = np.sort(rows[:, start : start + COLUMNS], axis=0)
+        result[start : start + COLUMNS] = _mean(part[cut : len(part) - cut])
+    return result
+
+
+def krum(models: Arrays, share: float) -> NDArray[np.int64]:
+    """The clients whose models are closest to their nearest neighbours, all but the false ones.
+
+    The score of a model is the sum of the squared distances to its n - f - 2 nearest.
+    """
+    apart = squared_distances(models)
+    count = len(apart)
+    false = false_clients(count, share)
+    np.fill_diagonal(apart, np.inf)
+    nearest = np.sort(apart, axis=1)[:, : max(1, count - false - 2)]
+    scores = nearest.sum(axis=1)
+    return np.sort(np.argsort(scores, kind="stable")[: count - false])
+
+
+def squared_distances(models: Arrays) -> Floats:
+    """Between all pairs of clients, over all parts, [client, client]."""
+    count = len(next(iter(models.values())))
+    products = np.zeros((count, count))
+    for rows in models.values():
+        for start in range(0, rows.shape[1], COLUMNS):
+            part = rows[:, start : start + COLUMNS].astype(np.float64)
+            part -= part.mean(axis=0)  # distances stay the same, and rounding gets smaller
+            products += part @ part.T
+    own = np.diagonal(products)
+    return np.maximum(own[:, None] + own[None, :] - 2 * products, 0.0)
+
+
+def _mean(rows: Rows) -> Rows:
+    mean: Rows = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
+    return mean
