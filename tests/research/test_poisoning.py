@@ -117,7 +117,7 @@ def test_the_experiment_compares_the_same_honest_clients(
     assert rows[0][3:5] == ["0.0", "0.0"]
     assert float(str(rows[1][3])) > 5, "without a defence the attack must do harm"
     assert float(str(rows[3][3])) < float(str(rows[1][3]))
-    assert any("FedAvg, defence best" in sentence for sentence in found.text)
+    assert any("FedAvg, defence robust" in sentence for sentence in found.text)
     # Again: everything comes from the store.
     monkeypatch.setattr(poisoning, "train", None)
     again = poisoning.EXPERIMENT.result(context(panel, tmp_path, **options))
@@ -129,7 +129,7 @@ def test_the_experiment_compares_the_same_honest_clients(
     ("options", "reason"),
     [
         ({"attacks": "flip"}, "unknown flip"),
-        ({"defences": "bets"}, "did you mean best"),
+        ({"defences": "robst"}, "did you mean robust"),
         ({"methods": "solo"}, "unknown solo"),
         ({"shares": "50"}, "below 50"),
         ({"shares": "many"}, "takes numbers"),

@@ -13,6 +13,7 @@ from fuels.errors import FuelsError
 from fuels.federation.codec import decode
 from fuels.federation.flower.runs import Current
 from fuels.federation.loop import Loop
+from fuels.federation.refusals import Refusals
 from fuels.randomness import SELECTION, generator
 from helpers import flower_world
 from helpers.flower_world import LIMIT, NEVER, SITES, World, settings
@@ -180,7 +181,7 @@ def test_the_draw_is_of_those_that_can_be_reached_and_of_all_if_all_can() -> Non
     def loop(reachable: str) -> Any:
         made: Any = Loop
         training = Training(selection=0.34)
-        return made(Plain, Somebody(), training, 3, None, lambda: set(reachable))
+        return made(Plain, Somebody(), training, 3, Refusals(), lambda: set(reachable))
 
     everyone = np.array(sorted("abcdef"))
     for number in range(2, 12):
