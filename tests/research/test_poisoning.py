@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fuels.config import Defence, Engine
+from fuels.config import Defence, Engine, Settings, merge
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
 from fuels.methods.admission import admitted
@@ -16,6 +16,7 @@ from fuels.research.attacks import ATTACKS, Attack, PoisonedTransport, attackers
 from fuels.research.experiments import poisoning
 from fuels.research.experiments.base import Budget, Context
 from fuels.research.study.store import Store
+from fuels.runs.settings import resolve
 from helpers.panels import make_panel
 from helpers.small_federation import job_of, small_panel
 
@@ -147,5 +148,6 @@ def test_a_damaged_result_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_defence_is_one_that_runs_accept() -> None:
-    for changes in poisoning.DEFENCES.values():
-        Defence(**changes)
+    for name, changes in poisoning.DEFENCES.items():
+        settings = resolve(merge(Settings(), {"defence": changes}, name))
+        assert (settings.defence == Defence()) == (name == "off")
