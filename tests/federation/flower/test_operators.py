@@ -45,8 +45,8 @@ def test_what_operators_do(running: Cluster) -> None:
     run = found["run"]
     assert found["listening"] and found["rounds"] == 4
     assert {found["sites"][site] for site in SITES} == {"online"}
-    # Every site has its message of round 2: Flower can lose count of the replies of a SuperNode that
-    # receives a message in the moment in which its run is stopped.
+    # Every site has its message of round 2: Flower can miscount the replies of a SuperNode that
+    # receives a message just as its run is stopped.
     started = partial(running.trains, run=run, number=2)
     running.wait(lambda: all(map(started, SITES)), LONG, "round 2 did not begin at every site")
     assert "is stopped" in fuels("federation", "stop", server)
