@@ -45,6 +45,7 @@ def test_what_operators_do(running: Cluster) -> None:
     run = found["run"]
     assert found["listening"] and found["rounds"] == 4
     assert {found["sites"][site] for site in SITES} == {"online"}
+    running.wait(lambda: len(running.history(run)) >= 1, LONG, "round 1 did not end")
     # Every site has its message of round 2: Flower can miscount the replies of a SuperNode that
     # receives a message just as its run is stopped.
     started = partial(running.trains, run=run, number=2)
