@@ -42,7 +42,7 @@ def facts(summary: Summary, folder: Path | None = None) -> dict[str, str]:
         found["Not used"] = _unused(unused, summary["rounds"])
     if data["left_out"]:
         found["Left out"] = _left_out(data["left_out"])
-    if notes := data.get("notes"):
+    if (notes := data.get("notes")) and not data["synthetic"]:  # which has a line below
         found["Reading"] = "; ".join(notes)
     if data["values_filled"]:
         filled = count_of(data["values_filled"], "missing value")
