@@ -5,7 +5,7 @@
 
 The table has the mean over the five datasets of the mixture's error over that of the best expert,
 on ordinary days and on made holidays, and the worst window; intervals.py --vary does the same for
-the constants of the intervals. One step ahead, made-up counts stand beside them: the
+the constants of the intervals. One step ahead, made-up counts are included: the
 mixture's error over that of the best reference, for other draws than mixture.py --counts shows.
 --grid prints the settings among which those for several steps ahead were chosen, with the mean
 ratios of each horizon, the least mean of all first. All windows are before the test days;

@@ -108,7 +108,7 @@ class Group:
 
     source: str
     seed: int
-    history: int  # ALL: nobody is new
+    history: int  # ALL: every client has its whole history
     clients: int
     split: str
     newcomers: str
