@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from fuels.cli.audit import audit_command
 from fuels.cli.bench import bench_command
 from fuels.cli.command import equip
 from fuels.cli.compare import compare_command
@@ -32,6 +33,7 @@ app.command("run")(run_command)
 app.command("forecast")(forecast_command)
 app.command("compare")(compare_command)
 app.command("experiment")(experiment_command)
+app.command("audit")(audit_command)
 app.command("cost")(cost_command)
 app.command("bench")(bench_command)
 app.add_typer(data_app, name="data")
