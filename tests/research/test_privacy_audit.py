@@ -32,9 +32,11 @@ from fuels.research.audit.observed import Seen, mean_days, observe, products
 from fuels.research.audit.one_run import epsilon_bound, p_value
 from fuels.research.audit.own_data import invented, own_dataset, weekday
 from fuels.research.audit.reconstruct import Reached, attacks, chance, components, r2
+from fuels.research.experiments import audit as audit_experiment
 from fuels.runs.build import build
 from fuels.runs.settings import resolve
 from fuels.storage.run_folder import RunFolder
+from helpers.inspection import context_of, small_panel
 from helpers.panels import make_panel
 from helpers.runs import do_run
 
@@ -294,3 +296,26 @@ def test_the_command_writes_its_files(tmp_path: Path) -> None:
     assert files == {"audit.md", "audit.csv", "audit.json", "audit.png"}
     lost = CliRunner().invoke(app, ["audit", str(tmp_path / "none")])
     assert lost.exit_code == 1 and "config.toml is missing" in str(lost.exception)
+
+
+def test_the_experiment_shows_what_is_revealed_and_what_it_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = context_of(audit_experiment.EXPERIMENT, tmp_path, small_panel(10, places=False))
+    chosen = {"variants": "fuels,sparse-noise,nothing"}
+    context = replace(context, options=chosen, budget=replace(context.budget, rounds=5))
+    found = audit_experiment.EXPERIMENT.result(context)
+    rows = {row[0]: row for row in found.tables["audit"].rows}
+    plain, noisy, nothing = rows.values()
+    assert plain[1] == 5 * noisy[1] and nothing[1] == 0
+    assert float(str(plain[2])) > 0.6 > float(str(noisy[2]))
+    assert nothing[2] is None and isinstance(nothing[10], float)
+    assert "every 10th round from 5, noise 2" in found.text[0] and set(found.figures) == {"audit"}
+    monkeypatch.setattr(audit_experiment, "train", None)  # the second time, from the store
+    again = audit_experiment.EXPERIMENT.result(context)
+    assert again.tables["audit"].rows == found.tables["audit"].rows
+    with pytest.raises(FuelsError, match="unknown secrets; did you mean secret"):
+        audit_experiment.chosen(replace(context, options={"variants": "secrets"}))
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(FuelsError, match="not the result of an audit"):
+        audit_experiment.read(tmp_path / "x.json")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fuels.config import Settings, nearest
+from fuels.config import PRESETS, Settings, nearest
 from fuels.errors import FuelsError
 from fuels.evaluation.scores import score
 from fuels.report.tables import Cell, Column, Table
@@ -66,6 +66,11 @@ VARIANTS: dict[str, Variant] = {
         {"privacy": SPARSE, "options": gaussian(2.0), "defence": {"trials": 5}},
     ),
     "nothing": Variant("no prototypes sent", "fuels", {"privacy": {"first": 10_000}}),
+    "best": Variant(
+        "FUELS, inputs of preset best",
+        "fuels",
+        {"windows": PRESETS["best"]["windows"], "training": {"learning_rate": 0.002}},
+    ),
     "fedavg": Variant("FedAvg", "fedavg", {}),
     "fedrep": Variant("FedRep", "fedrep", {}),
 }
