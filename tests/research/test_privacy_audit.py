@@ -310,7 +310,7 @@ def test_the_experiment_shows_what_is_revealed_and_what_it_costs(
     assert plain[1] == 5 * noisy[1] and nothing[1] == 0
     assert float(str(plain[2])) > 0.6 > float(str(noisy[2]))
     assert nothing[2] is None and isinstance(nothing[10], float)
-    assert "every 10th round from 5, noise 2" in found.text[0] and set(found.figures) == {"audit"}
+    assert "rounds 5, 15, .., noise 2" in found.text[0] and set(found.figures) == {"audit"}
     monkeypatch.setattr(audit_experiment, "train", None)  # the second time, from the store
     again = audit_experiment.EXPERIMENT.result(context)
     assert again.tables["audit"].rows == found.tables["audit"].rows

@@ -48,24 +48,33 @@ def gaussian(scale: float) -> dict[str, Any]:
 VARIANTS: dict[str, Variant] = {
     "fuels": Variant("FUELS", "fuels", {}),
     "noise": Variant("FUELS, noise 1 (the paper's)", "fuels", {"options": gaussian(1.0)}),
-    "secret": Variant("secret", "fuels", {"privacy": {"secret": True}}),
-    "sparse": Variant("secret, every 10th round from 5", "fuels", {"privacy": SPARSE}),
+    "secret": Variant("FUELS, secret", "fuels", {"privacy": {"secret": True}}),
+    "sparse": Variant("FUELS, secret, rounds 5, 15, ..", "fuels", {"privacy": SPARSE}),
     "once": Variant(
-        "secret, once (round 2), noise 1",
+        "FUELS, secret, round 2 only, noise 1",
         "fuels",
         {"privacy": {"secret": True, "first": 2, "every": 10_000}, "options": gaussian(1.0)},
     ),
     "sparse-noise": Variant(
-        "secret, every 10th round from 5, noise 2",
+        "FUELS, secret, rounds 5, 15, .., noise 2",
         "fuels",
         {"privacy": SPARSE, "options": gaussian(2.0)},
     ),
     "sparse-trials": Variant(
-        "the same, with trials",
+        "FUELS, secret, rounds 5, 15, .., noise 2, trials",
         "fuels",
         {"privacy": SPARSE, "options": gaussian(2.0), "defence": {"trials": 5}},
     ),
-    "nothing": Variant("no prototypes sent", "fuels", {"privacy": {"first": 10_000}}),
+    "helped": Variant(
+        "the same, and the server has the secret",
+        "fuels",
+        {
+            "privacy": {**SPARSE, "secret": False},
+            "options": gaussian(2.0),
+            "defence": {"trials": 5},
+        },
+    ),
+    "nothing": Variant("FUELS without prototypes", "fuels", {"privacy": {"first": 10_000}}),
     "best": Variant(
         "FUELS, inputs of preset best",
         "fuels",
