@@ -31,7 +31,7 @@ from fuels.federation.flower.runs import (
     submit,
 )
 
-LOOK = 1.0  # seconds between two looks
+LOOK = 1.0  # seconds between two checks
 AGAIN = 30.0  # seconds before a failed change of the keys is tried again
 GRACE = 60.0  # seconds a submitted run has to start
 TRIES = 5  # times that a run is resumed without finishing a round
