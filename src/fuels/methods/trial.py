@@ -41,7 +41,7 @@ def train_with_trial(
     key = (secret.hex(),) if secret else ()
     drawn = generator(group.seed, TRIAL, group.round, *key).random() < 1 / every
     due = alignment.has & (torch.full_like(alignment.has, drawn) | (trust == UNTRIED))
-    alignment.only(due | (trust != WITHOUT))
+    alignment.restrict_to(due | (trust != WITHOUT))
     if not due.any():
         return train(group, alignment)
 
