@@ -104,12 +104,10 @@ def wide_table(
     title: str,
     *,
     first: str = "method",
-    references: bool = True,
-    sent: bool = True,
 ) -> Table:
     """MSE and MAE of every row on every source, their average, and the numbers sent up."""
     comparisons = list(found.values())
-    names = [row.name for row in comparisons[0].rows if row.is_method or references]
+    names = [row.name for row in comparisons[0].rows]
     columns = [Column(first)]
     for source in found:
         columns += [Column(f"{title_of(source)} {m}", "z-scored", "lowest") for m in ("MSE", "MAE")]
@@ -119,8 +117,7 @@ def wide_table(
     seeds = len(comparisons[0].rows[0].records)
     if seeds > 1:
         columns.append(Column(f"{'average ' if several else ''}MSE ±", "sd over seeds"))
-    if sent:
-        columns.append(Column("sent", "numbers up per client and round"))
+    columns.append(Column("sent", "numbers up per client and round"))
     rows: list[list[Cell]] = []
     for name in names:
         own = [c.row(name) for c in comparisons]
@@ -134,8 +131,7 @@ def wide_table(
         if seeds > 1:
             # Of the average: what one seed does to all sources does not cancel out.
             cells.append(spread(np.mean([row.means("mse") for row in there], axis=0)))
-        if sent:
-            cells.append(round(there[0].sent("numbers_up")) if there[0].is_method else None)
+        cells.append(round(there[0].sent("numbers_up")) if there[0].is_method else None)
         rows.append(cells)
     return Table(columns, rows, title)
 
