@@ -4,7 +4,7 @@ In a trial round a client trains twice from the same start, with L_inter and wit
 model with the lower error on its validation part (without one, on its last training days). It goes
 on with or without L_inter until its next trial, so whatever the server sends can harm a client only
 between two trials. The first trial is in the first round with PR_n and NR_n. The later rounds are
-drawn, in a federation with the site's secret, so that no attacker can behave well in just those rounds.
+drawn, in a federation with the site's secret, so that no attacker can behave well in just those.
 """
 
 from __future__ import annotations
