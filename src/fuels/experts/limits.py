@@ -43,7 +43,7 @@ class Limits:
                 unit = values * std[:, None] + mean[:, None]
                 extreme = (np.nanmin if what == "at least" else np.nanmax)(unit)
                 raise FuelsError(
-                    f"the bound is {what} {value:g}, but the training part contains {extreme:.6g}:"
+                    f"values must be {what} {value:g}, but the training part has {extreme:.6g}:"
                     f" give another bound, or {NO_BOUND}"
                 )
         return found
