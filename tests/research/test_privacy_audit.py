@@ -254,6 +254,15 @@ def test_the_secret_and_noise_and_fewer_rounds_hide_the_day() -> None:
     assert found["informed"].best < 0.3 and found["blind"].best < 0.3
 
 
+def test_attackers_add_no_noise_to_their_own_uploads() -> None:
+    """So they learn from clean ones, and read through noise that every round draws again."""
+    noisy = settings(options={"noise": "gaussian", "noise_scale": 0.5})
+    seen = observe(noisy, ENGINE, PANEL)
+    own, clean = seen.grams[0][16:, 16:], observe(settings(), ENGINE, PANEL).grams[0]
+    np.testing.assert_array_equal(own, clean[16:, 16:])
+    assert np.trace(seen.grams[0][:16, :16]) > 2 * np.trace(clean[:16, :16])
+
+
 def test_sums_reveal_a_client_only_to_who_knows_all_others() -> None:
     with build(settings(), ENGINE, PANEL) as job:
         dataset = job.dataset

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.config import Engine, Settings
+from fuels.config import Engine, Settings, merge
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
@@ -24,6 +24,7 @@ from fuels.federation.site import Site
 from fuels.federation.transport import Failure, LocalTransport, Reply
 from fuels.methods.base import Method
 from fuels.methods.messages import Arrays, Download
+from fuels.privacy.noise import NONE
 from fuels.research.audit.own_data import own_dataset
 from fuels.runs.build import Job, build, method_for, train_periods
 from fuels.runs.settings import resolve
@@ -108,7 +109,10 @@ def products(uploads: Arrays, own: Arrays) -> Floats:
 
 
 def own_method(settings: Settings, dataset: Dataset) -> Method:
-    return method_for(resolve(settings), train_periods(dataset), shared=GUESS)
+    """The attacker's method: the run's, but without noise on its own uploads."""
+    quiet = {"options": {"noise": NONE}} if "noise" in settings.options else {}
+    chosen = resolve(merge(settings, quiet, "audit"))
+    return method_for(chosen, train_periods(dataset), shared=GUESS)
 
 
 def observe(
