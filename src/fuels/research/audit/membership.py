@@ -47,7 +47,7 @@ class Membership:
 
     auc: float
     tpr: float  # true positive rate at 1 % false positives
-    epsilon: float  # lower bound at 95 % confidence, one run
+    epsilon: float  # lower bound at 95 % confidence for each reading tried; the largest
     coins: int
 
 
