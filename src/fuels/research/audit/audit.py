@@ -148,7 +148,8 @@ def sentences(done: Audit) -> list[str]:
         f" {100 * done.chance:.0f} %.",
         f"Was this day in the training part? AUC {members.auc:.2f} (0.5: no better than a coin),"
         f" {100 * members.tpr:.0f} % of the members at 1 % false positives; at 95 % confidence"
-        f" for each reading tried, epsilon is at least {members.epsilon:.2f} ({members.coins} coins, delta 1e-5).",
+        f" for each reading tried, epsilon is at least {members.epsilon:.2f}"
+        f" ({members.coins} coins, delta 1e-5).",
         f"{100 * done.linked:.0f} % of the clients are recognised in another run with another"
         f" seed; chance: {100 / done.clients:.1f} %.",
         f"Sums over all clients (sharing.statistics): R2 {done.sums[0]:.2f} for a client in the"
