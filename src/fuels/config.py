@@ -36,6 +36,7 @@ class Data:
     round_times: str = ""  # round times to this step, e.g. 1min
     activity: str = ""  # sms, call or net of raw telecom records
     coordinates: str = ""
+    unit: str = ""  # of the values, as text for tables, plots and the report; empty: the file's
     resample: str = ""
     how: str = ""
     start: str = ""
@@ -339,8 +340,8 @@ def _share_at(text: str, least: int) -> tuple[float, int] | None:
 def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
     """Plain nested values, as in config.toml.
 
-    Sections of ADDED that are off, the head and the bounds of values are omitted if they are the
-    default, as in runs made before they existed.
+    Sections of ADDED that are off, the head, the unit and the bounds of values are omitted if they
+    are the default, as in runs made before they existed.
     """
     content = {field.name: _plain(getattr(settings, field.name)) for field in fields(Settings)}
     for name, off in ADDED.items():
@@ -348,6 +349,8 @@ def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
             del content[name]
     if settings.model.head == Model.head:
         del content["model"]["head"]
+    if settings.data.unit == Data.unit:
+        del content["data"]["unit"]
     content["mixture"] = {name: value for name, value in content["mixture"].items() if value != ""}
     return content if engine is None else {**content, "engine": _plain(engine)}
 

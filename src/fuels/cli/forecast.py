@@ -19,7 +19,7 @@ from fuels.errors import FuelsError
 PATIENCE = 10.0  # seconds between lines without a terminal
 
 
-@opt.with_read_options("coordinates")
+@opt.with_read_options("coordinates", "unit")
 def forecast_command(
     run: Annotated[
         Path,

@@ -202,6 +202,12 @@ _READ = {
         choices=ACTIVITIES,
     ),
     "coordinates": option("CSV", "File with the columns client (or cell_id), lng and lat.", DATA),
+    "unit": option(
+        "TEXT",
+        "Unit of the values in tables, plots and the report, such as kWh. Default: the"
+        " file's, if it names one.",
+        DATA,
+    ),
 }
 
 
@@ -226,6 +232,7 @@ class ReadOptions:
     round_times: str | None = None
     activity: str | None = None
     coordinates: Path | None = None
+    unit: str | None = None
 
     def changes(self) -> dict[str, Any]:
         """The options as changes to the `data` section; None: not given."""
@@ -312,7 +319,8 @@ _OPTIONS = {
         f"{section}.{key}": f"--{key.replace('_', '-')}"
         for section, keys in {
             "data": "clients ids client_column time_column value_column time_format timezone"
-            " decimal thousands missing duplicates round_times activity coordinates resample how",
+            " decimal thousands missing duplicates round_times activity coordinates unit resample"
+            " how",
             "windows": "period split horizon holidays",
             "training": "rounds keep patience warm_start",
             "mixture": "at_least at_most",
