@@ -69,8 +69,8 @@ def forecast_command(
     from fuels.data.loading import load_panel
     from fuels.data.readers import is_raw
     from fuels.data.sources import find_files
+    from fuels.experts.table import forecast_table
     from fuels.forecasting.saved_run import SavedRun
-    from fuels.forecasting.table import forecast_table
     from fuels.storage.tables import write_table
     from fuels.training.runtime import set_up
 

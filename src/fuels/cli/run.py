@@ -99,7 +99,7 @@ def run_command(
     ),
     resume: Path | None = opt.option("DIR", "Continue the interrupted run in this folder.", OUTPUT),
     json_: bool = opt.flag("Print summary.json instead of tables.", OUTPUT, name="--json"),
-    plots: bool = opt.flag("Draw plots.", OUTPUT, default=True),
+    plots: bool = opt.flag("Draw plots and write report.html.", OUTPUT, default=True),
     profile: bool = opt.flag("Show the time taken by each stage.", COMPUTE, name="--profile"),
     threads: int | None = opt.THREADS,
     device: str | None = opt.option(

@@ -41,6 +41,7 @@ from fuels.experts.personal_model import (
     history_for,
     on_model_clock,
 )
+from fuels.experts.table import forecast_table
 from fuels.forecasting.saved_run import (
     CONFIG,
     LEARNED,
@@ -50,7 +51,7 @@ from fuels.forecasting.saved_run import (
     SavedRun,
     check_save_folder,
 )
-from fuels.forecasting.table import forecast_table, long_frame
+from fuels.forecasting.table import long_frame
 from fuels.methods.registry import find_method
 from fuels.runs.build import build, kept_parameters
 from fuels.runs.settings import resolve

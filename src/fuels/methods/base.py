@@ -123,6 +123,9 @@ class Method(ABC):
     own_selection: ClassVar[float] = 1.0
     # A note for readers of a comparison; {name} is replaced by that option's value.
     remark: ClassVar[str] = ""
+    # What a client sends and receives, in words for readers of a report.
+    sends: ClassVar[str] = "the arrays that its method declares"
+    receives: ClassVar[str] = "the arrays that its method declares"
 
     def __init__(self, options: Any, facts: Facts) -> None:
         self.options = options

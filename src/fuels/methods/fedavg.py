@@ -23,6 +23,8 @@ from fuels.training.groups import Group
 class FedAvg(Method):
     name = "fedavg"
     title = "FedAvg"
+    sends = "the weights of its model and the number of its training samples"
+    receives = "the average of all models"
     stays: ClassVar[tuple[str, ...]] = ()
     evaluate_after_aggregation = True
     one_model = True

@@ -63,6 +63,8 @@ class FuelsOptions(Options):
 class Fuels(Method):
     name = "fuels"
     title = "FUELS"
+    sends = "a prototype: the mean inner representation of its values at each time of the period"
+    receives = "the mean prototypes of similar and of dissimilar clients"
     Options = FuelsOptions
     stays = (*MODEL, "filter")
     losses = ("prediction", "intra", "inter")

@@ -29,10 +29,10 @@ def facts(summary: Summary, folder: Path | None = None) -> dict[str, str]:
         found["No errors"] = f"{why}, so there is nothing to compare"
     if data.get("parts"):
         found["Dates"] = _dates(data["parts"])
-    if summary["rounds"]:
+    if summary["rounds"] and "totals" in summary:  # a site does not know what all clients sent
         found["Sent"] = _sent(summary)
     found["Model kept"] = kept_model(summary)
-    if failures := summary["failures"]["count"]:
+    if failures := summary.get("failures", {}).get("count", 0):
         replies = "1 reply" if failures == 1 else f"{number(failures)} replies"
         first = summary["failures"]["first"]
         found["Failures"] = f"{replies} missing or refused; the first: {first}"

@@ -5,6 +5,9 @@ metrics.jsonl     one line per round, without timings
 timings.jsonl     seconds per round and stage
 checkpoint.safetensors   until the run is finished; checkpoint-N: later changes (journal.py)
 models.safetensors, server.safetensors, forecasts.parquet, plots/, summary.json   at the end
+report.html              everything about the run on one page
+errors.parquet           errors of each client and forecast: mse, mae, mse_unit, mae_unit
+ahead.parquet            the report's forecasts beyond the data: client, time, forecast, intervals
 mixture.safetensors      the experts and their weights, if the run has a mixture
 weights.parquet          the weights over time: client, time, one column per expert
 coverage.parquet         share of each client's values inside its intervals, by level
@@ -71,10 +74,13 @@ class RunFolder:
         self.server = path / "server.safetensors"
         self.mixture = path / "mixture.safetensors"
         self.forecasts = path / "forecasts.parquet"
+        self.errors = path / "errors.parquet"
+        self.ahead = path / "ahead.parquet"
         self.weights = path / "weights.parquet"
         self.coverage = path / "coverage.parquet"
         self.summary = path / "summary.json"
         self.plots = path / "plots"
+        self.report = path / "report.html"
 
     @classmethod
     def create(cls, path: Path, settings: Settings, engine: Engine) -> RunFolder:

@@ -23,6 +23,7 @@ from fuels.federation.flower.transport import FlowerTransport
 from fuels.federation.loop import Loop, Round
 from fuels.federation.refusals import Refusals
 from fuels.methods.messages import Download
+from fuels.report.federation import write_federation_report
 from fuels.runs.build import method_for
 from fuels.runs.settings import ResolvedSettings
 from fuels.storage.checkpoint import save_state, unprefixed
@@ -138,6 +139,7 @@ def _serve(
     unconfirmed = sorted(transport.finish(loop.round, waiting & network.allowed(), download, best))
     save_state(store.server, loop.server.state(), {"clients": list(loop.clients)})
     summary = _summary(loop, transport, settings) | {"sites": sites, "unconfirmed": unconfirmed}
+    write_federation_report(path, summary)
     if not unconfirmed:
         store.finish(summary)
         return []

@@ -61,6 +61,7 @@ from fuels.federation.refusals import general
 from fuels.methods.base import Method
 from fuels.methods.messages import Download, Upload
 from fuels.privacy.noise import NONE
+from fuels.report.run.report import write_run_report
 from fuels.runs.build import Job, build, fingerprint, train_periods
 from fuels.runs.run import essentials, evaluate_job, kept_models, write_evaluation, write_models
 from fuels.runs.settings import same_settings
@@ -319,7 +320,7 @@ def exclusive(path: Path) -> Iterator[None]:
 def write_results(
     job: Job, path: Path, download: Download, rounds: int, engine: Engine, best_round: int = 0
 ) -> None:
-    """The run's folder: models, forecasts, mixture and its weights, config.toml, summary.json.
+    """The run's folder: models, forecasts, mixture, weights, config.toml, report, summary.json.
 
     `best_round`: the round of the model in `download`, if the server kept its best one.
     """
@@ -332,7 +333,9 @@ def write_results(
     if kept.last and job.method.one_model and job.settings.training.keep == "best":
         # The server chose the model, by the validation errors that sites report.
         kept = replace(kept, reason="because the server named no best round")
-    folder.finish(essentials(job, evaluated, rounds=rounds, kept=kept))
+    summary = essentials(job, evaluated, rounds=rounds, kept=kept)
+    write_run_report(path, summary)  # forecasts beyond the data come later: the server is waiting
+    folder.finish(summary)
 
 
 def reply_to(
