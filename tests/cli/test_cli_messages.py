@@ -222,13 +222,17 @@ def test_text_for_programs_is_not_wrapped(fuels: Fuels, csv: str) -> None:
     assert all(labels)  # a line without a label would be the rest of another
 
 
-def test_a_run_says_what_it_does_after_the_rounds(fuels: Fuels, csv: str) -> None:
+def test_a_run_says_what_it_does_after_the_rounds(
+    fuels: Fuels, csv: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fuels.runs.ahead.STEPS", 1)
     _, _, err = fuels("run", "--data", csv, "--preset", "paper", *SMALL)
     assert err.splitlines()[-1] == "comparing with the references"
     _, _, err = fuels("run", "--data", csv, *SMALL, "--plots")
-    assert err.splitlines()[-2:] == [
+    assert err.splitlines()[-3:] == [
         "weighing the experts, comparing with the references",
         "drawing the plots",
+        "looking ahead and writing the report",
     ]
 
 

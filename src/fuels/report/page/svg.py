@@ -31,7 +31,7 @@ def compact(value: float) -> str:
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
     """Round numbers that cover low to high: the first is at most low, the last at least high."""
-    if not high > low:
+    if high - low <= 1e-6 * max(abs(low), abs(high)):  # labels could not tell them apart
         low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
     rough = (high - low) / most
     size = 10.0 ** math.floor(math.log10(rough))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fuels.methods.registry import find_method
-from fuels.report.facts import BEATEN, count_of, facts
+from fuels.report.facts import BEATEN, count_of, facts, sums_sent
 from fuels.report.page.elements import Html, bullets, definitions, el, joined
 from fuels.report.page.shell import Section, code
 from fuels.report.page.svg import Figures
@@ -113,7 +113,7 @@ def privacy(run: RunFiles, figures: Figures) -> Section:
     points = [sent]
     if sums:
         points.append(
-            f"For the experts, {facts(summary)['Shared sums']}, as parts of sums over at least"
+            f"For the experts, {sums_sent(sums)}, as parts of sums over at least"
             f" {settings['sharing']['min_clients']} clients."
         )
     points += [
