@@ -208,7 +208,7 @@ SERVER = {
     "rounds": 2,
     "best_round": 2,
     "best_val_mse": 0.25,
-    "counters": {"late": 3, "lost": 0},
+    "counters": {"bytes_up": 5000, "bytes_down": 2500, "messages": 12, "refused": 2},
     "refused": {"north": {"too large": 2}},
     "excluded": ["<i>"],
     "unused_uploads": {"c1": 1},
@@ -229,7 +229,9 @@ def test_the_page_of_a_server() -> None:
     seen = " ".join(plain(page).split())
     assert "2 sites trained personal forecasters for 5 clients together with FUELS" in seen
     assert "south has not confirmed that the models were saved." in seen
-    assert "Received from all clients 4.00 kB" in seen and "Round 2: south: no reply" in seen
+    assert "Uploads of all clients 4.00 kB" in seen and "Round 2: south: no reply" in seen
+    assert "12, 5.00 kB received and 2.50 kB sent" in seen
+    assert "Refused from north, 2 times: too large" in seen
     assert "<i>" not in page.split("refused too often: ")[1][:10]
 
 

@@ -83,7 +83,7 @@ def participants(summary: Summary) -> Html:
         [
             site,
             clients,
-            sum(refused.get(site, {}).values()) if isinstance(refused.get(site), Mapping) else 0,
+            sum(refused.get(site, {}).values()),
             "not confirmed" if site in waiting else "saved",
         ]
         for site, clients in summary["sites"].items()
@@ -97,9 +97,13 @@ def training(summary: Summary, history: list[dict[str, Any]], figures: Figures) 
     up, down = (BYTES * totals[f"numbers_{way}"] for way in ("up", "down"))
     pairs = [
         ("Rounds", number(summary["rounds"])),
-        ("Received from all clients", size(up)),
-        ("Sent to all clients", size(down)),
+        ("Uploads of all clients", size(up)),
+        ("Downloads of all clients", size(down)),
     ]
+    if (counters := summary.get("counters", {})).get("messages"):
+        received, sent = (size(counters.get(f"bytes_{way}", 0)) for way in ("up", "down"))
+        text = f"{number(counters['messages'])}, {received} received and {sent} sent"
+        pairs.append(("All messages", text))
     if history:
         fewest = min(line["clients"] for line in history)
         pairs.append(("Clients in a round", f"{number(fewest)} at least"))
@@ -118,17 +122,13 @@ def trouble(summary: Summary, history: list[dict[str, Any]]) -> Html:
         said.append(f"Excluded, because their values were refused too often: {', '.join(excluded)}")
     for client, rounds in sorted((summary.get("unused_uploads") or {}).items()):
         said.append(f"Not used in {count_of(rounds, 'round')}, too far from the others: {client}")
-    counters = {name: count for name, count in summary.get("counters", {}).items() if count}
-    pairs = [(name.replace("_", " "), number(count)) for name, count in counters.items()]
-    return joined(
-        [
-            bullets(said)
-            if said
-            else el("p", "No reply was missing or refused in a finished round."),
-            el("h3", "Counters of messages") if pairs else None,
-            definitions(pairs) if pairs else None,
-        ]
-    )
+    for site, reasons in summary.get("refused", {}).items():
+        said += [f"Refused from {site}, {times(count)}: {why}" for why, count in reasons.items()]
+    return bullets(said) if said else el("p", "No reply was missing or refused.")
+
+
+def times(count: int) -> str:
+    return "once" if count == 1 else f"{number(count)} times"
 
 
 def privacy(summary: Summary) -> Html:
@@ -137,7 +137,7 @@ def privacy(summary: Summary) -> Html:
         [
             f"In each round, a client sends {method.sends}, and receives {method.receives}.",
             "Sites may also send losses and validation errors, if their owners allow it.",
-            "The server has no measured value and no forecast. Nothing here is differential"
+            "The server has no series and no forecast. Nothing here is differential"
             " privacy: whatever is sent reveals something about the data.",
         ]
     )

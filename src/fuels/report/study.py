@@ -41,9 +41,12 @@ def study_page(
     parts: Sequence[Part],
     notes: Sequence[str] = (),
     figures: Mapping[str, Path] | None = None,
+    lead: str = "",
 ) -> str:
-    """A page with a section for each table, the figures, the notes and the command."""
+    """A page with a summary, a section for each table, the figures, the notes and the command."""
     drawn, sections = Figures(), []
+    if lead:
+        sections.append(Section("summary", "Summary", el("p", lead, class_="lead")))
     for place, part in enumerate(parts, 1):
         content = joined(
             [

@@ -117,7 +117,7 @@ def privacy(run: RunFiles, figures: Figures) -> Section:
             f" {settings['sharing']['min_clients']} clients."
         )
     points += [
-        "Measured values, forecasts and the scale of a client's values are not sent.",
+        "The series, the forecasts and the scale of a client's values are not sent.",
         "Nothing here is differential privacy: whatever is sent reveals something about the data."
         + (
             f" Noise ({settings['options']['noise']}) was added to the uploads."

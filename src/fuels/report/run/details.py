@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -108,8 +109,13 @@ def forecasts(run: RunFiles, figures: Figures) -> Section | None:
         )
         drawn.append(
             figures.figure(
-                lambda chart, c=client, part=(first, last): draw_forecasts(  # type: ignore[misc]
-                    chart, series, c, *part, run.unit
+                partial(
+                    draw_forecasts,
+                    series=series,
+                    client=client,
+                    first=first,
+                    last=last,
+                    unit=run.unit,
                 ),
                 f"{role[0].upper()}{role[1:]}: client {series.ids[client]}",
                 height=230,
@@ -243,8 +249,13 @@ def ahead(run: RunFiles, figures: Figures) -> Section:
         role = f" ({words[own]})" if own in words else ""
         drawn.append(
             figures.figure(
-                lambda chart, c=client: draw_ahead(  # type: ignore[misc]
-                    chart, series, found, c, max(2 * run.period, 24), run.unit
+                partial(
+                    draw_ahead,
+                    past=series,
+                    ahead=found,
+                    client=client,
+                    known=max(2 * run.period, 24),
+                    unit=run.unit,
                 ),
                 f"Client {own}{role}",
                 height=200,
@@ -280,7 +291,8 @@ def clients(run: RunFiles, figures: Figures) -> Section | None:
     own = run.errors.get(run.title)
     if own is not None:
         found.append(SortColumn.of("MSE", own["mse"].tolist(), "z-scored"))
-    if own is not None and (best := run.best_reference) in run.errors:
+    best = run.best_reference
+    if own is not None and best is not None and best in run.errors:
         with np.errstate(invalid="ignore", divide="ignore"):
             against = 100 * (own["mse"] / run.errors[best]["mse"] - 1)
         against = np.where(np.isfinite(against), against, np.nan)
