@@ -155,7 +155,7 @@ def sortable(
             if place == 0:
                 cells.append(el("th", text, scope="row"))
             else:
-                cells.append(el("td", text, class_="n" if column.numeric else None, data_v=sort))
+                cells.append(el("td", text, class_="n" if column.numeric else "text", data_v=sort))
         rows.append(el("tr", *cells))
     search = el(
         "div",

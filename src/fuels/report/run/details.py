@@ -191,6 +191,7 @@ def worst_moments(run: RunFiles, series: Series) -> Table:
     times = np.nan_to_num(times)
     largest = times.argmax(axis=1)
     order = np.argsort(-times.max(axis=1), kind="stable")[:WORST_MOMENTS]
+    order = order[times.max(axis=1)[order] > 0]
     rows: list[list[Cell]] = []
     for client in order:
         at = int(largest[client])
