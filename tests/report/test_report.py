@@ -17,12 +17,14 @@ import polars as pl
 import pytest
 
 from fuels.errors import FuelsError
+from fuels.report.families import PERSONAL, SHARED, SIMPLE
 from fuels.report.federation import federation_page
 from fuels.report.page.elements import Html, SortColumn, el, sortable
 from fuels.report.page.svg import Chart, Figures, compact, ticks
 from fuels.report.run.charts import longest, telling_part
 from fuels.report.run.details import telling_clients
 from fuels.report.run.files import RunFiles, Series, read_run
+from fuels.report.run.mixture import consequences
 from fuels.report.run.report import run_page, write_run_report
 from fuels.report.study import Bars, Part, study_page
 from fuels.report.style import number
@@ -262,6 +264,20 @@ def test_report_refuses_what_is_no_finished_run(fuels: Fuels, tmp_path: Path) ->
     }.items():
         code, _, err = fuels("report", folder)
         assert code == 1 and reason in err and err.count("\n") == 1
+
+
+def test_what_follows_from_the_weights(run: RunFiles) -> None:
+    scores = {"FUELS": {"mse": 0.9}, "FUELS model alone": {"mse": 2.0}}
+    mixture = {"best_expert": "drift", "experts": {"drift": {"mse": 1.0}}}
+    given = replace(run, summary={**run.summary, "scores": scores, "mixture": mixture})
+    said = plain(consequences(given, {PERSONAL: 0.3, SHARED: 0.1, SIMPLE: 0.6}))
+    assert "carry 30 % of the weight: more training or better settings" in said
+    assert "the MSE would be 2.000 instead of 0.9000" in said
+    assert "carry 10 %: most of the accuracy comes from each client's own data" in said
+    assert "Simple rules carry 60 %" in said and "MSE is 10.0 % lower" in said
+    said = plain(consequences(given, {PERSONAL: 0.1, SHARED: 0.9}))
+    assert "would change the forecasts little" in said and "depend on each other" in said
+    assert "Simple rules" not in said
 
 
 # -- parts -------------------------------------------------------------------------------------

@@ -61,15 +61,17 @@ def add_ahead(folder: RunFolder) -> None:
     """Write ahead.parquet if the run's data can still be read."""
     from fuels.config import Engine
     from fuels.forecasting.saved_run import SavedRun
+    from fuels.report.display import working
     from fuels.runs.ahead import look_ahead
     from fuels.storage.tables import write_table
     from fuels.training.runtime import set_up
 
     set_up(Engine())
     try:
-        saved = SavedRun.load(folder.path, forget=True)  # as the run left it
-        panel = saved.training_data().select(saved.models.ids)
-        table = look_ahead(saved.settings, saved.models, saved.ensemble, panel)
+        with working()("looking ahead"):
+            saved = SavedRun.load(folder.path, forget=True)  # as the run left it
+            panel = saved.training_data().select(saved.models.ids)
+            table = look_ahead(saved.settings, saved.models, saved.ensemble, panel)
     except FuelsError as error:
         warnings.warn(f"the report has no forecasts beyond the data: {error}", stacklevel=2)
         return

@@ -117,6 +117,8 @@ def privacy(run: RunFiles, figures: Figures) -> Section:
             f" {settings['sharing']['min_clients']} clients."
         )
     points += [
+        "The server also learns the names of the clients and the number of training periods; losses"
+        " and validation errors only if the site's owner allows it.",
         "The series, the forecasts and the scale of a client's values are not sent.",
         "Nothing here is differential privacy: whatever is sent reveals something about the data."
         + (
@@ -128,8 +130,8 @@ def privacy(run: RunFiles, figures: Figures) -> Section:
         " see them.",
     ]
     where = (
-        "This run trained all clients on one machine, so nothing left it. In a federation across"
-        " organisations, the same settings mean:"
+        "This run trained all clients in one place, so nothing was sent to anybody. In a federation"
+        " across organisations, the same settings mean:"
         if local
         else "What left this site in this run:"
     )
