@@ -150,7 +150,7 @@ def test_the_default_run_twice(
     fuels: Fuels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every file is the same to the byte but for times and memory; 6144 numbers go up."""
-    monkeypatch.setattr("fuels.runs.ahead.STEPS", 2)
+    monkeypatch.setattr("fuels.runs.ahead.FARTHEST", 2)
     for name in ("one", "two"):
         code, _, err = fuels("run", "--clients", "4", "--rounds", "2", "--out", name)
         assert code == 0, err

@@ -226,7 +226,7 @@ def test_text_for_programs_is_not_wrapped(fuels: Fuels, csv: str) -> None:
 def test_a_run_says_what_it_does_after_the_rounds(
     fuels: Fuels, csv: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fuels.runs.ahead.STEPS", 1)
+    monkeypatch.setattr("fuels.runs.ahead.FARTHEST", 1)
     _, _, err = fuels("run", "--data", csv, "--preset", "paper", *SMALL)
     assert err.splitlines()[-1] == "comparing with the references"
     _, _, err = fuels("run", "--data", csv, *SMALL, "--plots")

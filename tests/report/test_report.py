@@ -17,11 +17,13 @@ import polars as pl
 import pytest
 
 from fuels.errors import FuelsError
+from fuels.experts.ensemble import forecast_ensemble
+from fuels.forecasting.saved_run import SavedRun
 from fuels.report.families import PERSONAL, SHARED, SIMPLE
 from fuels.report.federation import federation_page
 from fuels.report.page.elements import Html, SortColumn, el, sortable
 from fuels.report.page.svg import Chart, Figures, compact, ticks
-from fuels.report.run.charts import longest, telling_part
+from fuels.report.run.charts import draw_ahead, longest, telling_part
 from fuels.report.run.details import telling_clients
 from fuels.report.run.files import RunFiles, Series, read_run
 from fuels.report.run.mixture import consequences
@@ -31,8 +33,9 @@ from fuels.report.style import number
 from fuels.report.tables import Table, columns
 from fuels.runs.ahead import steps_ahead
 from helpers.commands import Fuels
+from helpers.panels import make_panel
 from helpers.runs import small
-from report.conftest import NASTY
+from report.conftest import AS_READ, NASTY
 
 VOID = {"meta", "input", "img", "br"}
 
@@ -327,9 +330,34 @@ def test_a_sortable_table_keeps_missing_values_apart() -> None:
 
 
 def test_how_far_the_report_looks_ahead() -> None:
-    settings = small(windows={"horizon": 2})
-    assert [steps_ahead(settings, n) for n in (1, 100, 200, 5000)] == [24, 24, 12, 2]
-    assert steps_ahead(small(windows={"period": 7}), 10) == 7
+    one, three = small(), small(windows={"horizon": 3})
+    assert steps_ahead(one, 100) == [1, 3, 6, 9, 12, 15, 18, 21, 24]
+    assert steps_ahead(three, 100) == [1, 2, 3, 6, 9, 12, 15, 18, 21, 24]
+    assert steps_ahead(three, 600) == [1, 2, 3, 6, 12, 18, 24]
+    assert steps_ahead(one, 6000) == [1, 24]
+    assert steps_ahead(small(windows={"period": 7}), 10) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_forecasts_ahead_are_those_of_fuels_forecast(reported: Path, run: RunFiles) -> None:
+    """Only some of the steps, but the same values; they are drawn where they belong."""
+    saved = SavedRun.load(reported)
+    panel = make_panel(clients=12)
+    panel = replace(panel, ids=AS_READ, timezone="Europe/Rome").sorted()
+    assert saved.ensemble is not None and run.ahead is not None and run.forecasts is not None
+    made = forecast_ensemble(saved.ensemble, panel, 3)
+    np.testing.assert_allclose(run.ahead.forecast, made.values[:, [0, 2]], rtol=1e-9)
+    assert made.lower is not None
+    np.testing.assert_allclose(run.ahead.lower, made.lower[:, :, [0, 2]], rtol=1e-9)
+    end = run.forecasts.times[-1]
+    assert [(time - end) / timedelta(hours=1) for time in run.ahead.times] == [
+        2,
+        4,
+    ]  # a value follows
+    chart = Chart(360, 200)
+    draw_ahead(chart, run.forecasts, run.ahead, 0, 24, "")
+    [line] = [part for part in chart.parts if 'class="line method"' in part]
+    x = [float(at) for at in re.findall(r"[ML]([\d.]+) ", line)]
+    assert x == pytest.approx([chart.x(25), chart.x(27)], abs=0.1)  # 24 known values: 0 to 23
 
 
 def test_spans_are_named_in_their_largest_unit() -> None:

@@ -373,24 +373,27 @@ def forecast_ensemble(
     horizon: int = 1,
     progress: Callable[[int], None] = lambda steps: None,
     history: History | None = None,
+    steps: Collection[int] | None = None,
 ) -> Forecast:
     """The `horizon` values after the end of the panel with their intervals; learns on the way.
 
     The panel's clients are forecast; `history` may hold more data, up to the same end. `progress`
-    is called after each step ahead with the number of steps completed.
+    is called after each step ahead with the number of steps completed. `steps`: only these.
     """
     check_horizon(horizon)
     panel = on_model_clock(ensemble.models, panel)
     known = clients_with_model(ensemble.models, panel)
     history = ensemble.with_live_mean(ensemble.history(panel) if history is None else history)
-    made = []
+    made: dict[int, tuple[Floats, Floats, Bands]] = {}
     for h, model in ensemble.model_forecasts(history, horizon, history.length + 1):
-        made.append(ensemble.next(history, h, model))
-        progress(len(made))
+        if steps is None or h in steps:
+            made[h] = ensemble.next(history, h, model)
+        progress(h)
     warn_no_recent_values(ensemble.models, history, known)
     rows = [i for i, client in enumerate(ensemble.models.ids) if client in set(known)]
-    values = np.stack([value[rows] for value, _, _ in made], axis=1)
-    lower = np.concatenate([bands.lower[:, rows] for _, _, bands in made], axis=2)
-    upper = np.concatenate([bands.upper[:, rows] for _, _, bands in made], axis=2)
+    values = np.stack([value[rows] for value, _, _ in made.values()], axis=1)
+    lower = np.concatenate([bands.lower[:, rows] for _, _, bands in made.values()], axis=2)
+    upper = np.concatenate([bands.upper[:, rows] for _, _, bands in made.values()], axis=2)
     models, bands = ensemble.models.take(known), (lower, upper)
-    return ensemble.limits.confined(denormalised(models, panel, values, ensemble.levels, bands))
+    made_for = denormalised(models, panel, values, ensemble.levels, bands, tuple(made))
+    return ensemble.limits.confined(made_for)

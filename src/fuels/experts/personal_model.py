@@ -73,13 +73,18 @@ def denormalised(
     values: Floats,
     levels: tuple[float, ...] = (),
     bands: tuple[Floats, Floats] | None = None,
+    steps: Sequence[int] = (),
 ) -> Forecast:
-    """Normalised values [client, step] after the end of a panel, as a forecast in its unit."""
+    """Normalised values [client, step] after the end of a panel, as a forecast in its unit.
+
+    `steps`: how many steps after the end each value is. Default: 1, 2, ...
+    """
+    ahead = np.array(steps or range(1, values.shape[1] + 1))
     mean, std = models.mean[:, None], models.std[:, None]
     lower, upper = (None, None) if bands is None else (band * std + mean for band in bands)
     result = Forecast(
         ids=models.ids,
-        times=panel.times[-1] + np.arange(1, values.shape[1] + 1) * panel.step,
+        times=panel.times[-1] + ahead * panel.step,
         values=values * std + mean,
         timezone=panel.timezone,
         unknown=tuple(client for client in panel.ids if client not in set(models.ids)),

@@ -72,25 +72,32 @@ def spanned(*arrays: NDArray[np.float64]) -> tuple[float, float]:
     return (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
 
 
-def points(values: Floats, begin: int = 0) -> list[tuple[float, float] | None]:
-    return [None if math.isnan(v) else (float(begin + i), float(v)) for i, v in enumerate(values)]
-
-
-def bounds(lower: Floats, upper: Floats, begin: int = 0) -> list[tuple[float, float, float] | None]:
+def points(values: Floats, at: Sequence[float] = ()) -> list[tuple[float, float] | None]:
+    """The values as points of a line, at 0, 1, 2, ... by default."""
     return [
-        None if math.isnan(low) or math.isnan(high) else (float(begin + i), float(low), float(high))
-        for i, (low, high) in enumerate(zip(lower, upper, strict=True))
+        None if math.isnan(v) else (float(x), float(v))
+        for x, v in zip(at or range(len(values)), values, strict=True)
     ]
 
 
-def draw_intervals(chart: Chart, series: Series, client: int, part: slice, begin: int = 0) -> None:
+def bounds(
+    lower: Floats, upper: Floats, at: Sequence[float] = ()
+) -> list[tuple[float, float, float] | None]:
+    """The bounds of an interval as points of a band."""
+    return [
+        None if math.isnan(low) or math.isnan(high) else (float(x), float(low), float(high))
+        for x, low, high in zip(at or range(len(lower)), lower, upper, strict=True)
+    ]
+
+
+def draw_intervals(
+    chart: Chart, series: Series, client: int, part: slice, at: Sequence[float] = ()
+) -> None:
     """The widest interval first, so that the others are drawn on top of it."""
     order = sorted(range(len(series.levels)), key=lambda i: -float(series.levels[i]))
     for rank, i in enumerate(order):
         kind = "band95" if rank == 0 and len(order) > 1 else "band80"
-        chart.band(
-            bounds(series.lower[i, client, part], series.upper[i, client, part], begin), kind
-        )
+        chart.band(bounds(series.lower[i, client, part], series.upper[i, client, part], at), kind)
 
 
 def draw_forecasts(
@@ -123,30 +130,37 @@ def missed_text(series: Series, client: int, step: int) -> str:
     return f"{said}, {series.levels[i]} % interval {bound[0]} to {bound[1]}"
 
 
+def follows(past: Series, ahead: Series) -> bool:
+    """Whether forecasts begin within a day of the last values, which may be after the test part."""
+    return past.step <= ahead.times[0] - past.times[-1] <= max(timedelta(days=1), past.step)
+
+
 def draw_ahead(
     chart: Chart, past: Series | None, ahead: Series, client: int, known: int, unit: str
 ) -> None:
-    """The last `known` values of a client, then its forecasts with intervals."""
-    steps = len(ahead.times)
-    times, before = list(ahead.times), np.empty(0)
-    following = past is not None and ahead.times[0] - past.times[-1] == past.step
-    if past is not None and following and ahead.ids[client] in past.ids:
-        known = min(known, len(past.times))
-        before = past.actual[past.ids.index(ahead.ids[client]), len(past.times) - known :]
-        times = [*past.times[len(past.times) - known :], *times]
-    begin = len(times) - steps
-    made, whole = ahead.forecast[client], slice(0, steps)
+    """The last `known` values of a client, then its forecasts with intervals, which may be some
+    steps apart. The axis counts steps of the data."""
+    before, first, step = np.empty(0), ahead.times[0], ahead.step
+    if past is not None and follows(past, ahead):
+        step = past.step
+        if ahead.ids[client] in past.ids:
+            known = min(known, len(past.times))
+            before = past.actual[past.ids.index(ahead.ids[client]), len(past.times) - known :]
+            first = past.times[len(past.times) - known]
+    at = [(time - first) / step for time in ahead.times]
+    made = ahead.forecast[client]
     limits = (ahead.lower[:, client].ravel(), ahead.upper[:, client].ravel())
     chart.y_axis(*spanned(before, made, *limits), unit or "value")
+    times = [first + i * step for i in range(round(at[-1]) + 1)]
     time_axis(chart, times, 0.0, float(len(times) - 1))
-    draw_intervals(chart, ahead, client, whole, begin)
+    draw_intervals(chart, ahead, client, slice(0, len(at)), at)
     chart.line(points(before), "truth")
-    joint = points(made, begin)
-    if len(before) and not math.isnan(before[-1]):
-        joint = [(float(begin - 1), float(before[-1])), *joint]
+    joint = points(made, at)
+    if len(before) and len(before) == at[0] and not math.isnan(before[-1]):  # no value in between
+        joint = [(len(before) - 1.0, float(before[-1])), *joint]
     chart.line(joint, "method")
-    if begin:
-        x = chart.x(begin - 0.5)
+    if len(before):
+        x = chart.x(at[0] - 0.5)
         chart.add("line", x1=x, x2=x, y1=chart.top, y2=chart.height - chart.bottom, class_="now")
 
 

@@ -16,6 +16,7 @@ from fuels.report.run.charts import (
     draw_ahead,
     draw_days,
     draw_forecasts,
+    follows,
     longest,
     moment,
     telling_part,
@@ -231,7 +232,9 @@ def ahead(run: RunFiles, figures: Figures) -> Section:
             " can still be read, and fuels forecast --horizon STEPS prints them."
         )
         return Section(name, title, el("p", text), "Ahead")
-    span = longest(found.step, len(found.times))
+    step = series.step if series is not None and follows(series, found) else found.step
+    steps = round((found.times[-1] - found.times[0]) / step) + 1
+    span = longest(step, steps)
     roles = {} if series is None else telling_clients(run, series)
     chosen = [
         found.ids.index(series.ids[c]) for c in roles if series and series.ids[c] in found.ids
@@ -270,6 +273,8 @@ def ahead(run: RunFiles, figures: Figures) -> Section:
         f" {moment(found.times[-1])}. They are in ahead.parquet for all clients. With new values,"
         " fuels forecast makes newer ones."
     )
+    if steps > len(found.times):
+        text += f" {number(len(found.times))} of these {number(steps)} steps are forecast."
     heading = f"The {span} ahead"
     return Section(name, heading, joined([paragraphs(text), *drawn]), "Ahead")
 
