@@ -13,11 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.calendar import MOST_SLOTS
+from fuels.experts.groups import by_groups
 from fuels.experts.history import Columns, Floats, History
 from fuels.experts.linear import Arrays, RidgeExpert
 from fuels.experts.ridge import PENALTIES, SHRINKAGES
 from fuels.experts.shared import declared_by, slots
 from fuels.kernels import ridge as kernels
+from fuels.sharing.live_mean import CLIP
+from fuels.sharing.statistics import Columns as Declared
 
 Indices = NDArray[np.int64]
 
@@ -169,6 +172,24 @@ def forecast_pooled(
         filled, live_mean(history), first, lags[used], live[used], weights, start, out
     )
     return out
+
+
+def contributions(columns: Declared, history: History, first: int, last: int) -> Sequence[Floats]:
+    """As in experts/shared.py."""
+    slot, free = slots(history, first, last), history.calendar.free(history.times(first, last))
+    lags = np.array(columns.lags, np.int64), np.array(columns.live_lags, np.int64)
+    live = live_mean(history)
+
+    def add(rows: slice) -> Floats:
+        out = np.zeros((len(live[rows]), columns.slots, columns.numbers // columns.slots))
+        filled = np.ascontiguousarray(history.filled[rows])
+        observed = np.ascontiguousarray(history.observed[rows])
+        kernels.contributions(
+            filled, observed, live[rows], first, last, lags, slot, free, CLIP, out
+        )
+        return out
+
+    return [own for part in by_groups(history.clients, add) for own in part]
 
 
 def clock(history: History, first: int, last: int) -> tuple[Indices, NDArray[np.bool_], int]:

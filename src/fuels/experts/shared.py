@@ -133,6 +133,15 @@ def declared(history: History, horizon: int, *, live: bool) -> Columns:
     return Columns(lags, means, min(history.period, MOST_SLOTS))
 
 
+@has_twin("fuels.experts.regressions")
+def contributions(columns: Columns, history: History, first: int, last: int) -> Sequence[Floats]:
+    """What each client contributes for steps first..last-1, [slot, pair]."""
+    free = history.calendar.free(history.times(0, last))
+    rows = columns.rows(history.observed, history.live, free, first, last, filled=history.filled)
+    slot = slots(history, first, last)
+    return [statistics.moments(columns, own, slot) for own in rows]
+
+
 def declared_by(fitted: Arrays, history: History, horizon: int) -> Columns:
     """The columns of a fitted pooled ridge.
 
@@ -247,17 +256,8 @@ class SharedExperts:
         ]
         first = max(earlier, default=0)
         if first < end:
-            free = history.calendar.free(history.times(0, end))
-            rows = columns.rows(
-                history.observed, history.live, free, first, end, filled=history.filled
-            )
-            found = statistics.exchange(
-                self.carrier,
-                columns,
-                dict(zip(ids, rows, strict=True)),
-                slots(history, first, end),
-                step=end,
-            )
+            parts = dict(zip(ids, contributions(columns, history, first, end), strict=True))
+            found = statistics.add_up(self.carrier, columns, parts, step=end)
             if found is None:
                 return None
             self.totals[horizon, end] = found + self.totals[horizon, first] if first else found

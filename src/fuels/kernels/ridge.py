@@ -458,3 +458,56 @@ def forecast_alike(
             made[high:] = np.nan
             for k in range(low, high):
                 made[k] += weights[i, k] * series[first + k - lag]
+
+
+_SHARE = (
+    "(f8[:, ::1], f8[:, ::1], f8[:, ::1], i8, i8, UniTuple(i8[::1], 2), i8[::1], b1[::1], f8,"
+    " f8[:, :, ::1])"
+)
+
+
+@compiled(ahead=_SHARE)
+def contributions(
+    values: Floats,
+    observed: Floats,
+    live: Floats,
+    first: int,
+    last: int,
+    lags: tuple[Indices, Indices],
+    slot: Indices,
+    free: NDArray[np.bool_],
+    clip: float,
+    out: Floats,
+) -> None:
+    """Products of clipped rows, [client, slot, pair], of steps first to last - 1.
+
+    A row has the lags, those of the live mean, the free day, a constant and the target; one with a
+    missing value is left out. Pairs are in the order of an upper triangle.
+    """
+    own, means = lags
+    width = len(own) + len(means) + 3
+    row = np.empty(width)
+    for c in range(len(values)):
+        for k in range(first, last):
+            row[-1] = observed[c, k]
+            for i in range(len(own)):
+                row[i] = values[c, k - own[i]] if k >= own[i] else np.nan
+            for i in range(len(means)):
+                row[len(own) + i] = live[c, k - means[i]] if k >= means[i] else np.nan
+            row[-3], row[-2] = float(free[k - first]), 1.0
+            if np.isnan(row).any():
+                continue
+            for i in range(width):
+                row[i] = min(max(row[i], -clip), clip)
+            add_triangle(row, out[c, slot[k - first]])
+
+
+@compiled(fastmath=QUICK)
+def add_triangle(row: Floats, out: Floats) -> None:
+    """Add the products of all pairs, packed."""
+    at, width = 0, len(row)
+    for i in range(width):
+        one = row[i]
+        for j in range(width - i):
+            out[at + j] += one * row[i + j]
+        at += width - i
