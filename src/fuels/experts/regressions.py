@@ -18,7 +18,7 @@ from fuels.experts.history import Columns, Floats, History
 from fuels.experts.linear import Arrays, RidgeExpert
 from fuels.experts.ridge import PENALTIES, SHRINKAGES
 from fuels.experts.shared import declared_by, slots
-from fuels.kernels import ridge as kernels
+from fuels.kernels import lagged, ridge
 from fuels.sharing.live_mean import CLIP
 from fuels.sharing.statistics import Columns as Declared
 
@@ -101,7 +101,7 @@ def fit_ridges(
     targets = np.stack(given, axis=1) if given else np.zeros((history.clients, 0, end))
     observed, live = np.ascontiguousarray(history.observed), live_mean(history)
     parts = (np.array(needs), np.array(member), columns, widths, calendar, penalties)
-    kernels.fit(
+    ridge.fit(
         np.ascontiguousarray(history.filled), observed, live, targets, end, plan.both, slot, free,
         slots, parts, weights, constants, rows,
     )  # fmt: skip
@@ -147,7 +147,7 @@ def forecast_ridges(
             every, extra = given[:, dense : dense + slots], given[:, dense + slots :]
             by_time[:, r] += np.concatenate([every, every + extra], axis=1)
     out = np.empty((len(experts), history.clients, last - first))
-    kernels.forecast(
+    lagged.forecast(
         np.ascontiguousarray(history.filled), live_mean(history), first, plan.both,
         slot + slots * free, uses, weights, by_time, out,
     )  # fmt: skip
@@ -168,7 +168,7 @@ def forecast_pooled(
     start = fitted["free"][slot] * free + fitted["constant"][slot]
     out = np.empty((history.clients, last - first))
     filled = np.ascontiguousarray(history.filled)
-    kernels.forecast_alike(
+    lagged.forecast_alike(
         filled, live_mean(history), first, lags[used], live[used], weights, start, out
     )
     return out
@@ -184,9 +184,7 @@ def contributions(columns: Declared, history: History, first: int, last: int) ->
         out = np.zeros((len(live[rows]), columns.slots, columns.numbers // columns.slots))
         filled = np.ascontiguousarray(history.filled[rows])
         observed = np.ascontiguousarray(history.observed[rows])
-        kernels.contributions(
-            filled, observed, live[rows], first, last, lags, slot, free, CLIP, out
-        )
+        lagged.contributions(filled, observed, live[rows], first, last, lags, slot, free, CLIP, out)
         return out
 
     return [own for part in by_groups(history.clients, add) for own in part]
