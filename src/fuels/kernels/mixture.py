@@ -242,6 +242,26 @@ def usual_error(scale: Floats) -> float:
 
 
 @compiled()
+def median(values: Floats) -> float:
+    """The median without missing values; by counting, which is faster than sorting so few."""
+    known = 0
+    for i in range(len(values)):
+        if not np.isnan(values[i]):
+            known += 1
+    low, high = np.nan, np.nan
+    for i in range(len(values)):
+        less, same = 0, 0
+        for j in range(len(values)):
+            less += values[j] < values[i]
+            same += values[j] == values[i]
+        if less <= (known - 1) // 2 < less + same:
+            low = values[i]
+        if less <= known // 2 < less + same:
+            high = values[i]
+    return (low + high) / 2
+
+
+@compiled()
 def limited(forecasts: Floats, reach: float, echo: Floats, out: Floats) -> None:
     """Forecasts clipped to within `reach` of their median, except those of exempt experts.
 
@@ -250,7 +270,7 @@ def limited(forecasts: Floats, reach: float, echo: Floats, out: Floats) -> None:
     out[:] = forecasts
     if reach == np.inf:
         return
-    middle = np.nanmedian(forecasts)
+    middle = median(forecasts)
     for i in range(len(forecasts)):
         if echo[i] > EARNED and abs(forecasts[i] - middle) > reach:  # not where an expert sleeps
             out[i] = middle + np.sign(forecasts[i] - middle) * reach
@@ -264,7 +284,7 @@ def earned(forecasts: Floats, reach: float, truth: float, echo: Floats) -> None:
     """
     if reach == np.inf:
         return
-    middle = np.nanmedian(forecasts)
+    middle = median(forecasts)
     for i in range(len(forecasts)):
         if abs(forecasts[i] - middle) > reach:
             tame = middle + np.sign(forecasts[i] - middle) * reach
@@ -278,7 +298,7 @@ def clipped(forecasts: Floats, truth: float, scale: Floats, clip: float, surpris
     Updates `scale`. Several clipped errors in a row indicate a change, so past errors soon lose
     their weight.
     """
-    middle = np.nanmedian(forecasts)
+    middle = median(forecasts)
     error = truth - middle
     reach = clip * usual_error(scale)
     if abs(error) > reach:
