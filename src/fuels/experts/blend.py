@@ -83,10 +83,10 @@ class Blend:
         local, local_weights = self.alone.next(np.asarray(forecasts)[self.local])
         return self._blended(value, local, self.share), self._weights(weights, local_weights)
 
-    def arrays(self) -> State:
-        """The state, to be saved."""
-        whole = {f"whole-{name}": array for name, array in self.whole.arrays().items()}
-        alone = {f"alone-{name}": array for name, array in self.alone.arrays().items()}
+    def arrays(self, copy: bool = True) -> State:
+        """As `Mixture.arrays`."""
+        whole = {f"whole-{name}": array for name, array in self.whole.arrays(copy).items()}
+        alone = {f"alone-{name}": array for name, array in self.alone.arrays(copy).items()}
         return {**whole, **alone, "share": self.share.copy()}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:

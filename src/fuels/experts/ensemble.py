@@ -267,7 +267,7 @@ class Ensemble:
         """Write everything but the models, which have their own file."""
         arrays: dict[str, NDArray[Any]] = {}
         for horizon, fitted in self.horizons.items():
-            arrays |= prefixed(f"{horizon}.online", fitted.arrays())
+            arrays |= prefixed(f"{horizon}.online", fitted.arrays(copy=False))
             arrays |= prefixed(f"{horizon}.pool", fitted.pool.arrays())
         facts = {
             "format": FORMAT,
@@ -285,7 +285,7 @@ class Ensemble:
 
     @classmethod
     def load(cls, path: Path, models: PersonalModels) -> Ensemble:
-        arrays, facts = load_state(path)
+        arrays, facts = load_state(path, mapped=True)
         if facts.get("format") not in READABLE:
             raise FuelsError(
                 f"{path}: the mixture has format {facts.get('format')}, written by another version"

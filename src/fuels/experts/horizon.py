@@ -184,9 +184,9 @@ class HorizonEnsemble:
         intervals.run(unknown, unknown, 0)
         return replace(self, mixture=deepcopy(self.mixture), intervals=intervals)
 
-    def arrays(self) -> State:
+    def arrays(self, copy: bool = True) -> State:
         """The state that changes from step to step; the pool has its own arrays."""
-        parts = {"mixture": self.mixture.arrays(), "intervals": self.intervals.arrays()}
+        parts = {"mixture": self.mixture.arrays(copy), "intervals": self.intervals.arrays(copy)}
         return {f"{part}/{k}": v for part, arrays in parts.items() for k, v in arrays.items()}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -185,9 +185,9 @@ class Intervals:
         step_ahead(f, slot, *fixed, parts, self._order.copy(), bounds)
         return Bands(self.levels, *bounds)
 
-    def arrays(self) -> State:
-        """The state, to be saved."""
-        return copied(self.state)
+    def arrays(self, copy: bool = True) -> State:
+        """As `Mixture.arrays`."""
+        return copied(self.state) if copy else self.state
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Continue from a saved state of the same clients, levels, period and delay."""

@@ -135,9 +135,9 @@ class Mixture:
         step_ahead(now, self.delay, self.constants, scratch, combined, weights)
         return combined, weights
 
-    def arrays(self) -> State:
-        """The state, to be saved."""
-        return copied(self.state)
+    def arrays(self, copy: bool = True) -> State:
+        """The state, to be saved; without a copy only until the next step."""
+        return copied(self.state) if copy else self.state
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Continue from a saved state of the same clients, experts and delay."""

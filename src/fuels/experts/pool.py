@@ -139,7 +139,7 @@ class Pool:
                 raise FuelsError(
                     f"expert '{name}' was fitted for {len(value)} clients, not {clients}"
                 )
-            learned[name][part] = value
+            learned[name][part] = np.array(value)  # which may be a view of a file
         return FittedPool(self, horizon, clients, learned)
 
 
