@@ -88,9 +88,9 @@ def fit_ridges(
         member.append(needs.index(need))
         pairs.append(plan.pairs(r, base))
     columns = np.full((len(pairs), max(map(len, pairs)), 2), -1, dtype=np.int64)
-    for r, own in enumerate(pairs):
-        columns[r, : len(own)] = own
-    widths = np.array([len(own) for own in pairs])
+    for r, pair in enumerate(pairs):
+        columns[r, : len(pair)] = pair
+    widths = np.array([len(pair) for pair in pairs])
     calendar = np.array([one.calendar for one in plan.columns])
     penalties = np.stack([SHRINKAGES if expert.towards else PENALTIES for expert in experts])
     slot, free, slots = clock(history, 0, end)
