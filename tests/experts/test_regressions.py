@@ -16,7 +16,6 @@ from fuels.experts.horizon import HorizonEnsemble, fit_horizon
 from fuels.experts.linear import RidgeExpert
 from fuels.experts.shared import EVERY_EXPERT, SharedExperts
 from fuels.kernels import dispatch
-from fuels.kernels.mixture import median
 
 END = 28 * 24
 CLIENTS = 14
@@ -184,12 +183,3 @@ def test_a_whole_horizon_equals_the_reference(monkeypatch: pytest.MonkeyPatch) -
         for values in (found, expected)
     )
     np.testing.assert_allclose(one, other, rtol=0.02)
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 6, 31])
-def test_the_median_of_few_values(count: int) -> None:
-    draw = np.random.default_rng(count)
-    for values in draw.integers(-3, 4, (50, count)).astype(np.float64):
-        values[draw.random(count) < 0.3] = np.nan
-        expected = np.nan if np.isnan(values).all() else np.nanmedian(values)
-        np.testing.assert_equal(median(values), expected)

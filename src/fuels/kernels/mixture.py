@@ -162,9 +162,7 @@ def best_lately(
     """
     experts = len(weights)
     count[0] = memory * count[0] + 1.0
-    errors, least_square = np.empty(experts), np.inf
-    for i in range(experts):
-        errors[i] = (said if np.isnan(forecasts[i]) else forecasts[i]) - truth
+    errors, least_square = np.where(np.isnan(forecasts), said, forecasts) - truth, np.inf
     for i in range(experts):
         error = errors[i]
         for j in range(experts):
@@ -174,9 +172,8 @@ def best_lately(
     slope = pull * weights
     for j in range(experts):
         weight = weights[j]
-        if weight != 0:
-            for i in range(experts):
-                slope[i] += moments[j, i] * weight
+        for i in range(experts if weight != 0 else 0):
+            slope[i] += moments[j, i] * weight
     idle = np.where(weights > 0, 0.0, -np.inf)  # an expert without weight has none to give
     for _ in range(SWEEPS):
         low, high, least, most = 0, 0, slope[0], slope[0] + idle[0]
@@ -193,8 +190,8 @@ def best_lately(
         move = min((most - least) / max(bend, TINY), weights[high])
         weights[low] += move
         weights[high] -= move
-        idle[low] = 0.0 if weights[low] > 0 else -np.inf
-        idle[high] = 0.0 if weights[high] > 0 else -np.inf
+        for i in (low, high):
+            idle[i] = 0.0 if weights[i] > 0 else -np.inf
         for i in range(experts):
             slope[i] += move * (moments[low, i] - moments[high, i])
         slope[low] += move * pull
@@ -242,26 +239,6 @@ def usual_error(scale: Floats) -> float:
 
 
 @compiled()
-def median(values: Floats) -> float:
-    """The median without missing values; by counting, which is faster than sorting so few."""
-    known = 0
-    for i in range(len(values)):
-        if not np.isnan(values[i]):
-            known += 1
-    low, high = np.nan, np.nan
-    for i in range(len(values)):
-        less, same = 0, 0
-        for j in range(len(values)):
-            less += values[j] < values[i]
-            same += values[j] == values[i]
-        if less <= (known - 1) // 2 < less + same:
-            low = values[i]
-        if less <= known // 2 < less + same:
-            high = values[i]
-    return (low + high) / 2
-
-
-@compiled()
 def limited(forecasts: Floats, reach: float, echo: Floats, out: Floats) -> None:
     """Forecasts clipped to within `reach` of their median, except those of exempt experts.
 
@@ -270,7 +247,7 @@ def limited(forecasts: Floats, reach: float, echo: Floats, out: Floats) -> None:
     out[:] = forecasts
     if reach == np.inf:
         return
-    middle = median(forecasts)
+    middle = np.nanmedian(forecasts)
     for i in range(len(forecasts)):
         if echo[i] > EARNED and abs(forecasts[i] - middle) > reach:  # not where an expert sleeps
             out[i] = middle + np.sign(forecasts[i] - middle) * reach
@@ -284,7 +261,7 @@ def earned(forecasts: Floats, reach: float, truth: float, echo: Floats) -> None:
     """
     if reach == np.inf:
         return
-    middle = median(forecasts)
+    middle = np.nanmedian(forecasts)
     for i in range(len(forecasts)):
         if abs(forecasts[i] - middle) > reach:
             tame = middle + np.sign(forecasts[i] - middle) * reach
@@ -298,7 +275,7 @@ def clipped(forecasts: Floats, truth: float, scale: Floats, clip: float, surpris
     Updates `scale`. Several clipped errors in a row indicate a change, so past errors soon lose
     their weight.
     """
-    middle = median(forecasts)
+    middle = np.nanmedian(forecasts)
     error = truth - middle
     reach = clip * usual_error(scale)
     if abs(error) > reach:
