@@ -15,7 +15,7 @@ from fuels.experts.history import Floats, History, make_history
 from fuels.experts.horizon import HorizonEnsemble, fit_horizon
 from fuels.experts.linear import RidgeExpert
 from fuels.experts.shared import EVERY_EXPERT, SharedExperts
-from fuels.kernels import dispatch
+from fuels.kernels.dispatch import set_threads, threads, use_kernels
 
 END = 28 * 24
 CLIENTS = 14
@@ -141,8 +141,12 @@ def test_groups_and_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, hori
     history = untidy()
     whole, expected = backtest(history, horizon)
     monkeypatch.setattr(groups, "MOST", 3)
-    monkeypatch.setattr(dispatch, "_threads", 2)
-    parts, found = backtest(history, horizon)
+    before = threads()
+    try:
+        set_threads(2)
+        parts, found = backtest(history, horizon)
+    finally:
+        set_threads(before)
     np.testing.assert_array_equal(found, expected)
     for name, array in whole.arrays().items():
         np.testing.assert_array_equal(parts.arrays()[name], array, name)
@@ -168,12 +172,15 @@ def test_advancing_learns_what_running_does() -> None:
         np.testing.assert_array_equal(advanced.arrays()[name], array, name)
 
 
-def test_a_whole_horizon_equals_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_horizon_equals_the_reference() -> None:
     """All experts; and the mixture's error, though rounding decides how it ranks equal experts."""
     history = untidy()
     online, found = backtest(history, 5)
-    monkeypatch.setattr(dispatch, "_choice", "plain")
-    reference, expected = backtest(history, 5)
+    try:
+        use_kernels("plain")
+        reference, expected = backtest(history, 5)
+    finally:
+        use_kernels("auto")
     assert online.warm_up is not None and reference.warm_up is not None
     for name, made in reference.warm_up.experts.items():
         close(online.warm_up.experts[name], made, name)
