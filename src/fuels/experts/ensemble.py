@@ -91,7 +91,7 @@ class Ensemble:
                 )
             history = self.with_live_mean(history)
             self.horizons[horizon] = fit_horizon(
-                pool_of(self.sharing),
+                POOL if self.sharing is None else self.sharing.pool,
                 history,
                 end,
                 horizon=horizon,
@@ -367,10 +367,6 @@ def new_ensemble(
     return Ensemble(models, title, history.start, trained, levels, sharing=shared, limits=limits)
 
 
-def pool_of(sharing: SharedExperts | None) -> Pool:
-    return POOL if sharing is None else sharing.pool
-
-
 def forecast_ensemble(
     ensemble: Ensemble,
     panel: Panel,
@@ -381,8 +377,8 @@ def forecast_ensemble(
 ) -> Forecast:
     """The `horizon` values after the end of the panel with their intervals; learns on the way.
 
-    The panel's clients are forecast; `history` may hold more data, up to the same end. `progress`
-    is called after each step ahead with the number of steps completed. `steps`: only these.
+    Only of `steps`, if given. `history` may hold more data, up to the same end. `progress` is called
+    after each step ahead with the number of steps completed.
     """
     check_horizon(horizon)
     panel = on_model_clock(ensemble.models, panel)
