@@ -377,8 +377,8 @@ def forecast_ensemble(
 ) -> Forecast:
     """The `horizon` values after the end of the panel with their intervals; learns on the way.
 
-    Only of `steps`, if given. `history` may hold more data, up to the same end. `progress` is called
-    after each step ahead with the number of steps completed.
+    The panel's clients are forecast; `history` may hold more data, up to the same end. `progress`
+    is called after each step ahead with the number of steps completed. `steps`: only these.
     """
     check_horizon(horizon)
     panel = on_model_clock(ensemble.models, panel)
