@@ -255,6 +255,8 @@ def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> 
         typer.echo(f"site      {site}: {state}")
     for site, count in found["refused"].items():
         typer.echo(f"refused   {site}: {count} so far")
+    for site, reason in found["excluded"].items():
+        typer.echo(f"excluded  {site}: {reason}")
     if found["left_out"]:
         typer.echo(
             f"left out  {found['left_out']} clients in the last round, too far from the others"

@@ -110,7 +110,6 @@ class Loop:
         self.without_upload = set(self.clients)  # clients that have not contributed yet
         self.best_download: Download | None = None  # of the best round, if all share one model
         self.totals = {"numbers_up": 0.0, "numbers_down": 0.0, "uploads": 0}
-        self.left_out: dict[str, int] = {}  # client: rounds whose upload the method did not use
 
     # -- rounds --------------------------------------------------------------------------------
 
@@ -122,6 +121,11 @@ class Loop:
                     saver.save(done, *self.state())
             for watcher in watchers:
                 watcher.on_round(done)
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Client: rounds whose upload the method did not use."""
+        return self.refused.left_out
 
     @property
     def finished(self) -> bool:
@@ -161,7 +165,7 @@ class Loop:
             self.method.aggregate(self.server, upload)
             left_out = self.method.left_out(self.server)
         done.left_out = len(left_out)
-        self.left_out |= {client: self.left_out.get(client, 0) + 1 for client in left_out}
+        self.refused.leave_out(left_out)
         if self.method.evaluate_after_aggregation:
             with _timed(done, "evaluate"):
                 aggregated = self.method.download(self.server, self.clients)
@@ -317,9 +321,7 @@ class Loop:
             "judged": self.evaluated_clients,
             "unheard": sorted(self.without_upload),
             "totals": self.totals,
-            "refused": self.refused.counts,
-            "strikes": self.refused.strikes,
-            "left_out": self.left_out,
+            **self.refused.state(),
         }
         return arrays, facts
 
@@ -338,8 +340,7 @@ class Loop:
         self.evaluated_clients = int(facts["judged"])
         self.without_upload = set(facts.get("unheard", []))
         self.totals = dict(facts["totals"])
-        self.refused.load(facts.get("refused", {}), facts.get("strikes"))
-        self.left_out = dict(facts.get("left_out", {}))
+        self.refused.load(facts)
 
 
 def check_finite(reports: Sequence[Report], number: int) -> None:

@@ -129,7 +129,7 @@ class Requests:
             self.counters["bytes_up"] += len(reply)
             return reading(lambda: decode(reply, self.limit(sent)))
         except FuelsError as error:
-            return self.refused.add(sent.site, sent.number, "message", str(error))
+            return self.refused.add(sent.site, sent.number, "message", str(error), fault=True)
 
 
 @dataclass(frozen=True)
@@ -149,16 +149,18 @@ class Inbox:
         quorum.
         """
         site, most = sent.site, self.members.periods[sent.site] * method.facts.period
+        fault = envelope.site != site  # being late or early is none
         try:
             reason = self.gate.refusal(envelope, site, "train", number, sent.number)
             if reason:
                 raise FuelsError(reason)
+            _need_same_arrays(method, sent.number, number)
+            fault = True
             upload = reading(lambda: read_upload(envelope))
             withheld = set(reading(lambda: read_withheld(envelope)))
-            _need_same_arrays(method, sent.number, number)
             reasons = reading(lambda: _refused_clients(method, upload, sent, most))
         except FuelsError as error:
-            return None, [self.refused.add(site, number, "upload", str(error))]
+            return None, [self.refused.add(site, number, "upload", str(error), fault=fault)]
         failures = [
             failed(site, number, f"it withholds client {client}; see the site's log")
             for client in sent.asked
@@ -183,7 +185,7 @@ class Inbox:
             if report is not None and not set(report.clients) <= set(sent.asked):
                 raise FuelsError("they name clients that were not asked for")
         except FuelsError as error:
-            return self.refused.add(sent.site, sent.number, "error figures", str(error))
+            return self.refused.add(sent.site, sent.number, "error figures", str(error), fault=True)
         return report
 
 

@@ -129,13 +129,14 @@ def _serve(
     if store.finished:  # earlier, except that some sites did not confirm
         before = json.loads(store.summary.read_text(encoding="utf-8"))
         waiting &= set(before["unconfirmed"])
-        refused.load(before["refused"])
+        refused.load({**refused.state(), "refused": before["refused"]})
         transport.count(before["counters"])
     # Personal models are complete at the sites; only an aggregated model is sent at the end.
     own = not method.evaluate_after_aggregation
     download = Download() if own else loop.final_download()
     best = 0 if loop.best_download is None else loop.best_round
-    unconfirmed = sorted(transport.finish(loop.round, waiting & network.allowed(), download, best))
+    waiting &= transport.allowed()
+    unconfirmed = sorted(transport.finish(loop.round, waiting, download, best))
     save_state(store.server, loop.server.state(), {"clients": list(loop.clients)})
     summary = _summary(loop, transport, settings) | {"sites": sites, "unconfirmed": unconfirmed}
     if not unconfirmed:
@@ -168,6 +169,7 @@ def _summary(loop: Loop, transport: FlowerTransport, settings: Settings) -> dict
         "counters": transport.requests.counters | {"refused": loop.refused.total},
         "refused": loop.refused.counts,
         "excluded": sorted(loop.refused.excluded),
+        "excluded_sites": transport.exclusion.reasons,
         "unused_uploads": loop.left_out,
         "totals": loop.totals,
     }
