@@ -21,13 +21,19 @@ from fuels.errors import FuelsError
 from fuels.federation.guard import refusals
 from fuels.federation.refusals import Refusals
 from fuels.federation.site import Report
-from fuels.federation.transport import Chosen, Failure, Reply, TooFewError, Transport
+from fuels.federation.transport import (
+    Chosen,
+    Failure,
+    Reply,
+    TooFewError,
+    Transport,
+    WritesItself,
+)
 from fuels.methods.base import Method
 from fuels.methods.messages import Download, Upload, concatenate
 from fuels.randomness import LATE, SELECTION, generator
 from fuels.storage.checkpoint import prefixed, unprefixed
-
-SITES = "transport"  # prefix of the sites' arrays in a state
+from fuels.storage.journal import SITES
 
 
 @dataclass
@@ -47,6 +53,7 @@ class Round:
     left_out: int = 0  # clients whose upload the method did not use, see Method.left_out
     stages: dict[str, float] = field(default_factory=dict)  # seconds
     site_rows: NDArray[np.int64] | None = None  # changed rows of the sites' state; None: all
+    writer: WritesItself | None = None  # sites whose state is not among the arrays to save
     last: bool = False  # the final round
 
     def line(self) -> dict[str, Any]:
@@ -74,7 +81,10 @@ class Watcher(Protocol):
 
 
 class Saver(Protocol):
-    """Writes the state of a finished round to disk."""
+    """Writes the state of a finished round to disk.
+
+    With an attribute `asks_writers` that is true, it lets a transport write its own state.
+    """
 
     def save(
         self, done: Round, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
@@ -118,7 +128,9 @@ class Loop:
             done = self.step()
             if saver is not None:
                 with _timed(done, "save"):
-                    saver.save(done, *self.state())
+                    if getattr(saver, "asks_writers", False):
+                        done.writer = _writer(self.transport)
+                    saver.save(done, *self.state(sites=done.writer is None))
             for watcher in watchers:
                 watcher.on_round(done)
 
@@ -307,9 +319,11 @@ class Loop:
 
     # -- state ---------------------------------------------------------------------------------
 
-    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    def state(self, *, sites: bool = True) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays and facts; without those of the sites if they write them themselves."""
         arrays = prefixed("server", self.server.state())
-        arrays |= prefixed(SITES, self.transport.state())
+        if sites:
+            arrays |= prefixed(SITES, self.transport.state())
         arrays |= {"loop/val_mse": self.val_mse, "loop/val_mae": self.val_mae}
         if self.best_download is not None:
             arrays |= prefixed("best", self.best_download.shared)
@@ -353,6 +367,10 @@ def check_finite(reports: Sequence[Report], number: int) -> None:
                     f"round {number}: the {name} loss of client {report.clients[bad[0]]} "
                     "is not finite; training diverged, try a smaller learning rate"
                 )
+
+
+def _writer(transport: Transport) -> WritesItself | None:
+    return transport if isinstance(transport, WritesItself) else None
 
 
 @contextmanager

@@ -8,19 +8,19 @@ quoted text.
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from fuels.federation.reasons import general, printable
 from fuels.federation.transport import Failure
 
 log = logging.getLogger("fuels.refusals")
 log.addHandler(logging.NullHandler())  # on one machine the display shows failures already
 
+Event = Mapping[str, Any]
 LONGEST = 300  # characters of a reason
 MOST_REASONS = 50  # counted apart for one site
 OTHER = "other reasons"
-QUOTED = re.compile(r"""'[^']*'|"[^"]*"|\[[^\]]*\]|\([^)]*\)|\d[\w.+-]*""")
 
 
 class Refusals:
@@ -40,6 +40,8 @@ class Refusals:
         self.faults: dict[str, int] = {}  # site: messages refused that no honest site sends
         self.left_out: dict[str, int] = {}  # client: rounds whose upload the method did not use
         self.banned: set[str] = set()  # clients of excluded sites; the transport knows them
+        # Receives every refusal, and what else a transport has to record, for an audit log.
+        self.note: Callable[[list[Event]], None] = lambda events: None
 
     @property
     def total(self) -> int:
@@ -94,6 +96,8 @@ class Refusals:
             "round %d: %s: %s refused: %s (refusal %d of this run)",
             number, site, what, reason, self.total,
         )  # fmt: skip
+        what_for = {"site": site, "round": number, "reason": f"{what}: {reason}"}
+        self.note([{"event": "refused", **what_for}])
         if fault:
             self.faults[site] = self.faults.get(site, 0) + 1
         if client:
@@ -122,14 +126,3 @@ class Refusals:
         self.strikes, self.faults, self.left_out = (
             dict(state.get(name, {})) for name in ("strikes", "faults", "left_out")
         )
-
-
-def printable(text: str, most: int) -> str:
-    """One line that is safe to print, whatever the message contained."""
-    shown = "".join(sign if sign.isprintable() else " " for sign in text[: 4 * most])
-    return " ".join(shown.split())[:most]
-
-
-def general(reason: str) -> str:
-    """A reason without its names and numbers."""
-    return QUOTED.sub("*", reason)

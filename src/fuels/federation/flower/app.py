@@ -36,8 +36,8 @@ from fuels.federation.flower.folders import (
     log,
     set_up_log,
 )
+from fuels.federation.flower.parent import end_with_parent
 from fuels.federation.flower.pki import public_key_line
-from fuels.federation.flower.processes import end_with_parent
 
 RECORD, FIELD, STYPE = "fuels", "payload", "fuels.envelope"
 PULL_WAIT = 0.5  # seconds to wait for pulls; a round may close that much late

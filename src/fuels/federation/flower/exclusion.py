@@ -31,6 +31,8 @@ class Exclusion:
             reason = self.refused.verdict(site, self.members.of(site), number - 1)
             if reason:
                 self.reasons[site] = f"{reason} (defence.refusals)"
+                event = {"event": "excluded", "site": site, "reason": reason, "round": number}
+                self.refused.note([event])
                 found.append(failed(site, number, EXCLUDED + self.reasons[site]))
         self.refused.banned = {c for site in self.reasons for c in self.members.of(site)}
         return found

@@ -6,6 +6,7 @@ affect the other sites.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic, sleep
@@ -17,7 +18,7 @@ from fuels.federation.flower.folders import RefusalError, Rules, log
 from fuels.federation.flower.members import Members
 from fuels.federation.flower.messages import read_report, read_upload, read_withheld, request
 from fuels.federation.guard import Gate, refusals
-from fuels.federation.refusals import Refusals
+from fuels.federation.refusals import Event, Refusals
 from fuels.federation.site import Report
 from fuels.federation.transport import Failure, Reply
 from fuels.methods.base import Method
@@ -72,6 +73,13 @@ class Request:
     asked: tuple[str, ...]
 
 
+def event(what: str, site: str, kind: str, number: int, content: bytes) -> Event:
+    """A message in the audit log."""
+    facts = {"site": site, "kind": kind, "round": number}
+    digest = hashlib.sha256(content).hexdigest()
+    return {"event": what, **facts, "bytes": len(content), "sha256": digest}
+
+
 class Requests:
     """Sends requests, keeps those without a reply, and decodes the replies."""
 
@@ -113,12 +121,21 @@ class Requests:
             self.open[ticket] = self.newest[site, kind] = Request(site, kind, number, ids)
             self.counters["messages"] += 1
             self.counters["bytes_down"] += len(contents[site])
+        self.refused.note([event("sent", s, kind, number, c) for s, c in contents.items()])
 
     def collect(self) -> list[tuple[Request, Envelope | Failure]]:
         """The replies to open requests: each a message, or why there is none."""
         replies = self.network.collect(list(self.open)) if self.open else {}
         found = [(self.open.pop(ticket, None), reply) for ticket, reply in replies.items()]
-        return [(sent, self._read(sent, reply)) for sent, reply in found if sent is not None]
+        given = [(sent, reply) for sent, reply in found if sent is not None]
+        self.refused.note(
+            [
+                event("received", sent.site, sent.kind, sent.number, reply)
+                for sent, reply in given
+                if isinstance(reply, bytes)
+            ]
+        )
+        return [(sent, self._read(sent, reply)) for sent, reply in given]
 
     def _read(self, sent: Request, reply: bytes | FuelsError) -> Envelope | Failure:
         if isinstance(reply, RefusalError):

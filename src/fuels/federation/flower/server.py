@@ -18,6 +18,7 @@ from fuels.errors import FuelsError
 from fuels.federation.flower.flower_app import write_run_config
 from fuels.federation.flower.folders import ServerFolder, log
 from fuels.federation.flower.inbox import Network, Time
+from fuels.federation.flower.records import Figures, audit
 from fuels.federation.flower.runs import Current
 from fuels.federation.flower.transport import FlowerTransport
 from fuels.federation.loop import Loop, Round
@@ -61,14 +62,19 @@ def serve(
         _hold(lock, folder)
         facts = {"run": run, "flower_run": flower_run, "reason": "", "unconfirmed": []}
         current.write(state="running", **facts)
+        book = audit(folder)
+        book.add("run begins", run=run, method=settings.method)
         try:
             time = _until_stopped(time or Time(), current)
             unconfirmed = _serve(network, folder, run, settings, time)
         except StoppedError:
+            book.add("run stopped", run=run)
             raise
         except FuelsError as error:
             current.write(state="failed", reason=str(error))
+            book.add("run failed", run=run, reason=str(error))
             raise
+        book.add("run finished", run=run, unconfirmed=unconfirmed)
         current.write(state="finished", unconfirmed=unconfirmed)
 
 
@@ -108,7 +114,10 @@ def _serve(
         log.info("run %s is finished", run)
         return []
     restored, refused = store.restore(), Refusals(settings.defence.refusals)
-    transport = FlowerTransport(network, run, config.rules, settings.training.rounds, time, refused)
+    book = audit(folder)
+    refused.note = lambda events: book.add_all([{**each, "run": run} for each in events])
+    rounds = settings.training.rounds
+    transport = FlowerTransport(network, run, config.rules, rounds, time, refused)
     if restored is None:
         transport.join(set(config.sites))
     else:
@@ -122,7 +131,7 @@ def _serve(
             transport.rejoin(loop.round + 1)
     else:  # from now on a restart knows which sites joined, even if round 1 never ends
         save_state(store.checkpoint, *loop.state())
-    loop.run([store, _Log()], saver=store)
+    loop.run([store, _Log(), Figures(folder, run, loop, transport)], saver=store)
     # Only members: a site that announces its clients from now on has nothing to write.
     sites = {site: len(transport.members.of(site)) for site in sorted(transport.members.sites)}
     waiting = set(sites)

@@ -10,6 +10,7 @@ from fuels.errors import FuelsError
 from fuels.federation.flower.commands import REVOKED, Node, registered, unfinished
 from fuels.federation.flower.exclusion import EXCLUDED
 from fuels.federation.flower.folders import ServerFolder, key_of
+from fuels.federation.flower.records import audit
 from fuels.federation.flower.runs import (
     ACTIVE,
     Current,
@@ -106,6 +107,7 @@ def status(folder: ServerFolder) -> dict[str, Any]:
         "excluded": excluded(lines),
         "left_out": lines[-1].get("left_out", 0) if lines else 0,
         "others": others(folder, current) if listening else {},
+        "audit": dict(zip(("entries", "last", "problem"), audit(folder).check(), strict=True)),
     }
 
 

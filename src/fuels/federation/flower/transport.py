@@ -42,6 +42,7 @@ class FlowerTransport:
     """Sites on other machines; see the module's docstring."""
 
     method: Method | None = None  # known once the sites have stated their training parts
+    needed = 0  # sites that must reply to the current round
 
     def __init__(
         self, network: Network, run: str, rules: Rules, rounds: int, time: Time, refused: Refusals
@@ -91,10 +92,7 @@ class FlowerTransport:
         self._gather(self.members.sites & self.allowed(), number)
 
     def _gather(self, expected: set[str], number: int) -> dict[str, str]:
-        """Ask connecting sites for their clients until all expected ones have replied.
-
-        Returns why sites have not.
-        """
+        """Ask connecting sites for their clients; returns why expected ones have not replied."""
         end = self.clock() + self.rules.join
         asked: set[str] = set()
         failures: dict[str, str] = {}
@@ -153,9 +151,11 @@ class FlowerTransport:
             return self.refused.add(site, sent.number, "introduction", str(error))
         if site not in self.members.sites:
             log.info("%s joins with %d clients", site, len(clients))
+        self.refused.note([{"event": "joined", "site": site, "clients": len(clients)}])
         self.members.introduce(site, clients, periods)
         self.greeted.add(site)
-        return self.silent.discard(site)
+        self.silent.discard(site)
+        return None
 
     # -- rounds --------------------------------------------------------------------------------
 
@@ -181,10 +181,10 @@ class FlowerTransport:
         allowed = self.allowed()
         everyone = self.members.by_site(tuple(clients))
         asked = {site: ids for site, ids in everyone.items() if site in allowed}
-        # Sites that are asked only for extra clients do not count towards the quorum.
+        # Sites asked only for extra clients do not count towards the quorum.
         extra = clients.extra if isinstance(clients, Chosen) else frozenset()
         counted = {site for site, ids in asked.items() if not extra.issuperset(ids)}
-        needed = max(1, ceil(self.rules.quorum * len(counted) - 1e-9))
+        self.needed = needed = max(1, ceil(self.rules.quorum * len(counted) - 1e-9))
         self.failures += self._absent(allowed & self.members.sites - asked.keys())
         self.failures += self._attempt(asked, download, counted, needed)
         there = len(self.replies.keys() & counted)  # late uploads of other sites do not count
