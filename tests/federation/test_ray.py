@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,10 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fuels.config import Engine, Settings, check_engine, merge
+from fuels.config import Engine, Settings, merge
 from fuels.errors import FuelsError
 from fuels.federation.loop import Loop
-from fuels.federation.ray import RayTransport, connect, look_for, split_clients
+from fuels.federation.ray import RayTransport, connect
 from fuels.methods.fuels import Fuels
 from fuels.runs.build import Job, build, load_dataset, make_method
 from fuels.runs.run import run, warm_start
@@ -370,68 +369,3 @@ def test_a_damaged_or_missing_share_is_named(job: Job, tmp_path: Path) -> None:
     share.unlink()
     with pytest.raises(FuelsError, match=r"1-2.safetensors: no such file; restore it"):
         folder.restore()
-
-
-# -- without Ray running ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("clients", "sites", "bounds"),
-    [
-        (20, 1, [(0, 20)]),
-        (20, 2, [(0, 10), (10, 20)]),
-        (20, 3, [(0, 6), (6, 13), (13, 20)]),
-        (3, 3, [(0, 1), (1, 2), (2, 3)]),
-    ],
-)
-def test_shares_are_contiguous_and_about_equal(
-    clients: int, sites: int, bounds: list[tuple[int, int]]
-) -> None:
-    assert [(share.start, share.stop) for share in split_clients(clients, sites)] == bounds
-
-
-@pytest.mark.parametrize("sites", [0, 4])
-def test_a_number_of_sites_that_cannot_be_is_refused(sites: int) -> None:
-    with pytest.raises(FuelsError, match=r"engine.sites must be from 1 to 3"):
-        split_clients(3, sites)
-
-
-@pytest.mark.parametrize(
-    ("engine", "message"),
-    [
-        (Engine(transport="rya"), "unknown engine rya; did you mean ray"),
-        (Engine(sites=2), "need --engine ray"),
-        (Engine(address="host:6379"), "need --engine ray"),
-        (Engine(transport="ray", device="cuda"), "trains on CPUs"),
-    ],
-)
-def test_an_engine_that_cannot_be_is_refused(engine: Engine, message: str) -> None:
-    with pytest.raises(FuelsError, match=message):
-        check_engine(engine)
-
-
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        ("127.0.0.1:1", "--address 127.0.0.1:1: no Ray cluster answers"),
-        ("127.0.0.1:99999", "no Ray cluster answers"),
-        ("ray://127.0.0.1:10001", "--address must be the HOST:PORT"),
-        ("6379", "--address must be the HOST:PORT"),
-    ],
-)
-def test_an_address_without_a_cluster_is_refused_at_once(address: str, message: str) -> None:
-    with pytest.raises(FuelsError, match=message):
-        look_for(address)
-
-
-def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(
-        FuelsError, match=r'--engine ray: Ray is not installed: pip install "fuels-forecast\[ray\]"'
-    ):
-        build(settings_of(), RAY, PANEL)
-
-
-def test_the_local_engine_does_not_import_ray() -> None:
-    code = "import sys, fuels.runs.run, fuels.cli.run; sys.exit('ray' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

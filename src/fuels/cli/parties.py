@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 server_app = typer.Typer(help="The server of a federation.", no_args_is_help=True)
 site_app = typer.Typer(help="A site of a federation.", no_args_is_help=True)
 
+PORT = 9094  # of the SuperNode, on loopback, in the commands that are shown
 LAST = opt.option("N", "Number of entries to show, the newest.", default=20)
 JSON = opt.flag("Print the entries as JSON lines.", name="--json")
 SHOW = opt.flag(
@@ -201,6 +202,10 @@ def site_start(
     extra = commands.site_environment(site)
     for what, command in (
         ("the worker: stays loaded and trains", commands.worker(site)),
-        ("the SuperNode", commands.supernode(site, processes.site_data(site, data), 9094)),
+        ("the SuperNode", commands.supernode(site, processes.site_data(site, data), PORT)),
+        (
+            "the attendant: takes the SuperNode's messages to the worker",
+            commands.attendant(site, PORT),
+        ),
     ):
         typer.echo(f"# {what}\n{commands.shown(command, extra)}")

@@ -97,8 +97,9 @@ def test_a_federation_of_shown_commands_trains(metro: Path) -> None:
         for command in lines("server", "start", metro):
             start(command)
         wait(lambda: (server.state / "ready").exists())
+        port = str(commands.free_port())
         for command in lines("site", "start", metro / "sites" / "north", "--data", data):
-            start([str(commands.free_port()) if word == "9094" else word for word in command])
+            start([port if word == "9094" else word for word in command])
         (command,) = lines("federation", "run", metro, *SMALL)
         done = subprocess.run(command, env=bare, cwd="/", capture_output=True, timeout=120)
         answer = json.loads(done.stdout)

@@ -32,7 +32,6 @@ CONNECTION = "fuels:server"
 MODULE = [sys.executable, "-P", "-m"]
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 ENV = "/usr/bin/env"  # a unit file needs the full path of what it starts
-POLLING = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; Flower's default is one
 
 PROTOBUF = "application/protobuf"
 REVOKED = "unregistered"
@@ -53,7 +52,7 @@ def server_environment(folder: ServerFolder) -> dict[str, str]:
 
 
 def site_environment(folder: SiteFolder) -> dict[str, str]:
-    return {**QUIET, **POLLING, "FLWR_HOME": str(folder.home), "PATH": search_path()}
+    return {**QUIET, "FLWR_HOME": str(folder.home), "PATH": search_path()}
 
 
 def search_path() -> str:
@@ -73,6 +72,18 @@ def superlink(folder: ServerFolder) -> list[str]:
         "--database", str(folder.database),
         "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
+        "--isolation", "process",  # it starts none: the supervisor does
+    ]  # fmt: skip
+
+
+def server_app(folder: ServerFolder, token: str) -> list[str]:
+    """The process that runs the rounds; it may claim the run with this token."""
+    return [
+        program("flwr-serverapp"),
+        "--runtime-api-address", f"127.0.0.1:{folder.config.control_port}",
+        "--token", token,
+        "--root-certificates", str(folder.ca),
+        "--parent-pid", str(os.getpid()),
     ]  # fmt: skip
 
 
@@ -102,9 +113,15 @@ def supernode(folder: SiteFolder, data: str, port: int) -> list[str]:
         "--root-certificates", str(folder.ca),
         "--auth-supernode-private-key", str(folder.key),
         "--node-config", " ".join(f'{key}="{value}"' for key, value in values.items()),
+        "--isolation", "process",  # it starts none: the attendant takes its messages
         "--host", "127.0.0.1",
         "--port", str(port),
     ]  # fmt: skip
+
+
+def attendant(folder: SiteFolder, port: int) -> list[str]:
+    """Not Flower's: takes the SuperNode's messages to the worker."""
+    return [*MODULE, "fuels.federation.flower.attendant", str(folder.path), str(port)]
 
 
 def start_run(folder: ServerFolder, config: str) -> list[str]:

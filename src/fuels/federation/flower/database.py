@@ -27,6 +27,7 @@ def check(path: Path) -> None:
             found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     except sqlite3.DatabaseError as error:
         found = str(error)
+    found = " ".join(found.split())
     if found != "ok":
         raise FuelsError(
             f"{path}: Flower's database is damaged ({found}); delete it and the files that begin"

@@ -130,6 +130,8 @@ def run_site(folder: SiteFolder, data: str) -> None:
     with this process; the SuperNode also inherits the lock, so that a site is never started twice
     where the kernel cannot end them.
     """
+    from fuels.federation.flower.attendant import Attendant  # imports Flower: a server need not
+
     data = site_data(folder, data)
     folder.home.mkdir(parents=True, exist_ok=True)
     environment = commands.environment(commands.site_environment(folder))
@@ -141,9 +143,13 @@ def run_site(folder: SiteFolder, data: str) -> None:
         key = key_of(folder.public_key.read_text(encoding="ascii"))
         audit(folder).add("site started", version=__version__, key=fingerprint(key))
 
+        attendant = Attendant()
+
         def supernode() -> subprocess.Popen[bytes]:
-            command = commands.supernode(folder, data, commands.free_port())
+            port = commands.free_port()
+            command = commands.supernode(folder, data, port)
             child = begin(command, environment, pass_fds=[lock.fileno()])
+            attendant.port = port
             (folder.state / "supernode.pid").write_text(str(child.pid))
             return child
 
@@ -161,6 +167,7 @@ def run_site(folder: SiteFolder, data: str) -> None:
             start_metrics(port, folder, kept)
         for process in kept:
             process.start()
+        attendant.start()
         stopping.wait()
         stop(kept)
 

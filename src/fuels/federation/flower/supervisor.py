@@ -1,4 +1,4 @@
-"""Supervises a SuperLink: registers the sites' keys and resumes an interrupted run.
+"""Supervises a SuperLink: registers the sites' keys, starts runs and resumes interrupted ones.
 
 `fuels server start` runs it next to the SuperLink; it can also be a separate service. Flower keeps
 registered keys and runs in its database, but does not continue a ServerApp that was killed. A
@@ -22,6 +22,7 @@ from fuels.federation.flower import commands, database, metrics
 from fuels.federation.flower.commands import REVOKED, registered
 from fuels.federation.flower.flower_app import update_app
 from fuels.federation.flower.folders import ServerFolder, key_of, log, set_up_log
+from fuels.federation.flower.launcher import Launcher
 from fuels.federation.flower.parent import end_with_parent
 from fuels.federation.flower.records import audit
 from fuels.federation.flower.runs import (
@@ -163,6 +164,7 @@ def supervise(folder: ServerFolder) -> None:
     """While the SuperLink is running: register keys and keep the current run going."""
     while not is_listening(folder):
         time.sleep(0.2)
+    Launcher(folder).start()
     keys = Keys(folder)
     keys.look()
     (folder.state / "ready").write_text(str(os.getppid()))

@@ -1,9 +1,8 @@
 """The worker of a site: reads a request, checks it, trains, replies.
 
-Flower starts a new process for every message. Loading PyTorch and the compiled kernels would take
-each of them seconds, so that process passes the request to this one, through a socket in the site's
-folder. The worker also keeps the last job, with its data, while nothing it was built from changes.
-A SuperNode that was started without a worker computes the replies in its own processes.
+Requests arrive through a socket in the site's folder, from the attendant. This process stays
+loaded, with PyTorch, the compiled kernels and the last job with its data, while nothing the job was
+built from changes. A SuperNode of Flower's own without a worker computes replies itself.
 
 A process may be killed at any moment, so everything that matters is in the site's folder: models,
 optimiser state, W_n, the round, and the reply to it, in one file that is replaced as a whole. A
