@@ -124,6 +124,9 @@ class Defence:
     # so many rounds, on average. 0: never.
     trials: int = 0
     refusals: int = 0  # exclude a client whose values were refused this often; 0: never
+    # Whether every client has one vote in means and medians, or every site, however many clients it
+    # announces: client or site.
+    votes: str = "client"
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,7 @@ class Engine:
 # Sections that earlier versions did not have, as they are when off: see to_dict.
 ADDED: dict[str, Any] = {"sharing": Sharing(), "defence": Defence()}
 
+VOTES = ("client", "site")
 AGGREGATIONS = ("mean", "trimmed", "median", "krum")
 ENGINES = ("local", "ray")
 
@@ -339,8 +343,8 @@ def _share_at(text: str, least: int) -> tuple[float, int] | None:
 def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
     """Plain nested values, as in config.toml.
 
-    Sections of ADDED that are off, the head and the bounds of values are omitted if they are the
-    default, as in runs made before they existed.
+    Sections of ADDED that are off, the head, votes and the bounds of values are omitted if they are
+    the default, as in runs made before they existed.
     """
     content = {field.name: _plain(getattr(settings, field.name)) for field in fields(Settings)}
     for name, off in ADDED.items():
@@ -348,6 +352,8 @@ def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
             del content[name]
     if settings.model.head == Model.head:
         del content["model"]["head"]
+    if settings.defence.votes == Defence.votes and "defence" in content:
+        del content["defence"]["votes"]
     content["mixture"] = {name: value for name, value in content["mixture"].items() if value != ""}
     return content if engine is None else {**content, "engine": _plain(engine)}
 

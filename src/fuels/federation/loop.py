@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Protocol
 
@@ -277,6 +277,8 @@ class Loop:
             for c, why in reasons.items()
         ]
         rows = [i for i, client in enumerate(upload.clients) if client not in reasons]
+        if facts.defence.votes == "site":
+            upload = replace(upload, sites=(site,) * len(upload.clients))
         return (upload.take(rows) if rows else None), refused
 
     def _record(self, reports: Sequence[Report], done: Round) -> None:

@@ -111,3 +111,15 @@ def test_a_client_that_is_sometimes_left_out_does_not_exclude_its_site() -> None
     assert refused.verdict("north", ["a"], rounds=5) != ""
     assert refused.verdict("north", ["a"], rounds=6) == ""  # not in more than half of them
     assert refused.verdict("north", ["a", "d"], rounds=5) == ""
+
+
+@pytest.mark.parametrize("votes", ["client", "site"])
+def test_the_server_knows_who_shares_a_vote(tmp_path: Path, votes: str) -> None:
+    chosen = merge(settings("fuels", 1), {"defence": {"votes": votes}}, "test")
+    fed = World(tmp_path / "fed", chosen)
+    fed.run()
+    found = fed.state().get("sites")
+    if votes == "client":
+        assert found is None
+    else:  # clients a to f of three sites, in turn
+        assert found is not None and len(set(found)) == 3 and (found[:3] == found[3:]).all()
