@@ -102,7 +102,8 @@ def answer(client: RuntimeHttpClient) -> None:
         push_message(client, reply, context)
         push_task_output(client, context, status, details)
     finally:
-        beats.stop()
+        if beats.is_running:
+            beats.stop()
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from fuels.federation.flower.folders import SiteFolder
 
 KNOCK = "/v1/fleet/knock"  # answered by the gateway, not by Flower
 NOT_ADMITTED = 2004  # Flower's code for a node that is not admitted
-PATIENCE = 10.0  # seconds for an answer
+PATIENCE = 5.0  # seconds for an answer
 
 
 def refusal(reason: str) -> bytes:

@@ -12,6 +12,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 
+from fuels.errors import FuelsError
 from fuels.federation.flower import commands
 from fuels.federation.flower.folders import ServerFolder, log
 from fuels.federation.flower.parent import bind_to_parent
@@ -44,6 +45,8 @@ class Launcher(threading.Thread):
                     self.start_app(found.token)
             except httpx.HTTPError as error:
                 log.warning("the SuperLink does not say which runs wait: %s", error)
+            except (FuelsError, OSError) as error:
+                log.error("the rounds cannot be run: %s", error)
             time.sleep(POLL)
 
     def start_app(self, token: str) -> None:

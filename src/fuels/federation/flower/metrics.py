@@ -17,7 +17,6 @@ from fuels.errors import FuelsError
 from fuels.federation.flower.folders import ServerFolder, SiteFolder
 from fuels.federation.flower.records import read_figures
 from fuels.federation.flower.runs import Current, is_busy, is_listening
-from fuels.federation.reasons import general
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 MOST_REASONS = 30  # that are counted apart
@@ -126,11 +125,10 @@ def _under(prefix: str, counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def _reasons(counts: Mapping[str, int]) -> list[Sample]:
-    """Refusals by reason without names and numbers; beyond some, together."""
+    """Refusals by reason; beyond some, together."""
     found: dict[str, int] = {}
     for reason, count in _under("refused", counts):
-        key = general(reason)
-        key = key if key in found or len(found) < MOST_REASONS else "other reasons"
+        key = reason if len(found) < MOST_REASONS else "other reasons"
         found[key] = found.get(key, 0) + count
     return [({"reason": reason}, count) for reason, count in found.items()]
 

@@ -140,8 +140,9 @@ def run_site(folder: SiteFolder, data: str) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FuelsError(f"{folder.path}: this site is already running") from None
-        key = key_of(folder.public_key.read_text(encoding="ascii"))
-        audit(folder).add("site started", version=__version__, key=fingerprint(key))
+        public = folder.public_key.read_text() if folder.public_key.is_file() else ""
+        key = fingerprint(key_of(public)) if public else "not in the folder"
+        audit(folder).add("site started", version=__version__, key=key)
 
         attendant = Attendant()
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fuels.federation.audit import Audit
 from fuels.federation.flower.folders import Consent, ServerFolder, SiteFolder
+from fuels.federation.reasons import general
 
 if TYPE_CHECKING:
     from fuels.federation.flower.transport import FlowerTransport
@@ -103,7 +104,7 @@ class SiteRecords:
     def refused(self, reason: str) -> None:
         """A request that is answered with a reason only."""
         self.audit.add("refused", reason=reason)
-        self._count({}, {f"refused {reason}": 1})
+        self._count({}, {f"refused {general(reason)}": 1})
 
     def _count(self, newest: Mapping[str, Any], more: Mapping[str, int]) -> None:
         figures = read_figures(self.folder.figures)
