@@ -199,12 +199,11 @@ class SimilarityTable:
 
 def _weights(members: NDArray[np.bool_], votes: NDArray[np.float64] | None) -> Floats32:
     """The weight of each member in a mean, [n, m]."""
-    if votes is not None:
-        weighted = members * votes
-        return (weighted / weighted.sum(axis=1, keepdims=True)).astype(np.float32)
-    weights = members / members.sum(axis=1, keepdims=True)
-    del members  # as large as a table of all pairs
-    return weights.astype(np.float32)
+    counted = members if votes is None else members * votes
+    weights = counted / counted.sum(axis=1, keepdims=True)
+    del members, counted  # as large as a table of all pairs
+    rounded: Floats32 = weights.astype(np.float32)
+    return rounded
 
 
 def _number(site: str) -> int:

@@ -16,6 +16,7 @@ from fuels.errors import FuelsError
 from fuels.federation.flower import commands
 from fuels.federation.flower.folders import ServerFolder, log
 from fuels.federation.flower.parent import bind_to_parent
+from fuels.federation.flower.runs import is_listening
 
 POLL = 0.5  # seconds between two looks for a run
 NAME = "fuels-supervisor"  # to the SuperLink
@@ -30,6 +31,8 @@ class Launcher(threading.Thread):
         self.started: list[subprocess.Popen[bytes]] = []
 
     def run(self) -> None:
+        while not is_listening(self.folder):
+            time.sleep(POLL)
         client = RuntimeHttpClient.from_server_address(
             server_address=f"127.0.0.1:{self.folder.config.control_port}",
             insecure=False,
@@ -50,6 +53,10 @@ class Launcher(threading.Thread):
             time.sleep(POLL)
 
     def start_app(self, token: str) -> None:
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}  # server.log has it
-        command = commands.server_app(self.folder, token)
-        self.started.append(subprocess.Popen(command, preexec_fn=bind_to_parent, **quiet))
+        child = subprocess.Popen(
+            commands.server_app(self.folder, token),
+            stdout=subprocess.DEVNULL,  # its log is server.log
+            stderr=subprocess.DEVNULL,
+            preexec_fn=bind_to_parent,
+        )
+        self.started.append(child)

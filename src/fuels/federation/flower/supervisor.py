@@ -164,7 +164,6 @@ def supervise(folder: ServerFolder) -> None:
     """While the SuperLink is running: register keys and keep the current run going."""
     while not is_listening(folder):
         time.sleep(0.2)
-    Launcher(folder).start()
     keys = Keys(folder)
     keys.look()
     (folder.state / "ready").write_text(str(os.getppid()))
@@ -204,6 +203,7 @@ def main() -> None:
         if port := folder.config.metrics_port:
             text = partial(metrics.server_metrics, folder)
             metrics.start(port, text, partial(metrics.server_health, folder), folder.config_file)
+        Launcher(folder).start()
         supervise(folder)
     except (FuelsError, OSError) as error:
         log.error("the supervisor cannot continue: %s", error)
