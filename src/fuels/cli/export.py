@@ -31,9 +31,9 @@ def export_command(
 ) -> None:
     """Export personal models as ONNX files, for forecasts without Python.
 
-    A file takes the known values in the data's unit and returns the next ones; scaling and calendar
-    are inside, and its metadata say which lags it reads. It contains the personal model only, not
-    the mixture of experts. Needs the extra onnx.
+    A file takes known values in the data's unit and returns the next ones. It includes the scaling
+    and the calendar; its metadata list the lags that it reads. It contains the personal model only,
+    not the mixture of experts. Needs the extra onnx.
 
     Example: fuels export first --ids cell-0001 --out onnx
     """

@@ -1,4 +1,4 @@
-"""A personal model as an ONNX file: forecasts where neither Python nor PyTorch is at hand.
+"""A personal model as an ONNX file: forecasts without Python and PyTorch.
 
 Scaling, calendar and all steps ahead are part of the graph: it takes values in the data's unit and
 returns forecasts in it. Inputs, for any number of rows:

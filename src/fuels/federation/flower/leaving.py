@@ -24,7 +24,7 @@ def check_upload(
     reasons, whole = refusals(upload, method.uploads(number), asked, counted=counted)
     rows = [i for i, client in enumerate(upload.clients) if client not in reasons]
     for client, reason in reasons.items():
-        log.error("round %d: nothing of client %s is sent: %s", number, client, reason)
+        log.error("round %d: nothing from client %s is sent: %s", number, client, reason)
     if whole or not rows:
         # Without the numbers that a reason quotes.
         each = [f"client {client}: {general(reason)}" for client, reason in reasons.items()]

@@ -54,7 +54,7 @@ class Figures:
 
     def on_round(self, done: Round) -> None:
         transport, refused = self.transport, self.transport.refused
-        used = transport.gate.used
+        used = transport.guard.used
         figures = {
             "run": self.run,
             "round": done.number,

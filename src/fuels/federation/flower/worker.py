@@ -165,7 +165,7 @@ class Worker:
         unknown = sorted(set(asked) - set(everyone))
         if unknown:
             raise RefusalError(
-                f"the server asks for {unknown[0]!r}, which is no client of this site"
+                f"the server asks for {unknown[0]!r}, which is not a client of this site"
             )
         expected = asked if envelope.kind == "train" else everyone
         reason = download_refusal(download, job.method.downloads(), expected)
