@@ -54,7 +54,9 @@ def test_every_process_of_a_party_is_shown(metro: Path) -> None:
     for command, name in zip(server[1:], ("gateway", "supervisor"), strict=True):
         assert f"fuels.federation.flower.{name}" in command
     site = lines("site", "start", metro / "sites" / "north", "--data", metro.parent / "panel.csv")
-    assert any("fuels.federation.flower.worker" in line for line in site) and len(site) == 2
+    assert len(site) == 3
+    for command, name in zip(site, ("worker", "supernode", "attendant"), strict=True):
+        assert any(name in word for word in command)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ ENDING = 60.0  # seconds that a stopped run, or a process, has to end
 LOOK = 0.2  # seconds between two checks of a server's processes
 SHORTEST, LONGEST = 1.0, 10.0  # seconds before a SuperNode that ended is started again
 STOPPING = 20.0  # seconds that a process of a demo has to end
+KNOCKING = 15.0  # seconds between two questions of a site whether it is let in
 CLOCK = 2.0  # seconds that the clocks may differ without a warning
 LAUNCH = [*commands.MODULE, "fuels.federation.flower.processes"]
 
@@ -169,6 +170,7 @@ def run_site(folder: SiteFolder, data: str) -> None:
         for process in kept:
             process.start()
         attendant.start()
+        threading.Thread(target=end_refused, args=(folder, kept[1], stopping), daemon=True).start()
         stopping.wait()
         stop(kept)
 
@@ -197,6 +199,21 @@ def explain(folder: SiteFolder) -> None:
     if abs(ahead) > CLOCK:
         side = "ahead of" if ahead > 0 else "behind"
         log.warning("this clock is %.0f s %s the server's", abs(ahead), side)
+
+
+def end_refused(folder: SiteFolder, supernode: RestartedProcess, stopping: threading.Event) -> None:
+    """Kill a SuperNode that the server refuses: by itself it would neither go on nor end.
+
+    It is restarted, which shows the reason, until it is let in again.
+    """
+    while not stopping.wait(KNOCKING):
+        try:
+            reason, _ = knock(folder)
+        except (FuelsError, OSError, ValueError):  # the SuperNode itself keeps trying
+            continue
+        child = supernode.child
+        if reason and child is not None and child.poll() is None:
+            kill_group(child)
 
 
 class RestartedProcess(threading.Thread):
