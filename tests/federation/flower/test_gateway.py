@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import threading
 import time
 from base64 import b64encode
 from pathlib import Path
@@ -22,7 +24,7 @@ from flwr.proto.message_pb2 import Message, Metadata
 from flwr.supercore.error import FlowerError
 
 from fuels.errors import FuelsError
-from fuels.federation.flower import gateway
+from fuels.federation.flower import gateway, processes
 from fuels.federation.flower.folders import ServerFolder, SiteFolder, key_of, log
 from fuels.federation.flower.gateway import LARGEST, PULL, PUSH, Gateway, is_open, is_reply
 from fuels.federation.flower.knock import knock
@@ -275,6 +277,31 @@ def test_a_site_asks_why_it_is_refused(metro: Path, caplog: pytest.LogCaptureFix
     assert f"the server at 127.0.0.1:{port} refuses this site: The key of site no" in caplog.text
     with pytest.raises(FuelsError, match="does not answer"):
         knock(site)
+
+
+def test_a_supernode_that_is_refused_is_killed(
+    metro: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was let in and then is not neither goes on nor ends."""
+    monkeypatch.setattr(processes, "KNOCKING", 0.1)
+    server, site = ServerFolder(metro), SiteFolder(metro / "sites/north")
+    supernode = processes.RestartedProcess("SuperNode", lambda: child)
+    child = supernode.child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    stopping = threading.Event()
+    watch = threading.Thread(target=processes.end_refused, args=(site, supernode, stopping))
+    with opened(SiteKeys(server), Link(empty=0), tls=server) as port:
+        file = site.config_file
+        file.write_text(file.read_text().replace("127.0.0.1:9092", f"127.0.0.1:{port}"))
+        watch.start()
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(1.0)
+        line = server.config.sites["north"]
+        text = server.config_file.read_text()
+        server.config_file.write_text(text.replace(f'north = "{line}"\n', ""))
+        assert child.wait(30) == -9
+    stopping.set()
+    watch.join(30)
+    assert not watch.is_alive()
 
 
 def until_closed(port: int, *pieces: bytes, pause: float = 0.0) -> tuple[bytes, float]:
