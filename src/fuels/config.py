@@ -125,6 +125,9 @@ class Defence:
     # so many rounds, on average. 0: never.
     trials: int = 0
     refusals: int = 0  # exclude a client whose values were refused this often; 0: never
+    # Whether every client has one vote in means and medians, or every site, however many clients it
+    # announces: client or site.
+    votes: str = "client"
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,15 @@ class Engine:
 
 # Sections that earlier versions did not have, as they are when off: see to_dict.
 ADDED: dict[str, Any] = {"sharing": Sharing(), "defence": Defence()}
+# Settings that they did not have.
+LATER: dict[str, tuple[str, ...]] = {
+    "data": ("unit",),
+    "model": ("head",),
+    "mixture": ("at_least", "at_most"),
+    "defence": ("votes",),
+}
 
+VOTES = ("client", "site")
 AGGREGATIONS = ("mean", "trimmed", "median", "krum")
 ENGINES = ("local", "ray")
 
@@ -340,18 +351,18 @@ def _share_at(text: str, least: int) -> tuple[float, int] | None:
 def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
     """Plain nested values, as in config.toml.
 
-    Sections of ADDED that are off, the head, the unit and the bounds of values are omitted if they
-    are the default, as in runs made before they existed.
+    Sections of ADDED that are off and settings of LATER that have their default are omitted, as in
+    runs made before they existed.
     """
     content = {field.name: _plain(getattr(settings, field.name)) for field in fields(Settings)}
     for name, off in ADDED.items():
         if getattr(settings, name) == off:
             del content[name]
-    if settings.model.head == Model.head:
-        del content["model"]["head"]
-    if settings.data.unit == Data.unit:
-        del content["data"]["unit"]
-    content["mixture"] = {name: value for name, value in content["mixture"].items() if value != ""}
+    usual = Settings()
+    for section, names in LATER.items():
+        for name in names if section in content else ():
+            if getattr(getattr(settings, section), name) == getattr(getattr(usual, section), name):
+                del content[section][name]
     return content if engine is None else {**content, "engine": _plain(engine)}
 
 

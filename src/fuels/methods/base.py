@@ -286,7 +286,7 @@ def moved(parts: Parts, direction: Parts, distance: float) -> Parts:
     return {name: parts[name] + distance * direction[name] for name in direction}
 
 
-def weighted_mean(rows: NDArray[np.float32], weights: NDArray[np.int64]) -> NDArray[np.float32]:
+def weighted_mean(rows: NDArray[np.float32], weights: NDArray[Any]) -> NDArray[np.float32]:
     """Mean of rows [client, size] with weights [client], summed in double precision."""
     total = np.zeros(rows.shape[1])
     # Row by row: converting all rows at once would take three times the memory.

@@ -187,13 +187,14 @@ class Fuels(Method):
         return SimilarityTable(clients, self.uploads(1)["prototype"].shape)
 
     def aggregate(self, server: SimilarityTable, upload: Upload) -> None:
-        server.update(upload.clients, upload.arrays["prototype"])
+        server.update(upload.clients, upload.arrays["prototype"], upload.sites)
 
     def admitted(self, server: SimilarityTable) -> NDArray[np.bool_]:
         """The clients whose prototypes others may get, [client]."""
         if server.used is None:
             used = server.known.copy()
-            used[used] = admitted(server.prototypes[used], self.facts.defence.admission)
+            votes = server.votes(used)
+            used[used] = admitted(server.prototypes[used], self.facts.defence.admission, votes)
             server.used = used
         return server.used
 

@@ -104,6 +104,8 @@ def warn_nearly_constant(dataset: Dataset) -> None:
 class _Saver:
     """Adds the data's fingerprint and the settings to each checkpoint."""
 
+    asks_writers = True
+
     def __init__(self, folder: RunFolder, job: Job) -> None:
         self.folder, self.origin = folder, origin(job)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from fuels.config import (
     AGGREGATIONS,
+    VOTES,
     Defence,
     Settings,
     late_joiners,
@@ -142,6 +143,13 @@ def check_defence(defence: Defence) -> None:
         raise FuelsError(
             f"unknown defence.aggregation {defence.aggregation}"
             f"{nearest(defence.aggregation, AGGREGATIONS)}"
+        )
+    if defence.votes not in VOTES:
+        raise FuelsError(f"unknown defence.votes {defence.votes}{nearest(defence.votes, VOTES)}")
+    if defence.votes == "site" and defence.aggregation != "mean":
+        raise FuelsError(
+            f"defence.votes = site needs defence.aggregation = mean: {defence.aggregation} counts"
+            " clients"
         )
     if not 0 <= defence.tolerated < 0.5:
         raise FuelsError(

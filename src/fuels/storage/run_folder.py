@@ -4,6 +4,7 @@ config.toml       reproduces the run
 metrics.jsonl     one line per round, without timings
 timings.jsonl     seconds per round and stage
 checkpoint.safetensors   until the run is finished; checkpoint-N: later changes (journal.py)
+shares/           until then: the state of clients in Ray actors, which they write themselves
 models.safetensors, server.safetensors, forecasts.parquet, plots/, summary.json   at the end
 report.html              everything about the run on one page
 errors.parquet           errors of each client and forecast: mse, mae, mse_unit, mae_unit
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 from fuels.config import Engine, Settings
 from fuels.errors import FuelsError
 from fuels.storage.config_file import read_config, write_toml
-from fuels.storage.journal import Journal
+from fuels.storage.journal import Journal, Writer
 
 
 @contextmanager
@@ -56,12 +57,16 @@ class FinishedRound(Protocol):
     def last(self) -> bool: ...
     @property
     def stages(self) -> Mapping[str, float]: ...
+    @property
+    def writer(self) -> Writer | None: ...
     def line(self) -> Mapping[str, Any]: ...
     def changed_rows(self, names: Iterable[str]) -> dict[str, NDArray[np.int64]]: ...
 
 
 class RunFolder:
     """One run on disk."""
+
+    asks_writers = True  # see `Saver` in federation/loop.py
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -196,7 +201,9 @@ class RunFolder:
         """
         self._append(self.metrics, done.line())
         changed = done.changed_rows(arrays)
-        self.journal.save(done.number, dict(arrays), facts, changed, last=done.last)
+        self.journal.save(
+            done.number, dict(arrays), facts, changed, last=done.last, writer=done.writer
+        )
 
     def on_round(self, done: FinishedRound) -> None:
         """Log the timings of a finished round."""
