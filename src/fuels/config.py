@@ -131,6 +131,17 @@ class Defence:
 
 
 @dataclass(frozen=True)
+class Privacy:
+    """What bounds how much a FUELS client's prototypes reveal to the server. Not in the paper."""
+
+    # The initial model, and the order in which a prototype's numbers are sent, are drawn from a
+    # secret that the sites of a federation share and the server does not know.
+    secret: bool = False
+    first: int = 1  # the first round in which prototypes are sent
+    every: int = 1  # and then every so many rounds
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything that determines the result of a run."""
 
@@ -144,6 +155,7 @@ class Settings:
     mixture: Mixture = field(default_factory=Mixture)
     sharing: Sharing = field(default_factory=Sharing)
     defence: Defence = field(default_factory=Defence)
+    privacy: Privacy = field(default_factory=Privacy)
     options: Mapping[str, Any] = field(default_factory=dict)  # the method's own settings
 
 
@@ -160,7 +172,7 @@ class Engine:
 
 
 # Sections that earlier versions did not have, as they are when off: see to_dict.
-ADDED: dict[str, Any] = {"sharing": Sharing(), "defence": Defence()}
+ADDED: dict[str, Any] = {"sharing": Sharing(), "defence": Defence(), "privacy": Privacy()}
 # Settings that they did not have.
 LATER: dict[str, tuple[str, ...]] = {
     "data": ("unit",),

@@ -10,7 +10,7 @@ import hashlib
 
 import numpy as np
 
-SELECTION, AUGMENTATION, FILTER, NOISE, LATE, WEIGHTS, DOUBT, SUMS, TRIAL = range(1, 10)
+SELECTION, AUGMENTATION, FILTER, NOISE, LATE, WEIGHTS, DOUBT, SUMS, TRIAL, HIDDEN = range(1, 11)
 
 
 def client_key(client: str) -> int:

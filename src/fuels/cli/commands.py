@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from fuels.cli.audit import audit_command
 from fuels.cli.backtest import backtest_command
 from fuels.cli.bench import bench_command
 from fuels.cli.command import equip
@@ -37,6 +38,7 @@ app.command("backtest")(backtest_command)
 app.command("report")(report_command)
 app.command("compare")(compare_command)
 app.command("experiment")(experiment_command)
+app.command("audit")(audit_command)
 app.command("export")(export_command)
 app.command("cost")(cost_command)
 app.command("bench")(bench_command)

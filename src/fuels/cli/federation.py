@@ -123,6 +123,25 @@ def renew_command(folder: FoundedDir) -> None:
     )
 
 
+@federation_app.command("renew-secret")
+def renew_secret_command(folder: FoundedDir) -> None:
+    """Create a new federation.secret for all sites, for when a site leaves or the secret leaks.
+
+    Runs with privacy.secret hide prototypes from the server with it. It needs authority/, and works
+    only between runs: a run in progress continues with the former secret or not at all.
+
+    Example: fuels federation renew-secret metro
+    """
+    from fuels.federation.flower.provisioning import renew_secret
+
+    here = renew_secret(folder)
+    done = f"; copied to {', '.join(here)}" if here else ""
+    typer.echo(
+        f"new {folder}/authority/federation.secret{done}. Hand it to every other site, to replace"
+        " the one in its folder, and never to the server."
+    )
+
+
 @federation_app.command("run")
 def run_command(
     folder: ServerDir,

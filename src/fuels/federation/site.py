@@ -84,7 +84,7 @@ class Site:
         self.changed = np.ones(len(self.ids), dtype=np.bool_)  # rows of `state`, in this round
         self.best: Parts = {}
         if self.keep_best and not method.one_model:
-            self.best = self._expand(self.network.initial(method.facts.seed))
+            self.best = self._expand(self.network.initial(method.facts.start_seed))
 
     # -- rounds --------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class Site:
     def _start(self) -> tuple[Parts, Slots]:
         """Initial values of the parts that stay on the clients, and of their optimiser state."""
         method = self.method
-        common = self.network.initial(method.facts.seed)
+        common = self.network.initial(method.facts.start_seed)
         parts = self._expand({name: common[name] for name in method.stays if name in common})
         own = [method.initial_parts(client) for client in self.ids]
         for name in own[0] if own else ():

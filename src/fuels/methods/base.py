@@ -21,13 +21,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fuels.config import Defence, Training
+from fuels.config import Defence, Privacy, Training
 from fuels.data.sample import Sample
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.methods.messages import Arrays, Download, Upload
 from fuels.model.network import Network, Parts
 from fuels.model.optimiser import Update
+from fuels.privacy.hidden import hidden_seed
 from fuels.training.groups import Batch, Group, Optimiser
 from fuels.training.step import Contrast, Step, descend, differentiate, nothing
 
@@ -51,12 +52,20 @@ class Facts:
     optimiser: Optimiser
     seed: int
     defence: Defence = field(default_factory=Defence)
+    privacy: Privacy = field(default_factory=Privacy)
     # Seeds the noise of a federation's site, so that the server cannot reproduce it. Never sent.
     secret: bytes = field(default=b"", repr=False)
+    shared_secret: bytes = field(default=b"", repr=False)  # of all sites; see privacy/hidden.py
 
     @property
     def period(self) -> int:
         return self.sample.period
+
+    @property
+    def start_seed(self) -> int:
+        """The seed of the initial model; with privacy.secret, the server does not know it."""
+        hidden = self.privacy.secret
+        return hidden_seed(self.seed, self.shared_secret) if hidden else self.seed
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -34,6 +35,7 @@ from fuels.model.network import Parts
 from fuels.paper.losses import Inter, Intra
 from fuels.paper.prototypes import ConcatenationPrototype, PeriodicPrototype, Prototype
 from fuels.paper.similarity import SimilarityTable
+from fuels.privacy.hidden import Order, order_of
 from fuels.privacy.noise import NONE, add_noise, check_noise, reach
 from fuels.randomness import FILTER, generator
 from fuels.training.groups import Batch, Group
@@ -119,12 +121,17 @@ class Fuels(Method):
     def local(self, group: Group, download: Download) -> Arrays:
         """ClientExecute of Algorithm 1."""
         options, trials = self.options, self.facts.defence.trials
+        if self.order is not None:
+            restored = {n: self.order.restore(each) for n, each in download.personal.items()}
+            download = replace(download, personal=restored)
         alignment = Alignment(group, download) if download.clients else None
         if alignment is not None and trials:
             secret = self.facts.secret
             value = train_with_trial(group, alignment, self.train, trials, secret)
         else:
             value = self.train(group, alignment)
+        if not self.sends_prototypes(group.round):
+            return {}
         noised = add_noise(
             value,
             group.ids,
@@ -134,7 +141,7 @@ class Fuels(Method):
             round_number=group.round,
             secret=self.facts.secret,
         )
-        return {"prototype": noised}
+        return {"prototype": noised if self.order is None else self.order.apply(noised)}
 
     def train(self, group: Group, alignment: Alignment | None) -> NDArray[np.float32]:
         """The local epochs on Eq. 15; returns the prototypes."""
@@ -170,24 +177,41 @@ class Fuels(Method):
 
     # -- what travels --------------------------------------------------------------------------
 
+    def sends_prototypes(self, round_number: int) -> bool:
+        """Whether prototypes are sent in a round."""
+        since = round_number - self.facts.privacy.first
+        return since >= 0 and since % self.facts.privacy.every == 0
+
+    @cached_property
+    def order(self) -> Order | None:
+        """The order of a prototype's numbers that hides them from the server; None: as they are."""
+        facts = self.facts
+        if not facts.privacy.secret:
+            return None
+        return order_of(facts.seed, facts.shared_secret, *self.sent_prototype().shape)
+
     def uploads(self, round_number: int) -> dict[str, Sent]:
+        return {"prototype": self.sent_prototype()} if self.sends_prototypes(round_number) else {}
+
+    def sent_prototype(self) -> Sent:
         periods = 1 if self.options.periodic else self.facts.train_periods
         bound = None
         if self.facts.network.encoder.bounded:
             bound = 1.0 + reach(self.options.noise, self.options.noise_scale)
-        return {"prototype": Sent((periods * self.facts.period, self.facts.network.width), bound)}
+        return Sent((periods * self.facts.period, self.facts.network.width), bound)
 
     def downloads(self) -> dict[str, Sent]:
-        prototype = self.uploads(1)["prototype"]
+        prototype = self.sent_prototype()
         return {"positive": prototype, "negative": prototype}
 
     # -- server --------------------------------------------------------------------------------
 
     def server(self, clients: Sequence[str]) -> SimilarityTable:
-        return SimilarityTable(clients, self.uploads(1)["prototype"].shape)
+        return SimilarityTable(clients, self.sent_prototype().shape)
 
     def aggregate(self, server: SimilarityTable, upload: Upload) -> None:
-        server.update(upload.clients, upload.arrays["prototype"], upload.sites)
+        if "prototype" in upload.arrays:
+            server.update(upload.clients, upload.arrays["prototype"], upload.sites)
 
     def admitted(self, server: SimilarityTable) -> NDArray[np.bool_]:
         """The clients whose prototypes others may get, [client]."""

@@ -56,8 +56,10 @@ def load_dataset(settings: Settings, panel: Panel | None = None) -> Dataset:
     return replace(found, left_out=dataset.left_out | found.left_out)
 
 
-def make_method(settings: ResolvedSettings, dataset: Dataset, secret: bytes = b"") -> Method:
-    method = method_for(settings, train_periods(dataset), secret)
+def make_method(
+    settings: ResolvedSettings, dataset: Dataset, secret: bytes = b"", shared: bytes = b""
+) -> Method:
+    method = method_for(settings, train_periods(dataset), secret, shared)
     method.check_data(dataset)
     return method
 
@@ -67,7 +69,9 @@ def train_periods(dataset: Dataset) -> int:
     return dataset.split.train // dataset.period - dataset.sample.reach_periods
 
 
-def method_for(settings: ResolvedSettings, periods: int, secret: bytes = b"") -> Method:
+def method_for(
+    settings: ResolvedSettings, periods: int, secret: bytes = b"", shared: bytes = b""
+) -> Method:
     """The settings' method; a server without data learns `periods` from its sites."""
     training, model, sample = settings.training, settings.model, settings.sample
     facts = Facts(
@@ -78,7 +82,9 @@ def method_for(settings: ResolvedSettings, periods: int, secret: bytes = b"") ->
         optimiser=Optimiser(training.optimiser, training.learning_rate, training.momentum),
         seed=settings.seed,
         defence=settings.defence,
+        privacy=settings.privacy,
         secret=secret,
+        shared_secret=shared,
     )
     return find_method(settings.method)(settings.method_options, facts)
 
@@ -106,17 +112,21 @@ class Job:
 
 
 def build(
-    settings: Settings, engine: Engine, panel: Panel | None = None, secret: bytes = b""
+    settings: Settings,
+    engine: Engine,
+    panel: Panel | None = None,
+    secret: bytes = b"",
+    shared: bytes = b"",
 ) -> Job:
     """Resolve the settings, read the data and set everything up.
 
     `secret` seeds the noise of a federation's site, so that nobody else can reproduce it; see
-    privacy/noise.py.
+    privacy/noise.py. `shared` is the secret of all its sites; see privacy/hidden.py.
     """
     settings = resolve(settings)
     threads = set_up(engine)
     dataset = load_dataset(settings, panel)
-    method = make_method(settings, dataset, secret)
+    method = make_method(settings, dataset, secret, shared)
     sites = open_sites(dataset, method, engine, threads, settings.training.keep)
     loop = Loop(method, sites, settings.training, settings.seed)
     return Job(settings, dataset, method, sites, loop)

@@ -14,6 +14,7 @@ from fuels.config import (
     AGGREGATIONS,
     VOTES,
     Defence,
+    Privacy,
     Settings,
     late_joiners,
     merge,
@@ -25,6 +26,7 @@ from fuels.data.sample import Sample, sample_of
 from fuels.errors import FuelsError
 from fuels.experts.limits import check_limits
 from fuels.methods.base import Options
+from fuels.methods.fuels import Fuels
 from fuels.methods.registry import find_method, method_options
 
 
@@ -133,8 +135,22 @@ def check(settings: Settings) -> None:
             " sum over one client is that client's value"
         )
     check_defence(settings.defence)
+    check_privacy(settings)
     late_joiners(training.late)
     newcomer_share(settings.data.newcomers)
+
+
+def check_privacy(settings: Settings) -> None:
+    """Refuse privacy settings that cannot work, or that the method does not have."""
+    privacy = settings.privacy
+    for name in ("first", "every"):
+        if getattr(privacy, name) < 1:
+            raise FuelsError(f"privacy.{name} must be at least 1; it is {getattr(privacy, name)}")
+    if privacy != Privacy() and settings.method != Fuels.name:
+        raise FuelsError(
+            f"privacy.secret, privacy.first and privacy.every are settings of the method fuels, not"
+            f" of {settings.method}"
+        )
 
 
 def check_defence(defence: Defence) -> None:

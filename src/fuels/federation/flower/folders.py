@@ -74,6 +74,10 @@ class Consent:
     least_periods: int = 7
     # Likewise for a prototype with more rows than this; 288: a day in steps of 5 minutes.
     longest_period: int = 288
+    # What a run must do to get prototypes of this site; see docs/explanation/privacy.md.
+    hidden: bool = False  # privacy.secret
+    least_noise: float = 0.0  # standard deviation of the noise on prototypes
+    most_prototypes: int = 0  # of a client in a run; 0: any number
     largest_message_mb: int = 256  # largest message from the server that the site reads
     keep_copies: bool = False  # keep every message that leaves, in runs/RUN/sent/
 

@@ -18,6 +18,7 @@ class Members:
 
     owner: dict[str, str] = field(default_factory=dict)  # client: site, in the loop's order
     periods: dict[str, int] = field(default_factory=dict)  # site: its training part, in periods
+    digest: str = ""  # of the secret that the sites share, as the first one stated it
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -67,12 +68,16 @@ class Members:
                 f"it claims a training part of {periods} periods; at most"
                 f" {rules.most_periods} are accepted (rules.most_periods in server.toml)"
             )
+        digest = envelope.facts.get("secret", "")
+        if self.owner and digest != self.digest:
+            raise FuelsError("its federation.secret is not that of the sites that joined first")
         taken = [client for client in clients if self.owner.get(client, site) != site]
         if taken:
             raise FuelsError(f"client {taken[0]!r} belongs to site {self.owner[taken[0]]}")
         gone = sorted(set(self.of(site)) - set(clients))
         if gone:
             raise FuelsError(f"it joined this run with client {gone[0]!r}, which is now missing")
+        self.digest = digest
         return clients, periods
 
     def introduce(self, site: str, clients: tuple[str, ...], periods: int) -> None:
@@ -90,7 +95,8 @@ class Members:
         self.owner = {client: self.owner[client] for client in sorted(self.owner)}
 
     def state(self) -> dict[str, Any]:
-        return {"owner": self.owner, "periods": self.periods}
+        return {"owner": self.owner, "periods": self.periods, "digest": self.digest}
 
     def load(self, state: dict[str, Any]) -> None:
         self.owner, self.periods = state["owner"], state["periods"]
+        self.digest = state.get("digest", "")

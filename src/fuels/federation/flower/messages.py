@@ -28,7 +28,10 @@ from fuels.storage.checkpoint import prefixed, unprefixed
 FIGURES = ("val_mse", "val_mae")
 LARGEST = 1e6  # a training loss or an error that is accepted
 
-ROUNDS = (1, 2)  # later rounds declare the same
+
+def distinct_rounds(method: Method) -> tuple[int, ...]:
+    """Rounds that declare everything which later rounds declare."""
+    return (1, 2, method.facts.privacy.first)
 
 
 def request(
@@ -148,7 +151,7 @@ def sized(method: Method, periods: int) -> Method:
 def declared(method: Method, periods: int) -> tuple[dict[str, Sent], ...]:
     """What a site with this many training periods declares to upload, in round 1 and later."""
     there = sized(method, periods)
-    return tuple(there.uploads(number) for number in ROUNDS)
+    return tuple(there.uploads(number) for number in distinct_rounds(there))
 
 
 def agreed(method: Method, periods: Mapping[str, int]) -> Method:
@@ -181,7 +184,8 @@ def of_a_period(method: Method) -> list[str]:
 
 def _resized(method: Method, other: Method) -> list[str]:
     """The uploaded arrays whose shape differs between two sizes of the method."""
-    pairs = [(method.uploads(number), other.uploads(number)) for number in ROUNDS]
+    numbers = distinct_rounds(method)
+    pairs = [(method.uploads(number), other.uploads(number)) for number in numbers]
     return sorted({name for a, b in pairs for name in a if a[name].shape != b[name].shape})
 
 
@@ -216,7 +220,8 @@ def check_declaration(method: Method, consent: Consent, number: int) -> None:
     """Refuse a method that declares an upload which this site does not consent to."""
     if consent.raw_derived:
         return
-    sent = {name: sent for n in (*ROUNDS, number) for name, sent in method.uploads(n).items()}
+    rounds = (*distinct_rounds(method), number)
+    sent = {name: sent for n in rounds for name, sent in method.uploads(n).items()}
     reasons: dict[str, str] = {}
     if method.facts.train_periods < consent.least_periods:
         mean = f"is a mean of fewer than {consent.least_periods} periods (consent.least_periods)"

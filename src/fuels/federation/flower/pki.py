@@ -30,6 +30,7 @@ from fuels.federation.flower.folders import key_of, log
 CA_DAYS, SERVER_DAYS = 3650, 825
 
 SECRET = "noise.secret"
+SHARED = "federation.secret"  # of all sites; the server never has it
 SIZE = 32  # bytes
 
 

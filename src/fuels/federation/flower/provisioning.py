@@ -32,7 +32,13 @@ from fuels.federation.flower.folders import (
     check_name,
     key_of,
 )
-from fuels.federation.flower.pki import make_authority, make_server_certificate, make_site_key
+from fuels.federation.flower.pki import (
+    SHARED,
+    make_authority,
+    make_server_certificate,
+    make_site_key,
+    read_secret,
+)
 from fuels.methods.registry import find_method
 
 LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"  # of a host name; parts of IPv4 fit too
@@ -170,6 +176,7 @@ def add_site(path: Path, federation: str, site: str, server: str, methods: Seque
     folder.chmod(0o700)
     line = make_site_key(folder)
     (folder / "ca.pem").write_bytes((path / "authority" / "ca.pem").read_bytes())
+    give_secret(path, folder)
     config = asdict(
         SiteConfig(
             federation=federation, name=site, server=server, consent=Consent(methods=tuple(methods))
@@ -179,6 +186,23 @@ def add_site(path: Path, federation: str, site: str, server: str, methods: Seque
     config["data"] = {"source": config["data"]["source"]}
     write(folder / "site.toml", SITE_HEADER, config)
     return line
+
+
+def give_secret(path: Path, folder: Path) -> None:
+    """Copy the secret of all sites, which is created if it is missing, into a site's folder."""
+    read_secret(path / "authority" / SHARED)
+    shutil.copy(path / "authority" / SHARED, folder / SHARED)  # with its mode, 0600
+
+
+def renew_secret(path: Path) -> list[str]:
+    """A new secret for all sites; returns the sites whose folders are here and have got it."""
+    record = federation_record(path)
+    with renewed(path / "authority" / SHARED) as fresh:
+        read_secret(fresh / SHARED)
+    here = [site for site in record.config.sites if (path / "sites" / site / "site.toml").is_file()]
+    for site in here:
+        give_secret(path, path / "sites" / site)
+    return here
 
 
 def write(path: Path, header: str, content: dict[str, object]) -> None:
@@ -202,10 +226,12 @@ Keep `{folder}/authority/`, and a copy of it in another place. It is all that th
     fuels federation add-site {folder} NAME            creates the folder of another site
     fuels federation add-site {folder} NAME --again    creates a new one for a site that lost it
     fuels federation renew {folder}                    creates a server/ with a new certificate
+    fuels federation renew-secret {folder}             creates a new federation.secret for all sites
 
 Never send to anyone:
 
 - `authority/ca.key`, `server/server.key`, `sites/*/site.key`: private keys (mode 0600)
+- `federation.secret`: for the sites only, and never for the server
 - a site's data file, and its `state/` and `runs/`: models and forecasts belong to the site
 
 These files are public: `ca.pem`, `server.pem`, `site.pub`.

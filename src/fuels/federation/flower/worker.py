@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.config import Engine, Settings, to_dict
+from fuels.config import Engine, Settings
 from fuels.data.sources import find_files
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, decode, encode
@@ -54,11 +54,16 @@ from fuels.federation.flower.messages import (
     without_figures,
 )
 from fuels.federation.flower.parent import end_with_parent
-from fuels.federation.flower.pki import SECRET, read_secret
+from fuels.federation.flower.protection import (
+    Secrets,
+    check_protection,
+    digest_of,
+    identity_of,
+    read_secrets,
+)
 from fuels.federation.flower.records import SiteRecords
 from fuels.federation.guard import download_refusal
 from fuels.methods.messages import Download
-from fuels.privacy.noise import NONE
 from fuels.report.run.report import write_run_report
 from fuels.runs.build import Job, build, fingerprint, train_periods
 from fuels.runs.run import essentials, evaluate_job, kept_models, write_evaluation, write_models
@@ -78,14 +83,15 @@ class JobCache:
         self.job: Job | None = None
         self.clean = False  # its clients are as built: no state was loaded, nothing was trained
 
-    def get(self, settings: Settings, engine: Engine, secret: bytes, progress: Progress) -> Job:
+    def get(self, settings: Settings, engine: Engine, secrets: Secrets, progress: Progress) -> Job:
         """A job at the point that `progress` has reached."""
         data = settings.data
         # Taken before the files are read: a change in between invalidates the job next time.
-        key = settings, engine, secret, stamps(data.source), stamps(data.coordinates)
+        key = settings, engine, secrets, stamps(data.source), stamps(data.coordinates)
         if self.job is None or key != self.key or not (progress.facts or self.clean):
             self.close()
-            self.job, self.key, self.clean = build(settings, engine, secret=secret), key, True
+            self.job = build(settings, engine, secret=secrets.noise, shared=secrets.shared)
+            self.key, self.clean = key, True
         if progress.facts:
             self.clean = False
             progress.restore(self.job)
@@ -153,10 +159,10 @@ class Worker:
             return content
 
     def _handle(self, envelope: Envelope, progress: Progress, made: float) -> Envelope:
-        noise = self.settings.options.get("noise", NONE)
-        secret = b"" if noise == NONE else read_secret(self.folder.state / SECRET)
-        job = self.jobs.get(self.settings, self.config.engine, secret, progress)
+        secrets = read_secrets(self.folder, self.settings)
+        job = self.jobs.get(self.settings, self.config.engine, secrets, progress)
         check_declaration(job.method, self.config.consent, envelope.round)
+        check_protection(job, self.config.consent, envelope.round)
         try:
             asked, download = read_request(envelope)
             best_round = read_best_round(envelope)
@@ -176,6 +182,8 @@ class Worker:
             )
         if envelope.kind == "hello":
             facts = {"clients": list(everyone), "train_periods": train_periods(job.dataset)}
+            if digest := digest_of(secrets.shared, envelope.run):
+                facts |= {"secret": digest}
             return replace(reply(envelope, None, None), facts=facts)
         self.jobs.clean = False
         if envelope.kind == "train":
@@ -265,6 +273,7 @@ class Progress:
         same = {
             "data": self.facts["data"] == fingerprint(job.dataset),
             "settings": same_settings(json.loads(self.facts["settings"]), job.settings, "data"),
+            "secrets": self.facts.get("secret", "") == identity_of(job)["secret"],
         }
         for what, unchanged in same.items():
             if not unchanged:
@@ -276,15 +285,7 @@ class Progress:
     def save(self, job: Job, number: int, answer: bytes, made: float) -> None:
         arrays = prefixed("site", job.site.state())
         arrays["answer"] = np.frombuffer(answer, dtype=np.uint8)
-        save_state(self.path, arrays, {"round": number, "made": made, **_identity(job)})
-
-
-def _identity(job: Job) -> dict[str, str]:
-    settings: Mapping[str, Any] = to_dict(job.settings)
-    return {
-        "data": fingerprint(job.dataset),
-        "settings": json.dumps({k: v for k, v in settings.items() if k != "data"}, sort_keys=True),
-    }
+        save_state(self.path, arrays, {"round": number, "made": made, **identity_of(job)})
 
 
 @contextmanager

@@ -28,6 +28,7 @@ EXPERIMENTS = (
     "skill",
     "federation",
     "poisoning",
+    "audit",
 )
 
 

@@ -1,0 +1,268 @@
+"""What uploads reveal of the clients' days, with and without protection, and what that costs.
+
+Each row is one audit (research/audit): a training that attackers observe, and a second one without
+some of the days. Errors are those of the personal models of the first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fuels.config import PRESETS, Settings, nearest
+from fuels.errors import FuelsError
+from fuels.evaluation.scores import score
+from fuels.report.tables import Cell, Column, Table
+from fuels.research.audit.audit import Audit, audited, share
+from fuels.research.audit.reconstruct import colluders
+from fuels.research.experiments.base import Budget, Context, Experiment, Result
+from fuels.research.study.files import make_folder, write_text
+from fuels.research.study.store import run_key
+from fuels.runs.build import Job, build
+from fuels.runs.settings import resolve
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LIMIT = 0.2  # R2 that is accepted of an attacker without accomplices
+SPARSE = {"secret": True, "first": 5, "every": 10}
+
+
+@dataclass(frozen=True)
+class Variant:
+    title: str
+    method: str
+    changes: Mapping[str, Any]
+
+
+def gaussian(scale: float) -> dict[str, Any]:
+    return {"noise": "gaussian", "noise_scale": scale}
+
+
+VARIANTS: dict[str, Variant] = {
+    "fuels": Variant("FUELS", "fuels", {}),
+    "noise": Variant("FUELS, noise 1 (the paper's)", "fuels", {"options": gaussian(1.0)}),
+    "secret": Variant("FUELS, secret", "fuels", {"privacy": {"secret": True}}),
+    "sparse": Variant("FUELS, secret, rounds 5, 15, ..", "fuels", {"privacy": SPARSE}),
+    "once": Variant(
+        "FUELS, secret, round 2 only, noise 1",
+        "fuels",
+        {"privacy": {"secret": True, "first": 2, "every": 10_000}, "options": gaussian(1.0)},
+    ),
+    "sparse-noise": Variant(
+        "FUELS, secret, rounds 5, 15, .., noise 2",
+        "fuels",
+        {"privacy": SPARSE, "options": gaussian(2.0)},
+    ),
+    "sparse-trials": Variant(
+        "FUELS, secret, rounds 5, 15, .., noise 2, trials",
+        "fuels",
+        {"privacy": SPARSE, "options": gaussian(2.0), "defence": {"trials": 5}},
+    ),
+    "helped": Variant(
+        "the same, and the server has the secret",
+        "fuels",
+        {
+            "privacy": {**SPARSE, "secret": False},
+            "options": gaussian(2.0),
+            "defence": {"trials": 5},
+        },
+    ),
+    "nothing": Variant("FUELS without prototypes", "fuels", {"privacy": {"first": 10_000}}),
+    "best": Variant(
+        "FUELS, inputs of preset best",
+        "fuels",
+        {"windows": PRESETS["best"]["windows"], "training": {"learning_rate": 0.002}},
+    ),
+    "fedavg": Variant("FedAvg", "fedavg", {}),
+    "fedrep": Variant("FedRep", "fedrep", {}),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    error: float  # MSE on the test part, or on the validation part if there is none
+    audit: Audit | None  # None: nothing was sent
+
+
+def run(context: Context) -> Result:
+    names = chosen(context)
+    done = {name: finished(context, VARIANTS[name]) for name in names}
+    found = table(done)
+    return Result({"audit": found}, {"audit": picture(context, done)}, remarks(done))
+
+
+def chosen(context: Context) -> list[str]:
+    """The variants of --option variants."""
+    text = context.options["variants"]
+    names = list(VARIANTS) if text == "all" else text.split(",")
+    for name in names:
+        if name not in VARIANTS:
+            raise FuelsError(f"--option variants: unknown {name}{nearest(name, VARIANTS)}")
+    return names
+
+
+def finished(context: Context, variant: Variant) -> Found:
+    """The outcome of a variant, trained now unless it is in the store."""
+    settings = resolve(context.settings(variant.method, **variant.changes))
+    folder = context.store.runs / "audit"
+    make_folder(folder)
+    key = run_key(settings, context.dataset(settings))
+    path = folder / f"{key}.json"
+    with context.store.locked(f"audit-{key}"):
+        if not path.is_file():
+            found = train(context, settings)
+            audit = None if found.audit is None else found.audit.to_dict()
+            write_text(path, json.dumps({"error": found.error, "audit": audit}) + "\n")
+        return read(path)
+
+
+def read(path: Path) -> Found:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        audit = content["audit"]
+        return Found(content["error"], None if audit is None else Audit.from_dict(audit))
+    except (ValueError, TypeError, KeyError):
+        raise FuelsError(f"{path}: not the result of an audit; delete it to run again") from None
+
+
+def train(context: Context, settings: Settings) -> Found:
+    reporter, panel = context.reporter, context.store.panel(settings)
+    display = None if reporter is None else partial(reporter.rounds, settings=settings)
+    with build(settings, context.engine, panel) as job:
+        if not any(job.method.uploads(n + 1) for n in range(settings.training.rounds)):
+            job.loop.run()
+            return Found(error_of(job), None)
+    audit, seen = audited(settings, context.engine, panel, display=display)
+    assert seen.job is not None
+    return Found(error_of(seen.job), audit)
+
+
+def error_of(job: Job) -> float:
+    """The mean MSE of the clients' personal models."""
+    first, last = job.dataset.split.part("test")
+    part = "test" if last > first else "val"
+    parts = job.site.models(job.loop.final_download())
+    return float(np.nanmean(score(job.dataset, part, job.site.forecast(parts, part)).mse))
+
+
+# -- what is shown -----------------------------------------------------------------------------
+
+
+def table(done: Mapping[str, Found]) -> Table:
+    columns = [
+        Column("variant"),
+        Column("numbers a client sends"),
+        Column("informed", "R2"),
+        Column("blind", "R2"),
+        Column("distances", "R2"),
+        Column("half of the clients", "R2"),
+        Column("chance", "R2"),
+        Column("days recognised", "AUC"),
+        Column("epsilon at least"),
+        Column("clients linked", "%"),
+        Column("MSE", "z-scored"),
+        Column("change", "%"),
+    ]
+    base = done["fuels"].error if "fuels" in done else None
+    return Table(columns, [row(name, found, base) for name, found in done.items()], "Audits")
+
+
+def row(name: str, found: Found, base: float | None) -> list[Cell]:
+    change = None if base is None else f"{100 * (found.error / base - 1):+.1f}"
+    cost: list[Cell] = [found.error, change]
+    audit = found.audit
+    if audit is None:
+        return [VARIANTS[name].title, 0, *[None] * 8, *cost]
+    half = f"{max(colluders(audit.clients))} clients"
+    reached = [audit.of(attacker) for attacker in ("informed", "blind", "distances", half)]
+    return [
+        VARIANTS[name].title,
+        round(audit.numbers),
+        *(None if each is None else share(each.best) for each in reached),
+        share(audit.chance),
+        share(audit.membership.auc),
+        share(audit.membership.epsilon),
+        round(100 * audit.linked),
+        *cost,
+    ]
+
+
+def alone(audit: Audit) -> float:
+    """The best R2 of the attackers without accomplices."""
+    return max(r.best for r in audit.reached if not r.attacker.endswith("clients"))
+
+
+def remarks(done: Mapping[str, Found]) -> list[str]:
+    said = []
+    kept = {
+        name: found
+        for name, found in done.items()
+        if found.audit is not None and alone(found.audit) <= LIMIT
+    }
+    titles = [VARIANTS[name].title for name in kept]
+    said.append(
+        f"Variants whose R2 is at most {LIMIT:g} for every attacker without accomplices:"
+        f" {'; '.join(titles) or 'none'}."
+    )
+    said += [
+        "R2: how much of the clients' deviations from the typical day an attacker reads from the"
+        " uploads of a whole run, or of its most telling round if that is more, at the scale and"
+        " the penalty that suit the attacker best; chance: the same if the days are dealt to the"
+        " clients at random. informed: knows settings and seed, and trains clients of its own in"
+        " the same way. blind: the first principal component of a prototype. distances: only which"
+        " uploads are close to each other, and which way the main patterns point. half of the"
+        " clients: knows the days of half, and reads those of the others.",
+        "The attackers of models try linear regressions on their weights only: better attacks may"
+        " find more. No figure is a guarantee.",
+        "secret: initial model and order of the numbers are drawn from a secret that the server"
+        " does not know; accomplices among the clients know it. The initial model differs with"
+        " the secret, which by itself moves the MSE a little.",
+    ]
+    return said
+
+
+def picture(context: Context, done: Mapping[str, Found]) -> Figure:
+    """The best R2 without accomplices against the error."""
+    from fuels.report.style import METHOD, QUIET, figure
+
+    drawn, [[axis]] = figure(
+        1,
+        1,
+        (),
+        title="What prototypes and models reveal, and what protection costs",
+        subtitle="Best R2 of an attacker without accomplices, against the MSE; dashed: R2 of 0.2",
+        footer=f"{context.clients} clients, {context.rounds} rounds",
+        height=4.6,
+    )
+    for name, found in done.items():
+        height = 0.0 if found.audit is None else alone(found.audit)
+        axis.plot(found.error, height, "o", color=METHOD)
+        axis.annotate(
+            VARIANTS[name].title, (found.error, height), (5, 4), textcoords="offset points", size=8
+        )
+    axis.axhline(LIMIT, linestyle="--", linewidth=1.0, color=QUIET)
+    axis.set_ylim(-0.03, 1.05)
+    axis.margins(x=0.25)
+    axis.set_xlabel("MSE of the personal models (z-scored)")
+    axis.set_ylabel("R2")
+    return drawn
+
+
+EXPERIMENT = Experiment(
+    name="audit",
+    title="What uploads reveal, and the price of revealing less",
+    run=run,
+    quick=Budget(clients=12, rounds=6),
+    paper=Budget(clients=60, rounds=40),
+    methods=("fuels", "fedavg", "fedrep"),
+    options={"variants": "all"},
+    one_source=True,
+    one_seed=True,
+)
