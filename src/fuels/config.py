@@ -32,6 +32,9 @@ class Data:
     decimal: str = ""  # mark before decimals: point or comma; empty: found out
     thousands: str = ""  # between thousands: point, comma, space, apostrophe or none
     missing: str = ""  # numbers that mark missing values, e.g. 0 in METR-LA, or -1,9999
+    # Values that the past of their series makes implausible: missing (they count as missing) or
+    # keep; empty: missing with the mixture of experts, otherwise keep.
+    implausible: str = ""
     duplicates: str = ""  # rows of one client and time: error, same (default), first, sum, ...
     round_times: str = ""  # round times to this step, e.g. 1min
     activity: str = ""  # sms, call or net of raw telecom records
@@ -153,6 +156,19 @@ class Engine:
     transport: str = "local"  # local: one site in this process; ray: sites as Ray actors
     sites: int = 1  # number of sites with ray
     address: str = ""  # of a running Ray cluster; empty: start Ray on this machine
+
+
+KEEP, MISSING = "keep", "missing"  # what to do with implausible values
+
+
+def drops_implausible(chosen: str, mixed: bool) -> bool:
+    """Whether implausible values count as missing, as chosen in data.implausible.
+
+    `mixed`: whether forecasts are those of a mixture.
+    """
+    if chosen not in ("", KEEP, MISSING):
+        raise FuelsError(f"data.implausible must be {MISSING} or {KEEP}, not {chosen}")
+    return (chosen or (MISSING if mixed else KEEP)) == MISSING
 
 
 # Sections that earlier versions did not have, as they are when off: see to_dict.
@@ -339,8 +355,8 @@ def _share_at(text: str, least: int) -> tuple[float, int] | None:
 def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
     """Plain nested values, as in config.toml.
 
-    Sections of ADDED that are off, the head and the bounds of values are omitted if they are the
-    default, as in runs made before they existed.
+    Sections of ADDED that are off, the head, the bounds of values and what is done with implausible
+    ones are omitted if they are the default, as in runs made before they existed.
     """
     content = {field.name: _plain(getattr(settings, field.name)) for field in fields(Settings)}
     for name, off in ADDED.items():
@@ -348,6 +364,8 @@ def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
             del content[name]
     if settings.model.head == Model.head:
         del content["model"]["head"]
+    if not settings.data.implausible:
+        del content["data"]["implausible"]
     content["mixture"] = {name: value for name, value in content["mixture"].items() if value != ""}
     return content if engine is None else {**content, "engine": _plain(engine)}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
-from fuels.config import Data
+from fuels.config import KEEP, MISSING, Data
 from fuels.errors import FuelsError
 
 if TYPE_CHECKING:
@@ -110,6 +110,14 @@ AT_LEAST = option(
 AT_MOST = option("NUMBER", "Largest possible value: no forecast and no interval goes above it.")
 
 
+IMPLAUSIBLE = option(
+    "|".join((MISSING, KEEP)),
+    "Values that the past of their series makes implausible: treat them as missing until they"
+    " persist (missing), or use them at once (keep). Default: missing with the mixture of experts,"
+    " otherwise keep.",
+    DATA,
+    choices=(MISSING, KEEP),
+)
 DATA_SOURCE = option(
     "PATH|synthetic:NAME",
     "A CSV, Parquet, Excel, npz or HDF5 file; several tables between commas, a pattern such as"
@@ -312,7 +320,8 @@ _OPTIONS = {
         f"{section}.{key}": f"--{key.replace('_', '-')}"
         for section, keys in {
             "data": "clients ids client_column time_column value_column time_format timezone"
-            " decimal thousands missing duplicates round_times activity coordinates resample how",
+            " decimal thousands missing implausible duplicates round_times activity coordinates"
+            " resample how",
             "windows": "period split horizon holidays",
             "training": "rounds keep patience warm_start",
             "mixture": "at_least at_most",

@@ -41,6 +41,7 @@ from fuels.experts.personal_model import (
     history_for,
     on_model_clock,
 )
+from fuels.forecasting.anomalies import judge_panel, without_implausible
 from fuels.forecasting.saved_run import (
     CONFIG,
     LEARNED,
@@ -50,11 +51,12 @@ from fuels.forecasting.saved_run import (
     SavedRun,
     check_save_folder,
 )
-from fuels.forecasting.table import forecast_table, long_frame
+from fuels.forecasting.table import as_pandas, forecast_table, is_pandas, long_frame
 from fuels.methods.registry import find_method
 from fuels.runs.build import build, kept_parameters
 from fuels.runs.settings import resolve
 from fuels.storage.models import PersonalModels, save_models
+from fuels.storage.tables import judged_table
 from fuels.training.runtime import set_up
 
 
@@ -123,7 +125,7 @@ class Forecaster:
         check_engine(self.engine)
         self.models: PersonalModels | None = None
         self.left_out: dict[str, str] = {}
-        self._panel: Panel | None = None
+        self._panel: Panel | None = None  # of `fit`, with implausible values
         self._ensemble: Ensemble | None = None  # as fitted on the training part
         self._learned: dict[tuple[float, ...], Ensemble] = {}  # after all data of `fit`, by levels
         self._pandas = False
@@ -158,13 +160,13 @@ class Forecaster:
         if self.left_out:
             named = [f"{client} ({why})" for client, why in self.left_out.items()]
             warnings.warn(f"left out: {'; '.join(named[:5])}", stacklevel=2)
-        self._pandas = _is_pandas(frame)
+        self._pandas = is_pandas(frame)
         self._panel = panel
         self._ensemble, self._learned = None, {}
         if settings.mixture.on:
             self._ensemble = new_ensemble(
                 self.models,
-                history_for(self.models, panel),
+                history_for(self.models, job.dataset.panel),
                 job.dataset.split.train,
                 title=f"{job.method.title} model",
                 chosen=settings.mixture,
@@ -183,7 +185,7 @@ class Forecaster:
         """
         models, name = self._fitted(), find_method(self.settings.method).title
         new = None if frame is None else self._newer(frame)
-        panel = self._history() if new is None else self._continued(new)
+        panel = self._screened(self._history() if new is None else self._continued(new))
         ensemble = self._ensemble_for(new, h, level)
         made = forecast_ensemble(ensemble, panel, h) if ensemble else forecast(models, panel, h)
         wanted = () if level is None else checked_levels(level)
@@ -203,7 +205,7 @@ class Forecaster:
         """
         models = self._fitted()
         new = self._newer(frame)
-        whole = self._continued(new)
+        whole = self._screened(self._continued(new))
         if self._panel is not None and new.start <= self._panel.times[-1]:
             warnings.warn(
                 "the frame overlaps the data of fit: errors there say little about future data",
@@ -238,6 +240,20 @@ class Forecaster:
             }
         )
         return self._give(table.filter(pl.col("unique_id").is_in(known)), frame)
+
+    def anomalies(self, frame: Any = None) -> Any:
+        """Every value with its anomaly score, a flag and the range of plausible values.
+
+        Of the data of `fit`, or of `frame`, a table that continues them. A score above 1 is an
+        implausible value; `flag` is false for values that have persisted and are accepted.
+        """
+        new = None if frame is None else self._newer(frame)
+        panel = self._history() if new is None else self._continued(new)
+        since = panel.start if new is None else new.start
+        _, judged = judge_panel(panel, self.settings.windows.period, self._ensemble, since)
+        judged = judged.since(since).of((new or panel).ids)
+        table = judged_table(judged).rename({"client": "unique_id", "time": "ds", "value": "y"})
+        return self._give(table, frame)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the models, the ensemble, the data and the settings to a folder.
@@ -311,6 +327,9 @@ class Forecaster:
             warnings.warn(sentence, stacklevel=3)
         return join_panels(self._panel, new)
 
+    def _screened(self, panel: Panel) -> Panel:
+        return without_implausible(panel, self.settings, self._ensemble)
+
     def _ensemble_for(
         self, new: Panel | None, horizon: int, level: Sequence[float] | None
     ) -> Ensemble | None:
@@ -335,14 +354,15 @@ class Forecaster:
         learned = self._learned_ensemble(horizon, levels)
         if new is None or new.start > self._panel.times[-1]:
             return learned.copy()
-        return self._ensemble.with_levels(self._ensemble.history(self._panel), levels)
+        history = self._ensemble.history(self._screened(self._panel))
+        return self._ensemble.with_levels(history, levels)
 
     def _learned_ensemble(self, horizon: int, levels: tuple[float, ...]) -> Ensemble:
         """The ensemble after all data of `fit`; each horizon is fitted once and remembered."""
         learned = self._learned.get(levels)
         if learned is None or not learned.horizons.keys() >= set(range(1, horizon + 1)):
             assert self._ensemble is not None
-            history = self._ensemble.history(self._history())
+            history = self._ensemble.history(self._screened(self._history()))
             self._ensemble.fit(history, range(1, horizon + 1))
             learned = self._ensemble.with_levels(history, levels)
             learned.learn(history, max(self._ensemble.horizons))
@@ -377,12 +397,4 @@ class Forecaster:
 
     def _give(self, table: pl.DataFrame, frame: Any) -> Any:
         """The table as pandas or polars, like `frame` or, without one, the frame of `fit`."""
-        if not (self._pandas if frame is None else _is_pandas(frame)):
-            return table
-        import pandas as pd
-
-        return pd.DataFrame({name: table[name].to_list() for name in table.columns})
-
-
-def _is_pandas(frame: Any) -> bool:
-    return type(frame).__module__.split(".")[0] == "pandas"
+        return as_pandas(table) if (self._pandas if frame is None else is_pandas(frame)) else table

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 
@@ -41,3 +43,13 @@ def long_frame(panel: Panel) -> pl.DataFrame:
         }
     )
     return in_zone(frame, panel.timezone).rename({"time": "ds"}).filter(~pl.col("y").is_nan())
+
+
+def is_pandas(frame: Any) -> bool:
+    return type(frame).__module__.split(".")[0] == "pandas"
+
+
+def as_pandas(table: pl.DataFrame) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({name: table[name].to_list() for name in table.columns})

@@ -27,7 +27,7 @@ except (ImportError, OSError) as problem:  # an OSError is a compiler library th
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-KERNELS = ("telecom", "intervals", "mixture", "smoothing", "divergence", "step")
+KERNELS = ("telecom", "screening", "intervals", "mixture", "smoothing", "divergence", "step")
 
 # Division by 0 gives infinity, as in NumPy and PyTorch: a stage has no way to raise an exception.
 OPTIONS = {"nogil": True, "error_model": "numpy"}

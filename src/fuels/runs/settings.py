@@ -14,6 +14,7 @@ from fuels.config import (
     AGGREGATIONS,
     Defence,
     Settings,
+    drops_implausible,
     late_joiners,
     merge,
     nearest,
@@ -117,6 +118,7 @@ def check(settings: Settings) -> None:
     ):
         if choice not in choices:
             raise FuelsError(f"{key} must be {' or '.join(choices)}, not {choice}")
+    drops_implausible(settings.data.implausible, settings.mixture.on)
     for key, share in (("training.momentum", training.momentum), ("windows.doubt", windows.doubt)):
         if not 0 <= share < 1:
             raise FuelsError(f"{key} must be at least 0 and below 1; it is {share}")

@@ -8,6 +8,7 @@ models.safetensors, server.safetensors, forecasts.parquet, plots/, summary.json 
 mixture.safetensors      the experts and their weights, if the run has a mixture
 weights.parquet          the weights over time: client, time, one column per expert
 coverage.parquet         share of each client's values inside its intervals, by level
+implausible.csv          values of the data that count as missing, if there are any
 learned.safetensors      what the mixture learned from later forecasts' data (saved_run.py)
 """
 
@@ -73,6 +74,7 @@ class RunFolder:
         self.forecasts = path / "forecasts.parquet"
         self.weights = path / "weights.parquet"
         self.coverage = path / "coverage.parquet"
+        self.implausible = path / "implausible.csv"
         self.summary = path / "summary.json"
         self.plots = path / "plots"
 
