@@ -81,9 +81,9 @@ def forecast_command(
     from fuels.training.runtime import set_up
 
     set_up(Engine())
-    for target in (out, anomalies):
+    for target, what in ((out, "forecasts"), (anomalies, "anomalies")):
         if target is not None:
-            _check_target(target, overwrite)
+            _check_target(target, what, overwrite)
     saved = SavedRun.load(run, forget=forget)
     if at_least is not None or at_most is not None:
         saved.confine(Mixture(at_least=at_least or "", at_most=at_most or ""))
@@ -163,10 +163,10 @@ def step_counter(horizon: int) -> Iterator[Callable[[int], None]]:
         yield progress
 
 
-def _check_target(out: Path, overwrite: bool) -> None:
-    """Check before the forecast whether its file can be written."""
+def _check_target(out: Path, what: str, overwrite: bool) -> None:
+    """Check before the forecast whether a file can be written."""
     if out.suffix not in (".parquet", ".csv"):
-        raise FuelsError(f"{out}: forecasts are written as .parquet or .csv")
+        raise FuelsError(f"{out}: {what} are written as .parquet or .csv")
     if not out.parent.is_dir():
         raise FuelsError(f"{out}: the folder {out.parent} does not exist")
     if out.is_dir():

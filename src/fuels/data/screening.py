@@ -42,6 +42,7 @@ from fuels.kernels.screening import (
 
 CONSTANTS = Constants()
 BLOCK = 2**20  # values judged at once
+ROWS = ("client", "step", "value", "score", "low", "high", "code")  # arrays of `Judged`
 NAMED = 5  # findings that a message lists
 REASONS = {PLAUSIBLE: None, OUTSIDE: "outside", STUCK: "constant", ACCEPTED: "accepted"}
 
@@ -66,11 +67,10 @@ class Judged:
 
     @property
     def implausible(self) -> NDArray[np.bool_]:
-        return (self.code == OUTSIDE) | (self.code == STUCK)
+        return np.asarray((self.code == OUTSIDE) | (self.code == STUCK))
 
-    def where(self, rows: NDArray[np.bool_]) -> Judged:
-        arrays = ("client", "step", "value", "score", "low", "high", "code")
-        return replace(self, **{name: getattr(self, name)[rows] for name in arrays})
+    def where(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> Judged:
+        return replace(self, **{name: getattr(self, name)[rows] for name in ROWS})
 
     def of(self, ids: Sequence[str]) -> Judged:
         """Only those of some clients."""
@@ -198,18 +198,17 @@ class Screen:
             if whole_from is not None:
                 listed[:, max(whole_from - first, 0) :] = True
                 listed &= ~np.isnan(values)
-            row, column = np.nonzero(listed)
+            client, step = np.nonzero(listed)
             found = (a[listed] for a in (values, scores, low, high, codes))
-            parts.append((row, column + first, *found))
-        empty = np.zeros(0)
-        columns = [np.concatenate(c) for c in zip(*parts, strict=True)] if parts else [empty] * 7
-        order = np.lexsort((columns[1], columns[0]))
-        client, step, value, score, low, high, code = (column[order] for column in columns)
-        return Judged(
-            *(panel.ids, panel.times, panel.timezone),
-            *(client.astype(np.int64), step.astype(np.int64), value),
-            *(score, low, high, code.astype(np.int8)),
-        )
+            about = panel.ids, panel.times, panel.timezone
+            parts.append(Judged(*about, client, step + first, *found))
+        if not parts:
+            none = np.zeros(0)
+            index, codes = none.astype(np.int64), none.astype(np.int8)
+            about = panel.ids, panel.times, panel.timezone
+            return Judged(*about, index, index, none, none, none, none, codes)
+        whole = {k: np.concatenate([getattr(part, k) for part in parts]) for k in ROWS}
+        return replace(parts[0], **whole).where(np.lexsort((whole["step"], whole["client"])))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The state, to be saved."""
