@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 
 from fuels.config import Settings, drops_implausible
 from fuels.data.panel import Panel
 from fuels.data.screening import Judged, Screen
 from fuels.experts.ensemble import Ensemble
+from fuels.storage.tables import judged_table
 
 
 def judge_panel(
@@ -31,3 +33,12 @@ def without_implausible(panel: Panel, settings: Settings, ensemble: Ensemble | N
         return panel
     panel, judged = judge_panel(panel, settings.windows.period, ensemble)
     return judged.removed(panel)
+
+
+def anomaly_frame(
+    panel: Panel, new: Panel, settings: Settings, ensemble: Ensemble | None
+) -> pl.DataFrame:
+    """Every value of `new`, the end of a panel, with its score, flag and plausible range."""
+    _, judged = judge_panel(panel, settings.windows.period, ensemble, new.start)
+    table = judged_table(judged.since(new.start).of(new.ids))
+    return table.rename({"client": "unique_id", "time": "ds", "value": "y"})
