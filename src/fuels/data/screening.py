@@ -203,11 +203,13 @@ class Screen:
             about = panel.ids, panel.times, panel.timezone
             parts.append(Judged(*about, client, step + first, *found))
         if not parts:
-            none = np.zeros(0)
-            index, codes = none.astype(np.int64), none.astype(np.int8)
-            about = panel.ids, panel.times, panel.timezone
-            return Judged(*about, index, index, none, none, none, none, codes)
-        whole = {k: np.concatenate([getattr(part, k) for part in parts]) for k in ROWS}
+            no, none, code = (np.zeros(0, dtype=kind) for kind in (np.int64, np.float64, np.int8))
+            return Judged(
+                panel.ids, panel.times, panel.timezone, no, no, none, none, none, none, code
+            )
+        whole: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts]) for name in ROWS
+        }
         return replace(parts[0], **whole).where(np.lexsort((whole["step"], whole["client"])))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
