@@ -185,7 +185,7 @@ class Screen:
             )
         phases, parts = panel.phases(period), []
         steps = max(BLOCK // max(clients, 1), 1)
-        for first in range(0, panel.length, steps):
+        for first in range(0, max(panel.length, 1), steps):
             values = np.ascontiguousarray(panel.values[first : first + steps].T)
             codes = np.empty(values.shape, dtype=np.int8)
             scores, low, high = (np.empty(values.shape) for _ in range(3))
@@ -202,11 +202,6 @@ class Screen:
             found = (a[listed] for a in (values, scores, low, high, codes))
             about = panel.ids, panel.times, panel.timezone
             parts.append(Judged(*about, client, step + first, *found))
-        if not parts:
-            no, none, code = (np.zeros(0, dtype=kind) for kind in (np.int64, np.float64, np.int8))
-            return Judged(
-                panel.ids, panel.times, panel.timezone, no, no, none, none, none, none, code
-            )
         whole: dict[str, Any] = {
             name: np.concatenate([getattr(part, name) for part in parts]) for name in ROWS
         }
