@@ -259,9 +259,16 @@ def cost_table(world: World, places: int, repeats: int) -> None:
                     ratio = np.nanmean(wrong[rows]) / np.nanmean(clean[rows])
                     found[-1].append(100 * float(ratio) - 100)
         mean, worst = np.mean(found, axis=0), np.max(found, axis=0)
-        cells = [f"{a:+.2f} %" + f" ({b:+.2f} %)" * (i % 2 == 0)
-                 for i, (a, b) in enumerate(zip(mean, worst, strict=True))]  # fmt: skip
+        cells = [
+            percent(a) + f" ({percent(b)})" * (i % 2 == 0)
+            for i, (a, b) in enumerate(zip(mean, worst, strict=True))
+        ]
         print(f"| {fault.name if fault else 'all of these'} | " + " | ".join(cells) + " |")
+
+
+def percent(more: float) -> str:
+    """A rise in percent; a large one as a factor."""
+    return f"{more:+.2f} %" if more < 1000 else f"x {more / 100 + 1:.0f}"
 
 
 def within_a_day(changed: NDArray[np.bool_]) -> NDArray[np.bool_]:
