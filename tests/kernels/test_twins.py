@@ -1,8 +1,9 @@
 """Every reference has a twin of the same name; both give the same results.
 
 The twins that need more than a call are compared in test_gru_kernels (encode), test_loss_kernels
-(local_losses), test_divergence_kernel (pairwise_jsd) and training/test_step (descend,
-differentiate). Loops with one source are compared with themselves as plain Python.
+(local_losses), test_divergence_kernel (pairwise_jsd), training/test_step (descend, differentiate)
+and experts/test_regressions (those of regressions). Loops with one source are compared with
+themselves as plain Python.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ import torch
 from fuels.data.panel import Panel
 from fuels.data.screening import Screen
 from fuels.experts.intervals import Intervals
+from fuels.experts.linear import fit_ridges, forecast_ridges
 from fuels.experts.mixture import Mixture
+from fuels.experts.shared import contributions, forecast_pooled
 from fuels.kernels.screening import Constants
 from fuels.kernels.smoothing import choose_pace, smooth_all
 from fuels.kernels.telecom import sum_lines
@@ -35,7 +38,8 @@ from fuels.paper.losses import local_losses
 from fuels.training.step import descend, differentiate
 
 REFERENCES = [
-    adam, descend, differentiate, encode, local_losses, pairwise_jsd, proximal, sgd
+    adam, contributions, descend, differentiate, encode, fit_ridges, forecast_pooled,
+    forecast_ridges, local_losses, pairwise_jsd, proximal, sgd,
 ]  # fmt: skip
 
 
