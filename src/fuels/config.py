@@ -32,6 +32,9 @@ class Data:
     decimal: str = ""  # decimal separator: point or comma; empty: detected
     thousands: str = ""  # between thousands: point, comma, space, apostrophe or none
     missing: str = ""  # numbers that mark missing values, e.g. 0 in METR-LA, or -1,9999
+    # Values that the past of their series makes implausible: missing (they count as missing) or
+    # keep; empty: missing with the mixture of experts, otherwise keep.
+    implausible: str = ""
     duplicates: str = ""  # rows of one client and time: error, same (default), first, sum, ...
     round_times: str = ""  # round times to this step, e.g. 1min
     activity: str = ""  # sms, call or net of raw telecom records
@@ -171,14 +174,15 @@ class Engine:
     address: str = ""  # of a running Ray cluster; empty: start Ray on this machine
 
 
+KEEP, MISSING = "keep", "missing"  # what to do with implausible values
+
+
 # Sections that earlier versions did not have, as they are when off: see to_dict.
 ADDED: dict[str, Any] = {"sharing": Sharing(), "defence": Defence(), "privacy": Privacy()}
 # Settings that they did not have.
-LATER: dict[str, tuple[str, ...]] = {
-    "data": ("unit",),
-    "model": ("head",),
-    "mixture": ("at_least", "at_most"),
-    "defence": ("votes",),
+LATER = {
+    **{"data": ("unit", "implausible"), "model": ("head",)},
+    **{"mixture": ("at_least", "at_most"), "defence": ("votes",)},
 }
 
 VOTES = ("client", "site")
@@ -244,7 +248,6 @@ def merge(settings: Settings, changes: Mapping[str, Any], place: str) -> Setting
 
 
 def merge_engine(engine: Engine, changes: Mapping[str, Any], place: str) -> Engine:
-    """`merge` for the engine."""
     if not isinstance(changes, Mapping):
         raise FuelsError(f"{place}: engine is a section, not a value")
     return typing.cast(Engine, _merge(engine, changes, place, "engine."))

@@ -48,6 +48,7 @@ def run_command(
         " the extra calendar).",
         METHOD,
     ),
+    implausible: str | None = opt.IMPLAUSIBLE,
     at_least: str | None = opt.AT_LEAST,
     at_most: str | None = opt.AT_MOST,
     scale: str | None = opt.option(
@@ -147,7 +148,12 @@ def run_command(
         {
             "seed": seed,
             "method": method,
-            "data": {"source": data, "clients": clients, **read.changes()},
+            "data": {
+                "source": data,
+                "clients": clients,
+                "implausible": implausible,
+                **read.changes(),
+            },
             "windows": {"period": period, "split": split, "horizon": horizon, "holidays": holidays},
             "mixture": {"at_least": at_least, "at_most": at_most},
             "training": {

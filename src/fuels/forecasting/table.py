@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 
@@ -25,3 +27,13 @@ def long_frame(panel: Panel) -> pl.DataFrame:
 def example_frame(activity: str = "net", clients: int = 8, days: int = 28) -> pl.DataFrame:
     """Synthetic hourly traffic as a long table unique_id, ds, y, for examples."""
     return long_frame(synthesise(activity, clients=clients, days=days))
+
+
+def is_pandas(frame: Any) -> bool:
+    return type(frame).__module__.split(".")[0] == "pandas"
+
+
+def as_pandas(table: pl.DataFrame) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({name: table[name].to_list() for name in table.columns})

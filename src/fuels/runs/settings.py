@@ -23,6 +23,7 @@ from fuels.config import (
     to_dict,
 )
 from fuels.data.sample import Sample, sample_of
+from fuels.data.screening import drops_implausible
 from fuels.errors import FuelsError
 from fuels.experts.limits import check_limits
 from fuels.methods.base import Options
@@ -120,6 +121,7 @@ def check(settings: Settings) -> None:
     ):
         if choice not in choices:
             raise FuelsError(f"{key} must be {' or '.join(choices)}, not {choice}")
+    drops_implausible(settings.data.implausible, settings.mixture.on)
     for key, share in (("training.momentum", training.momentum), ("windows.doubt", windows.doubt)):
         if not 0 <= share < 1:
             raise FuelsError(f"{key} must be at least 0 and below 1; it is {share}")

@@ -12,6 +12,7 @@ ahead.parquet            the report's forecasts beyond the data: client, time, f
 mixture.safetensors      the experts and their weights, if the run has a mixture
 weights.parquet          the weights over time: client, time, one column per expert
 coverage.parquet         share of each client's values inside its intervals, by level
+implausible.csv          values of the data that count as missing, if there are any
 learned.safetensors      what the mixture learned from later forecasts' data (saved_run.py)
 """
 
@@ -83,6 +84,7 @@ class RunFolder:
         self.ahead = path / "ahead.parquet"
         self.weights = path / "weights.parquet"
         self.coverage = path / "coverage.parquet"
+        self.implausible = path / "implausible.csv"
         self.summary = path / "summary.json"
         self.plots = path / "plots"
         self.report = path / "report.html"
