@@ -8,7 +8,6 @@ the reply. So no code from the server runs at the site.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -111,7 +110,7 @@ def main() -> None:
     end_with_parent()
     folder = SiteFolder(Path(sys.argv[1]))
     set_up_log()
-    os.chdir(folder.state)
+    folder.state.mkdir(parents=True, exist_ok=True)  # the worker may start later
     attendant = Attendant()
     attendant.port = int(sys.argv[2])
     attendant.run()
