@@ -112,7 +112,7 @@ def test_a_wrong_live_mean_costs_little_after_a_day(trained: Trained, fault: str
 def test_each_part_can_be_disabled(trained: Trained) -> None:
     local, live = [e.name for e in EXPERTS], [e.name for e in LIVE]
     pooled, both = [e.name for e in POOLED], [e.name for e in POOLED_LIVE]
-    shrunk = [*(e.name for e in LIVE if e.calendar), *(e.name for e in SHRUNK)]
+    shrunk = [*live, *(e.name for e in SHRUNK)]
     expected = {
         (True, True): [*local, *shrunk, *both, *pooled],
         (True, False): [*local, *pooled],

@@ -183,7 +183,7 @@ class SharedExperts:
         """The local experts, and the shared ones that are asked for."""
         live = LIVE if self.live_mean else ()
         if self.live_mean and self.statistics:
-            live = (*(e for e in LIVE if e.calendar), *SHRUNK)
+            live = (*LIVE, *SHRUNK)
         return Pool((*EXPERTS, *live, *self.pooled))
 
     @property
