@@ -31,12 +31,12 @@ from fuels.experts.state import State, copied, restored
 from fuels.kernels.mixture import CLIP_FROM, SLOW, TINY
 
 ONLY = 0.3  # one step ahead: of the mixture of shared experts alone
-NEAR = 0.9  # the first share one step ahead
-AHEAD = 0.3  # the largest share several steps ahead, less for farther steps,
-FAR = 0.08  # down to this one
+NEAR = 0.8  # the first share one step ahead
+AHEAD = 0.25  # the largest share several steps ahead, less for farther steps,
+FAR = 0.075  # down to this one
 REACH = 4.0  # usual errors of the local forecast
 CLIP = 3.0  # a larger error counts as this many usual errors
-PULL = 168.0  # average steps that the first share weighs
+PULL = 336.0  # average steps that the first share weighs
 
 
 def shares(history: History, end: int, horizon: int) -> Floats:
