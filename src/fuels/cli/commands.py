@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import typer
 
+from fuels.cli.backtest import backtest_command
 from fuels.cli.bench import bench_command
 from fuels.cli.command import equip
 from fuels.cli.compare import compare_command
 from fuels.cli.cost import cost_command
 from fuels.cli.data import data_app
 from fuels.cli.experiment import experiment_command
+from fuels.cli.export import export_command
 from fuels.cli.federation import federation_app
 from fuels.cli.forecast import forecast_command
 from fuels.cli.parties import server_app, site_app
@@ -30,8 +32,10 @@ app = typer.Typer(
 )
 app.command("run")(run_command)
 app.command("forecast")(forecast_command)
+app.command("backtest")(backtest_command)
 app.command("compare")(compare_command)
 app.command("experiment")(experiment_command)
+app.command("export")(export_command)
 app.command("cost")(cost_command)
 app.command("bench")(bench_command)
 app.add_typer(data_app, name="data")

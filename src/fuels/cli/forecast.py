@@ -31,8 +31,8 @@ def forecast_command(
     ],
     data: str | None = opt.option(
         "PATH",
-        "File with the newest values; several between commas, a pattern or a folder. Default: the"
-        " data of the run.",
+        "File with the newest values, or several files: separated by commas, a pattern or a folder."
+        " Default: the data of the run.",
     ),
     horizon: int = opt.option(
         "STEPS",
