@@ -20,6 +20,7 @@ forecast towards the shared one:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 
 from fuels.experts.history import Floats, History
 from fuels.experts.mixture import Mixed, Mixture
-from fuels.experts.state import State, copied, restored
+from fuels.experts.state import COUNT, State, copied, joined, part_of, restored
 from fuels.kernels.mixture import CLIP_FROM, SLOW, TINY
 
 ONLY = 0.3  # one step ahead: of the mixture of shared experts alone
@@ -91,8 +92,34 @@ class Blend:
             "learned": np.zeros((clients, 4)),
             # The last `delay` steps, not learned yet: difference, local forecast, actual value.
             "pending": np.full((clients, delay, 3), np.nan),
-            "steps": np.zeros(1),
+            COUNT: np.zeros(1),
         }
+
+    def part(self, rows: slice) -> Blend:
+        """As `Mixture.part`."""
+        part = copy(self)
+        part.mixtures = {name: mixture.part(rows) for name, mixture in self.mixtures.items()}
+        part.share, part.state = self.share[rows], part_of(self.state, rows)
+        part.clients = len(part.share)
+        return part
+
+    @classmethod
+    def joined(cls, parts: Sequence[Blend]) -> Blend:
+        """As `Mixture.joined`."""
+        whole = copy(parts[0])
+        whole.mixtures = {
+            name: Mixture.joined([part.mixtures[name] for part in parts]) for name in whole.mixtures
+        }
+        whole.share = np.concatenate([part.share for part in parts])
+        whole.state = joined([part.state for part in parts])
+        whole.clients = len(whole.share)
+        return whole
+
+    def count(self, steps: int) -> None:
+        """As `Mixture.count`."""
+        for mixture in self.mixtures.values():
+            mixture.count(steps)
+        self.state[COUNT] += steps
 
     def run(self, truth: NDArray[Any], forecasts: NDArray[Any]) -> Mixed:
         """As `Mixture.run`; learners and trust are blended as well."""
@@ -102,12 +129,12 @@ class Blend:
         value, weights = self._shared({n: (m.combined, m.weights) for n, m in found.items()})
         share = np.empty(value.shape)
         for k in range(value.shape[1]):
-            entry = self.state["pending"][:, int(self.state["steps"][0]) % self.delay]
+            entry = self.state["pending"][:, int(self.state[COUNT][0]) % self.delay]
             _learn(self.state["learned"], entry)
             local = alone.combined[:, k]
             share[:, k], difference = self._share_of(self.state["learned"], value[:, k], local)
             entry[:] = np.stack([difference, local, y[:, k]], axis=1)
-            self.state["steps"] += 1
+            self.state[COUNT] += 1
         by_step = share.T[:, :, None]
         return Mixed(
             _blended(value, alone.combined, share),
@@ -124,16 +151,17 @@ class Blend:
         local, local_weights = found["alone"]
         state = copied(self.state)
         for k in range(self.delay):
-            _learn(state["learned"], state["pending"][:, (int(state["steps"][0]) + k) % self.delay])
+            _learn(state["learned"], state["pending"][:, (int(state[COUNT][0]) + k) % self.delay])
         share, _ = self._share_of(state["learned"], value[:, 0], local)
         spread = self._spread(local_weights, "alone")
         return _blended(value[:, 0], local, share), _blended(weights[0], spread, share[:, None])
 
-    def arrays(self) -> State:
-        """The state, to be saved."""
-        found = {"share": self.share.copy()} | ({} if self.fixed else copied(self.state))
+    def arrays(self, copy: bool = True) -> State:
+        """As `Mixture.arrays`."""
+        own = copied(self.state) if copy else self.state
+        found = {"share": self.share.copy()} | ({} if self.fixed else own)
         for part, mixture in self.mixtures.items():
-            found |= {f"{part}-{name}": array for name, array in mixture.arrays().items()}
+            found |= {f"{part}-{name}": array for name, array in mixture.arrays(copy).items()}
         return found
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
