@@ -306,8 +306,8 @@ class Ensemble:
             experts = saved_pool(horizon, own, facts.get("experts", {}).get(text))
             pool = experts.load(own, len(models.ids), horizon)
             limits = ensemble._normalised_limits()
-            fitted = untrained(pool, models.period, ensemble.levels, [ensemble.title], limits)
-            online = unprefixed(f"{text}.online", arrays)
+            online, title = unprefixed(f"{text}.online", arrays), [ensemble.title]
+            fitted = untrained(pool, models.period, ensemble.levels, title, limits, online)
             if facts["format"] == 4:
                 online |= prefixed("intervals", from_format_4(unprefixed("intervals", online)))
             fitted.load(online)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.experts.blend import Blend, shares
+from fuels.experts.blend import Blend, mixture_for, shares
 from fuels.experts.groups import by_groups
 from fuels.experts.history import Floats, History
 from fuels.experts.intervals import Bands, Intervals
@@ -334,11 +334,14 @@ def untrained(
     levels: Sequence[float],
     external: Sequence[str],
     limits: Floats | None = None,
+    saved: Mapping[str, NDArray[Any]] | None = None,
 ) -> HorizonEnsemble:
-    """Fitted experts with a mixture and intervals in their initial state."""
-    names = [*pool.names, *external]
-    mixture: Mixture | Blend = Mixture(pool.clients, names, delay=pool.horizon)
-    if pool.shared and pool.horizon > 1:
-        mixture = Blend(pool.clients, names, pool.shared, delay=pool.horizon)
+    """Fitted experts with a mixture and intervals in their initial state.
+
+    `saved` are the arrays that will be loaded: those of earlier versions need another mixture.
+    """
+    names, start = [*pool.names, *external], "mixture/"
+    state = None if saved is None else [k.removeprefix(start) for k in saved if k.startswith(start)]
+    mixture = mixture_for(pool.clients, names, pool.shared, pool.horizon, state)
     intervals = Intervals(pool.clients, period, levels, delay=pool.horizon, limits=limits)
     return HorizonEnsemble(pool, mixture, intervals)

@@ -10,11 +10,10 @@ Three kinds join the local experts:
 - local ridges that also see the live mean, each fitted by the client on its own past;
 - pooled ridges with coefficients for each slot of the period, from the data of all clients, with
   and without the live mean;
-- shrunk ridges: pooled ones that the client corrects as far as its own past supports it. They
-  replace the local ridges on the same lags.
+- shrunk ridges: pooled ones that the client corrects as far as its own past supports it.
 
-An expert abstains where the live mean does not go back far enough to fit it. Several steps ahead,
-the shared experts have a limited share of the forecast (experts/blend.py).
+An expert abstains where the live mean does not go back far enough to fit it. How far the shared
+experts may change a forecast is limited (experts/blend.py).
 """
 
 from __future__ import annotations
@@ -205,7 +204,7 @@ class SharedExperts:
         """The local experts, and the shared ones that are asked for."""
         live = LIVE if self.live_mean else ()
         if self.live_mean and self.statistics:
-            live = (*(e for e in LIVE if e.calendar), *SHRUNK)
+            live = (*LIVE, *SHRUNK)
         return Pool((*EXPERTS, *live, *self.pooled))
 
     @property
