@@ -2,6 +2,7 @@
 
     python benchmarks/sharing.py --data-folder DIR [--parts known,newcomers,random]
     python benchmarks/sharing.py --data-folder DIR --test
+    python benchmarks/sharing.py --data-folder DIR --draws 3 --blend ONLY=0,NEAR=0.9,PULL=168
     python benchmarks/sharing.py --run RUN
 
 Each line has the MSE of the local experts (nothing shared), the change with shared sums, the share
@@ -9,6 +10,9 @@ of clients that improve, and paired Wilcoxon tests over clients and over days; n
 draws of clients are pooled over the seeds. Parts: `known` has clients with the whole history,
 `newcomers` half of 30 clients with a short one, `random` independent series with nothing to share.
 Errors of newcomers are in standard deviations of their whole training part.
+
+--draws takes several draws of newcomers of all data, not only of Milan. --blend changes constants
+of experts/blend.py, to compare designs.
 
 --run evaluates the models of a finished run with each setting of sharing, by halves of its test
 part: training does not depend on them.
@@ -36,6 +40,7 @@ from fuels.errors import FuelsError
 from fuels.evaluation.evaluate import evaluate, nothing_shared
 from fuels.evaluation.outcome import NOTHING_SHARED
 from fuels.evaluation.summary import paired_test
+from fuels.experts import blend
 from fuels.experts.history import Floats, History, make_history
 from fuels.experts.horizon import first_out_of_sample, fit_horizon
 from fuels.experts.shared import SharedExperts
@@ -44,7 +49,8 @@ from fuels.runs.build import load_dataset
 from fuels.sharing.sums import LocalSums
 
 PARTS = ("known", "newcomers", "random")
-CHOICE_SEEDS, TEST_SEEDS = (11, 12, 13), (0, 1, 2)  # of the clients that are drawn
+CHOICE_SEEDS, TEST_SEEDS = tuple(range(11, 17)), tuple(range(6))  # of the clients drawn
+DRAWS = 3  # of Milan's newcomers and of the random series
 NEWCOMERS, OF = 0.5, 30  # half of 30 clients
 HISTORIES = (3, 7, 14, 28)  # days
 HORIZONS = (1, 6, 24)
@@ -161,7 +167,7 @@ def lines(options: argparse.Namespace, horizon: int) -> Iterator[tuple[str, dict
     for case in cases(options.data_folder, choice=not options.test):
         if not case.name.startswith(options.only):
             continue
-        several = seeds if case.name == "Milan" else seeds[:1]
+        several = seeds[: DRAWS if case.name == "Milan" else options.draws]
         if "known" in options.parts:
             yield f"{case.name} | all", known(drawn(case, seeds[0], options.clients), horizon)
         for days in options.days if "newcomers" in options.parts else ():
@@ -170,7 +176,7 @@ def lines(options: argparse.Namespace, horizon: int) -> Iterator[tuple[str, dict
             windows = {title: together([one[title] for one in found]) for title in found[0]}
             yield f"{case.name} | {days} days", windows
     if "random" in options.parts:
-        found = [known(independent(seed), horizon) for seed in seeds]
+        found = [known(independent(seed), horizon) for seed in seeds[:DRAWS]]
         windows = {title: together([one[title] for one in found]) for title in found[0]}
         yield "independent series | all", windows
 
@@ -210,6 +216,14 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
+def constants(text: str) -> dict[str, float]:
+    pairs = (part.split("=") for part in text.split(","))
+    found = {name: float(value) for name, value in pairs}
+    if unknown := [name for name in found if not isinstance(getattr(blend, name, None), float)]:
+        raise ValueError(f"no constant {unknown[0]}")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-folder", type=Path)
@@ -219,10 +233,14 @@ def main() -> None:
     parser.add_argument("--horizons", default=(1,), type=numbers, help="steps ahead: 1,6,24")
     parser.add_argument("--days", default=HISTORIES, type=numbers, help="of a newcomer's history")
     parser.add_argument("--clients", default=100, type=int, help="with the whole history")
+    parser.add_argument("--draws", default=1, type=int, help="of newcomers: 1 to 6; of Milan 3")
+    parser.add_argument("--blend", default={}, type=constants, help="ONLY=0.3,NEAR=0.8,PULL=336")
     parser.add_argument("--test", action="store_true", help="the test windows: final figures only")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"--parts takes {', '.join(PARTS)}, not {', '.join(sorted(unknown))}")
+    for name, value in options.blend.items():
+        setattr(blend, name, value)
     if options.run is not None:
         return evaluate_run(options.run)
     if options.data_folder is None:

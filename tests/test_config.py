@@ -12,6 +12,7 @@ from fuels.config import (
     Settings,
     late_joiners,
     merge,
+    to_dict,
     with_preset,
 )
 from fuels.data.sample import sample_of
@@ -169,3 +170,11 @@ def test_windows_that_lags_overrule_are_refused() -> None:
         sample_of(merge(BEST, {"windows": {"periodicity": 2}}, "test").windows)
     emptied = merge(BEST, {"windows": {"lags": "", "periodicity": 2}}, "test").windows
     assert sample_of(emptied).branches == ((3, 2, 1), (48, 24))
+
+
+def test_the_unit_is_written_only_if_it_is_given() -> None:
+    """Runs made before the setting existed keep their files and their keys."""
+    assert "unit" not in to_dict(Settings())["data"]
+    named = merge(Settings(), {"data": {"unit": "kWh"}}, "test")
+    assert to_dict(named)["data"]["unit"] == "kWh"
+    assert merge(Settings(), to_dict(named), "file") == named

@@ -32,10 +32,14 @@ class Data:
     decimal: str = ""  # decimal separator: point or comma; empty: detected
     thousands: str = ""  # between thousands: point, comma, space, apostrophe or none
     missing: str = ""  # numbers that mark missing values, e.g. 0 in METR-LA, or -1,9999
+    # Values that the past of their series makes implausible: missing (they count as missing) or
+    # keep; empty: missing with the mixture of experts, otherwise keep.
+    implausible: str = ""
     duplicates: str = ""  # rows of one client and time: error, same (default), first, sum, ...
     round_times: str = ""  # round times to this step, e.g. 1min
     activity: str = ""  # sms, call or net of raw telecom records
     coordinates: str = ""
+    unit: str = ""  # of the values, as text for tables, plots and the report; empty: the file's
     resample: str = ""
     how: str = ""
     start: str = ""
@@ -124,6 +128,9 @@ class Defence:
     # so many rounds, on average. 0: never.
     trials: int = 0
     refusals: int = 0  # exclude a client whose values were refused this often; 0: never
+    # Whether every client has one vote in means and medians, or every site, however many clients it
+    # announces: client or site.
+    votes: str = "client"
 
 
 @dataclass(frozen=True)
@@ -167,9 +174,20 @@ class Engine:
     address: str = ""  # of a running Ray cluster; empty: start Ray on this machine
 
 
+KEEP, MISSING = "keep", "missing"  # what to do with implausible values
+
+
 # Sections that earlier versions did not have, as they are when off: see to_dict.
 ADDED: dict[str, Any] = {"sharing": Sharing(), "defence": Defence(), "privacy": Privacy()}
+# Settings that they did not have.
+LATER = {
+    "data": ("unit", "implausible"),
+    "model": ("head",),
+    "mixture": ("at_least", "at_most"),
+    "defence": ("votes",),
+}
 
+VOTES = ("client", "site")
 AGGREGATIONS = ("mean", "trimmed", "median", "krum")
 ENGINES = ("local", "ray")
 
@@ -232,7 +250,6 @@ def merge(settings: Settings, changes: Mapping[str, Any], place: str) -> Setting
 
 
 def merge_engine(engine: Engine, changes: Mapping[str, Any], place: str) -> Engine:
-    """`merge` for the engine."""
     if not isinstance(changes, Mapping):
         raise FuelsError(f"{place}: engine is a section, not a value")
     return typing.cast(Engine, _merge(engine, changes, place, "engine."))
@@ -351,16 +368,18 @@ def _share_at(text: str, least: int) -> tuple[float, int] | None:
 def to_dict(settings: Settings, engine: Engine | None = None) -> dict[str, Any]:
     """Plain nested values, as in config.toml.
 
-    Sections of ADDED that are off, the head and the bounds of values are omitted if they are the
-    default, as in runs made before they existed.
+    Sections of ADDED that are off and settings of LATER that have their default are omitted, as in
+    runs made before they existed.
     """
     content = {field.name: _plain(getattr(settings, field.name)) for field in fields(Settings)}
     for name, off in ADDED.items():
         if getattr(settings, name) == off:
             del content[name]
-    if settings.model.head == Model.head:
-        del content["model"]["head"]
-    content["mixture"] = {name: value for name, value in content["mixture"].items() if value != ""}
+    usual = Settings()
+    for section, names in LATER.items():
+        for name in names if section in content else ():
+            if getattr(getattr(settings, section), name) == getattr(getattr(usual, section), name):
+                del content[section][name]
     return content if engine is None else {**content, "engine": _plain(engine)}
 
 

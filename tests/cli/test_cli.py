@@ -146,8 +146,11 @@ def test_infinite_values_are_refused(fuels: Fuels, tmp_path: Path) -> None:
     assert code == 1 and "inf.csv" in err and "c1" in err
 
 
-def test_the_default_run_twice(fuels: Fuels, tmp_path: Path) -> None:
+def test_the_default_run_twice(
+    fuels: Fuels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every file is the same to the byte but for times and memory; 6144 numbers go up."""
+    monkeypatch.setattr("fuels.runs.ahead.FARTHEST", 2)
     for name in ("one", "two"):
         code, _, err = fuels("run", "--clients", "4", "--rounds", "2", "--out", name)
         assert code == 0, err
@@ -155,10 +158,15 @@ def test_the_default_run_twice(fuels: Fuels, tmp_path: Path) -> None:
     files = sorted(str(file.relative_to(one)) for file in one.rglob("*") if file.is_file())
     assert {"mixture.safetensors", "forecasts.parquet", "plots/experts.png"} <= set(files)
     assert files == sorted(str(file.relative_to(two)) for file in two.rglob("*") if file.is_file())
-    for name in set(files) - {"timings.jsonl", "summary.json"}:
+    assert {"report.html", "errors.parquet", "ahead.parquet"} <= set(files)
+    for name in set(files) - {"timings.jsonl", "summary.json", "report.html"}:
         assert (one / name).read_bytes() == (two / name).read_bytes(), name
     first, second = (json.loads((folder / "summary.json").read_text()) for folder in (one, two))
     assert first["per_client_and_round"]["numbers_up"] == 6144
     for summary in (first, second):
         del summary["seconds"], summary["peak_memory_mb"]
     assert first == second
+    written = (one / "report.html").read_bytes()
+    (one / "report.html").unlink()
+    assert fuels("report", "one") == (0, "one/report.html\n", "")
+    assert (one / "report.html").read_bytes() == written

@@ -153,7 +153,8 @@ def test_every_option_that_renames_names_a_setting() -> None:
         parameter = option.removeprefix("--").replace("-", "_")
         special = {"from": "start", "to": "end", "engine": "engine_"}
         assert special.get(parameter, parameter) in run_command.__annotations__
-    assert set(to_dict(Settings())["data"]) == set(Data.__dataclass_fields__)
+    written = {*to_dict(Settings())["data"], "unit"}  # which is written only if it is given
+    assert written == set(Data.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(
@@ -222,13 +223,17 @@ def test_text_for_programs_is_not_wrapped(fuels: Fuels, csv: str) -> None:
     assert all(labels)  # a line without a label would be the rest of another
 
 
-def test_a_run_says_what_it_does_after_the_rounds(fuels: Fuels, csv: str) -> None:
+def test_a_run_says_what_it_does_after_the_rounds(
+    fuels: Fuels, csv: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fuels.runs.ahead.FARTHEST", 1)
     _, _, err = fuels("run", "--data", csv, "--preset", "paper", *SMALL)
     assert err.splitlines()[-1] == "comparing with the references"
     _, _, err = fuels("run", "--data", csv, *SMALL, "--plots")
-    assert err.splitlines()[-2:] == [
+    assert err.splitlines()[-3:] == [
         "weighing the experts, comparing with the references",
         "drawing the plots",
+        "looking ahead and writing the report",
     ]
 
 

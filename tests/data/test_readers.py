@@ -377,3 +377,13 @@ def test_values_marked_as_missing_are_counted_after_the_cut(tmp_path):
     part = read_panel(tmp_path / "p.csv", missing="0", start="2024-01-02", end="2024-01-02T12:00")
     assert part.notes == ("1 values equal to 0 were marked as missing",)
     assert np.isnan(part.values).sum() == 1
+
+
+def test_a_given_unit_replaces_that_of_the_file(tmp_path):
+    path = write(tmp_path / "a.csv", LONG)
+    assert read_panel(path).unit == "value"
+    assert read_panel(path, unit="kWh").unit == "kWh"
+    copy = tmp_path / "copy.csv"
+    write_panel(read_panel(path, unit="kWh"), copy)
+    assert read_panel(copy).unit == "kWh"
+    assert read_panel(copy, unit="MWh").unit == "MWh"

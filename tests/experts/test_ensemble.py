@@ -306,7 +306,10 @@ def test_steps_beyond_a_short_test_part_have_no_figures(panel: Panel) -> None:
     json.dumps(summary, allow_nan=False)
 
 
-def test_a_run_leaves_its_mixture_and_forecast_goes_on(panel: Panel, tmp_path: Path) -> None:
+def test_a_run_leaves_its_mixture_and_forecast_goes_on(
+    panel: Panel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fuels.runs.ahead.FARTHEST", 2)
     folder = RunFolder(tmp_path / "run")
     outcome = run(BEST, Engine(threads=1), folder, panel=panel)
     assert (folder.plots / "experts.png").stat().st_size > 10_000

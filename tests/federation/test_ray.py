@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,10 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fuels.config import Engine, Settings, check_engine, merge
+from fuels.config import Engine, Settings, merge
 from fuels.errors import FuelsError
 from fuels.federation.loop import Loop
-from fuels.federation.ray import RayTransport, connect, look_for, split_clients
+from fuels.federation.ray import RayTransport, connect
 from fuels.methods.fuels import Fuels
 from fuels.runs.build import Job, build, load_dataset, make_method
 from fuels.runs.run import run, warm_start
@@ -271,66 +270,102 @@ def test_a_run_stopped_on_ray_is_resumed_there_or_locally(ray: Any, tmp_path: Pa
         assert [line["round"] for line in outcome.history] == [1, 2, 3]
 
 
-# -- without Ray running ---------------------------------------------------------------------------
+class Counted:
+    """Ray, which counts the bytes of what reaches the driver."""
+
+    def __init__(self, ray: Any) -> None:
+        self.ray, self.bytes = ray, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.ray, name)
+
+    def get(self, references: Any) -> Any:
+        found = self.ray.get(references)
+        self.bytes += sum(array.nbytes for array in arrays_in(found))
+        return found
 
 
-@pytest.mark.parametrize(
-    ("clients", "sites", "bounds"),
-    [
-        (20, 1, [(0, 20)]),
-        (20, 2, [(0, 10), (10, 20)]),
-        (20, 3, [(0, 6), (6, 13), (13, 20)]),
-        (3, 3, [(0, 1), (1, 2), (2, 3)]),
-    ],
-)
-def test_shares_are_contiguous_and_about_equal(
-    clients: int, sites: int, bounds: list[tuple[int, int]]
+def arrays_in(found: Any) -> Iterator[Any]:
+    if isinstance(found, np.ndarray):
+        yield found
+    elif isinstance(found, dict | list | tuple):
+        for each in found.values() if isinstance(found, dict) else found:
+            yield from arrays_in(each)
+    elif hasattr(found, "__dataclass_fields__"):
+        yield from arrays_in(vars(found))
+
+
+def saved(job: Job, folder: RunFolder, rounds: int) -> None:
+    """Train so many rounds in all, with checkpoints."""
+    folder.path.mkdir(exist_ok=True)
+    job.loop.training = replace(job.loop.training, rounds=rounds)
+    job.loop.run([folder], saver=folder)
+
+
+def test_checkpoints_are_written_by_the_actors(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [(share.start, share.stop) for share in split_clients(clients, sites)] == bounds
+    """The driver gets uploads and checksums; what is on disk is the state as it would fetch it."""
+    assert isinstance(job.sites, RayTransport)
+    counted = Counted(job.sites._ray)
+    monkeypatch.setattr(job.sites, "_ray", counted)
+    folder, sizes = RunFolder(tmp_path / "run"), []
+    for number in (1, 2):
+        counted.bytes = 0
+        saved(job, folder, number)
+        sizes.append(counted.bytes)
+    prototypes = 20 * 24 * 16 * 4
+    assert all(prototypes < size < 1.1 * prototypes for size in sizes)
+    files = sorted(file.name for file in (folder.path / "shares").iterdir())
+    assert files == ["2-1.safetensors", "2-2.safetensors"]
+    restored = folder.restore()
+    assert restored is not None
+    expected, facts = job.loop.state()
+    assert restored[0].keys() == expected.keys() and restored[1]["round"] == facts["round"] == 2
+    for name, array in expected.items():
+        np.testing.assert_array_equal(restored[0][name], array, err_msg=name)
+    assert sum(array.nbytes for array in arrays_in(expected)) > 2 * sizes[0]
+    # A driver that dies after the actors have written the next round has the last one.
+    job.sites.write(folder.path / "shares", 3)
+    assert folder.restore() is not None
+    folder.finish({"rounds": 2})
+    assert not (folder.path / "shares").exists()
 
 
-@pytest.mark.parametrize("sites", [0, 4])
-def test_a_number_of_sites_that_cannot_be_is_refused(sites: int) -> None:
-    with pytest.raises(FuelsError, match=r"engine.sites must be from 1 to 3"):
-        split_clients(3, sites)
+def test_an_actor_killed_before_it_writes_is_started_again(
+    ray: Any, job: Job, tmp_path: Path
+) -> None:
+    assert isinstance(job.sites, RayTransport)
+    job.loop.step()
+    before = job.sites.write(tmp_path / "shares", 1)
+    contents = [file.read_bytes() for file in sorted((tmp_path / "shares").iterdir())]
+    ray.kill(job.sites.sites[0].actor)
+    with pytest.warns(UserWarning, match="saving round 1: site 1 died; restarting it"):
+        assert job.sites.write(tmp_path / "shares", 1) == before
+    assert [f.read_bytes() for f in sorted((tmp_path / "shares").iterdir())] == contents
 
 
-@pytest.mark.parametrize(
-    ("engine", "message"),
-    [
-        (Engine(transport="rya"), "unknown engine rya; did you mean ray"),
-        (Engine(sites=2), "need --engine ray"),
-        (Engine(address="host:6379"), "need --engine ray"),
-        (Engine(transport="ray", device="cuda"), "trains on CPUs"),
-    ],
-)
-def test_an_engine_that_cannot_be_is_refused(engine: Engine, message: str) -> None:
-    with pytest.raises(FuelsError, match=message):
-        check_engine(engine)
+def test_without_a_shared_disk_the_driver_fetches_the_states(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(job.sites, RayTransport)
+    monkeypatch.setattr(Path, "touch", lambda *_: None)  # the actors do not find the file
+    monkeypatch.setattr(job.sites, "_apart", False)
+    folder = RunFolder(tmp_path / "run")
+    saved(job, folder, 1)
+    assert list((folder.path / "shares").iterdir()) == []
+    restored = folder.restore()
+    assert restored is not None
+    assert_close(restored[0], job.loop.state()[0])
 
 
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        ("127.0.0.1:1", "--address 127.0.0.1:1: no Ray cluster answers"),
-        ("127.0.0.1:99999", "no Ray cluster answers"),
-        ("ray://127.0.0.1:10001", "--address must be the HOST:PORT"),
-        ("6379", "--address must be the HOST:PORT"),
-    ],
-)
-def test_an_address_without_a_cluster_is_refused_at_once(address: str, message: str) -> None:
-    with pytest.raises(FuelsError, match=message):
-        look_for(address)
-
-
-def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(
-        FuelsError, match=r'--engine ray: Ray is not installed: pip install "fuels-forecast\[ray\]"'
-    ):
-        build(settings_of(), RAY, PANEL)
-
-
-def test_the_local_engine_does_not_import_ray() -> None:
-    code = "import sys, fuels.runs.run, fuels.cli.run; sys.exit('ray' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_a_damaged_or_missing_share_is_named(job: Job, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    saved(job, folder, 1)
+    share = folder.path / "shares" / "1-2.safetensors"
+    share.write_bytes(share.read_bytes()[:-4] + b"oops")
+    with pytest.raises(FuelsError, match=r"1-2.safetensors: damaged.*; restore it from a backup"):
+        folder.restore()
+    share.unlink()
+    with pytest.raises(FuelsError, match=r"1-2.safetensors: no such file; restore it"):
+        folder.restore()

@@ -1,7 +1,7 @@
 """A federation of real processes on loopback, with faults on demand.
 
-What a site's process does wrong is written into the Flower app that the test submits, so the
-package itself knows nothing of it.
+What a site does wrong is in faulty_site.py, which starts the sites here: the package itself knows
+nothing of it.
 """
 
 from __future__ import annotations
@@ -10,21 +10,25 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import tomli_w
 from typer.testing import CliRunner
 
 from fuels.cli.commands import app
 from fuels.config import Settings
+from fuels.federation.flower import processes as processes_module
 from fuels.federation.flower import runs
-from fuels.federation.flower.commands import registered
+from fuels.federation.flower.commands import free_port, registered
 from fuels.federation.flower.demo import federation
 from fuels.federation.flower.folders import Rules, ServerConfig, ServerFolder, key_of
 from fuels.federation.flower.processes import Processes, descendants
@@ -33,65 +37,7 @@ from fuels.storage.checkpoint import load_state
 from fuels.storage.run_folder import RunFolder
 from helpers.flower_world import few_days, write_panel
 
-FAULTY = '''
-"""The client side, with planned faults; each happens once."""
-import json, os, signal, threading, time
-from dataclasses import replace
-from pathlib import Path
-from flwr.app import Message
-from flwr.clientapp import ClientApp
-from fuels.federation.codec import decode, encode
-from fuels.federation.flower import app as plain
-from fuels.federation.flower.app import pack, unpack
-
-PLAN = Path({plan!r})
-app = ClientApp()
-
-
-def the_worker(folder):
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = file.read_text().split("\\0")
-        except OSError:
-            continue
-        if "fuels.federation.flower.worker" in words and folder in words:
-            return int(file.parent.name)
-    raise RuntimeError("no worker is running")
-
-
-def handle(message, context):
-    site = Path(context.node_config["folder"]).name
-    key = f"{{message.metadata.message_type}} {{message.metadata.group_id}} {{site}}"
-    what = json.loads(PLAN.read_text()).get(key, "")
-    mark = PLAN.with_name(key.replace(" ", "-") + ".done")
-    if not what or mark.exists():
-        return plain.handle(message, context)
-    if what == "raise":
-        mark.touch()
-        raise RuntimeError("a planned fault")
-    if what == "die":
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    if what == "kill":
-        mark.touch()
-        worker = the_worker(context.node_config["folder"])
-        os.kill(worker, signal.SIGSTOP)  # it has the request and no answer yet
-        threading.Timer(1.0, os.kill, (worker, signal.SIGKILL)).start()
-        return plain.handle(message, context)
-    reply = plain.handle(message, context)
-    mark.touch()
-    if what.startswith("hold"):
-        time.sleep(float(what.removeprefix("hold ")))
-        return reply
-    envelope = decode(unpack(reply.content), 2**26)
-    false = encode(replace(envelope, site=what.removeprefix("claim ")))
-    return Message(pack(false), reply_to=message)
-
-
-app.train()(handle)
-app.evaluate()(handle)
-app.query()(handle)
-'''
+FAULTY = Path(__file__).with_name("faulty_site.py")
 
 
 def fuels(*arguments: object) -> str:
@@ -117,15 +63,13 @@ class Cluster:
     def plan(self, faults: Mapping[str, str]) -> None:
         """`train 3 north`: what goes wrong at that site in that round.
 
-        raise: an error. die: the process that answers is killed with -9. kill: the one that trains
-        is, with the request in its hands. hold SECONDS: the site has trained and answers so much
-        later. claim SITE: the answer says that it comes from another site.
+        raise: an error. kill: the worker is killed with -9, with the request in its hands. hold
+        SECONDS: the site has trained and answers so much later. claim SITE: the answer says that it
+        comes from another site. poison: what is sent of a model is turned round.
         """
         for mark in self.root.glob("*.done"):
             mark.unlink()
         self.plan_file.write_text(json.dumps(faults))
-        client = self.server.app / "fuels_app" / "client.py"
-        client.write_text(FAULTY.format(plan=str(self.plan_file)))
 
     def happened(self, fault: str) -> bool:
         return (self.root / f"{fault.replace(' ', '-')}.done").exists()
@@ -198,6 +142,15 @@ class Cluster:
     def _configure(self, config: ServerConfig) -> None:
         self.server.config_file.write_text(tomli_w.dumps(asdict(config)))
 
+    def metrics(self, party: str) -> str:
+        """The metrics of the server or of a site, which must be in order."""
+        folder = self.root / "server" if party == "server" else self.root / "sites" / party
+        (file,) = folder.glob("s*.toml")
+        port = tomllib.loads(file.read_text())["metrics_port"]
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            assert client.get("/health").text == "ok\n"
+            return client.get("/metrics").text
+
     def logs(self) -> str:
         files = sorted(self.root.glob("*/state/*.log")) + sorted(
             self.root.glob("sites/*/state/*.log")
@@ -249,6 +202,12 @@ class Relay(threading.Thread):
                 end.close()
 
 
+def with_metrics(config: str) -> str:
+    """A config file with a port for metrics."""
+    assert "metrics_port = 0" in config
+    return config.replace("metrics_port = 0", f"metrics_port = {free_port()}")
+
+
 def status_of(running: Cluster, site: str) -> str:
     found = registered(running.server).get(key_of(running.server.config.sites[site]))
     return "unknown" if found is None else found.status
@@ -276,14 +235,21 @@ def cluster(
     between: dict[str, Relay] = {}
 
     def prepare(_: Path) -> None:
+        file = ServerFolder(root).config_file
+        file.write_text(with_metrics(file.read_text()))
         config = ServerFolder(root).config
         for file in root.glob("sites/*/site.toml"):
             text = file.read_text().replace("keep_copies = false", "keep_copies = true")
-            text = few_days(text.replace("threads = 0", "threads = 1"))
+            text = with_metrics(few_days(text.replace("threads = 0", "threads = 1")))
             if relays:
                 relay = between[file.parent.name] = Relay(config.port)
                 text = text.replace(config.address, f"127.0.0.1:{relay.port}")
             file.write_text(text)
 
-    with federation(root, sites, str(data), methods, rules, prepare) as (server, processes):
-        yield Cluster(root, server, processes, between)
+    plain, launch = processes_module.LAUNCH, [sys.executable, "-P", str(FAULTY)]
+    processes_module.LAUNCH = launch
+    try:
+        with federation(root, sites, str(data), methods, rules, prepare) as (server, processes):
+            yield Cluster(root, server, processes, between)
+    finally:
+        processes_module.LAUNCH = plain

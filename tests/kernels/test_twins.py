@@ -1,8 +1,9 @@
 """Every reference has a twin of the same name; both give the same results.
 
 The twins that need more than a call are compared in test_gru_kernels (encode), test_loss_kernels
-(local_losses), test_divergence_kernel (pairwise_jsd) and training/test_step (descend,
-differentiate). Loops with one source are compared with themselves as plain Python.
+(local_losses), test_divergence_kernel (pairwise_jsd), training/test_step (descend, differentiate)
+and experts/test_regressions (those of regressions). Loops with one source are compared with
+themselves as plain Python.
 """
 
 from __future__ import annotations
@@ -21,8 +22,13 @@ import numpy as np
 import pytest
 import torch
 
+from fuels.data.panel import Panel
+from fuels.data.screening import Screen
 from fuels.experts.intervals import Intervals
+from fuels.experts.linear import fit_ridges, forecast_ridges
 from fuels.experts.mixture import Mixture
+from fuels.experts.shared import contributions, forecast_pooled
+from fuels.kernels.screening import Constants
 from fuels.kernels.smoothing import choose_pace, smooth_all
 from fuels.kernels.telecom import sum_lines
 from fuels.model.gru import encode
@@ -32,7 +38,8 @@ from fuels.paper.losses import local_losses
 from fuels.training.step import descend, differentiate
 
 REFERENCES = [
-    adam, descend, differentiate, encode, local_losses, pairwise_jsd, proximal, sgd
+    adam, contributions, descend, differentiate, encode, fit_ridges, forecast_pooled,
+    forecast_ridges, local_losses, pairwise_jsd, proximal, sgd,
 ]  # fmt: skip
 
 
@@ -95,13 +102,19 @@ def loops() -> list[np.ndarray]:
     best = choose_pace(truth, slot, 6, 2, 12, grid)
     smoothed = np.full((2, 44), np.nan)
     smooth_all(truth, slot, 6, 2, grid[best], smoothed)
+    screen = Screen.begin(2, 6, Constants(weeks=2.0))
+    series = 10 + rng.normal(size=(60, 2))
+    series[40], series[45:52, 1] = 1e4, 8.0
+    panel = Panel(series, ("a", "b"), np.datetime64("2024-01-01", "s"), np.timedelta64(4, "h"))
+    judged = screen.judge(panel, whole_from=0)
     text = np.frombuffer(b"1\t0\t39\t0.5\t1e-2\t\t2\t7.25\n0\t3600000\t\t\t\t\t\t1\n", np.uint8)
     sums, seen = np.zeros((2, 2, 2)), np.zeros((2, 2), np.uint8)
     slots, span = np.array([0, 1, 0, 0, 1]), np.array([10**15, 0])
     status = sum_lines(text, 0, len(text), 0, 3_600_000, 0, slots, sums, seen, span)
     return [
         past.combined, past.weights, bands.lower, bands.upper, after.upper, best.astype(float),
-        smoothed, sums, seen.astype(float), span.astype(float), np.array(status, dtype=float),
+        smoothed, judged.score, judged.low, judged.code.astype(float), *screen.arrays().values(),
+        sums, seen.astype(float), span.astype(float), np.array(status, dtype=float),
     ]  # fmt: skip
 
 

@@ -7,7 +7,13 @@ import pytest
 from scipy.stats import trim_mean
 
 from fuels.config import Defence
-from fuels.methods.admission import admitted, divergences, unit_rows
+from fuels.methods.admission import (
+    admitted,
+    divergences,
+    median,
+    shares_of_votes,
+    unit_rows,
+)
 from fuels.methods.aggregation import (
     admitted_models,
     aggregated,
@@ -16,9 +22,11 @@ from fuels.methods.aggregation import (
     krum,
     squared_distances,
     update_norms,
+    weights_by_site,
 )
 from fuels.methods.base import weighted_mean
 from fuels.methods.messages import Arrays
+from fuels.paper.similarity import SimilarityTable
 
 SIZES = {"encoder": 5000, "decoder": 7}  # more than one block of columns
 
@@ -167,3 +175,45 @@ def test_flipped_updates_are_not_admitted() -> None:
         sent[name][:2] = 2 * before[name] - sent[name][:2]
     used = admitted_models(sent, before, 5.0)
     assert not used[:2].any() and used[2:].sum() >= 7
+
+
+def test_a_weighted_median_is_the_value_at_half_of_the_votes() -> None:
+    values, votes = np.array([3.0, 1.0, 2.0, 9.0]), np.array([1.0, 1.0, 1.0, 4.0])
+    assert median(values, None) == 2.5 and median(values, votes) == 9.0
+    assert median(values, np.array([1.0, 1.0, 1.0, 0.5])) == 2.0
+    rows = np.stack([values, values[::-1]])
+    np.testing.assert_array_equal(median(rows, np.ones(4)), [2.0, 2.0])
+
+
+def test_a_site_that_invents_clients_has_one_vote() -> None:
+    """Ten sites of one honest client, and one with thirty that send the opposite."""
+    rng = np.random.default_rng(3)
+    honest = 1 + 0.1 * rng.standard_normal((10, 40))
+    sent = {"encoder": np.vstack([honest, -honest[rng.integers(10, size=30)]]).astype(np.float32)}
+    before = {"encoder": np.zeros(40, dtype=np.float32)}
+    sites, samples = [*map(str, range(10)), *["crowd"] * 30], np.full(40, 5)
+    assert admitted_models(sent, before, 5.0)[10:].all()  # the crowd decides
+    kept = admitted_models(sent, before, 5.0, shares_of_votes(sites))
+    assert kept[:10].all() and not kept[10:].any()
+    weights = weights_by_site(samples, sites)
+    mean = aggregated(sent, weights, before, Defence())["encoder"].mean()
+    assert mean == pytest.approx((10 - 1) / 11, abs=0.05)
+    counted = aggregated(sent, samples, before, Defence())["encoder"].mean()
+    assert counted == pytest.approx((10 - 30) / 40, abs=0.05)
+
+
+def test_prototypes_of_a_site_share_one_vote() -> None:
+    """A client of north and two of south are alike, and one of east is not."""
+    rows = np.array([[[1, 0, 0]], [[0.98, 0, 0]], [[0.96, 0, 0]], [[0, 0, 1]]], dtype=np.float32)
+    clients = ("a", "b", "c", "e")
+
+    def positive(sites: tuple[str, ...]) -> float:
+        table, again = (SimilarityTable(clients, (1, 3)) for _ in range(2))
+        table.update(clients, rows, sites)
+        again.load(table.state())
+        having, found, _ = again.prototypes_for(["a"], 50.0)
+        assert having == ("a",)
+        return float(found[0, 0, 0])
+
+    assert positive(()) == pytest.approx((1 + 0.98 + 0.96) / 3)
+    assert positive(("north", "south", "south", "east")) == pytest.approx((1 + 0.97) / 2)

@@ -88,7 +88,7 @@ def test_the_initial_model_follows_from_the_secret_and_not_from_the_seed() -> No
 
 def test_prototypes_are_sent_only_in_the_rounds_that_are_due() -> None:
     job = trained(training={"rounds": 6}, privacy={"first": 2, "every": 3})
-    assert [job.method.sends(number) for number in range(1, 7)] == [
+    assert [job.method.sends_prototypes(number) for number in range(1, 7)] == [
         False, True, False, False, True, False,
     ]  # fmt: skip
     sent = [bool(job.method.uploads(number)) for number in range(1, 7)]

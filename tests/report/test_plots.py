@@ -12,12 +12,14 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.evaluation.outcome import method_rows
 from fuels.report import plots
 from fuels.report.expert_plots import draw_experts
+from fuels.report.families import PERSONAL, REGRESSION, SHARED, SIMPLE, by_family, shares
 from fuels.report.style import legend_columns, looks, midnights, origin
 from helpers.outcomes import ERRORS, dataset, mixed, outcome
 
@@ -63,12 +65,6 @@ def test_error_by_phase_counts_clients_alike_and_skips_missing_targets() -> None
     np.testing.assert_allclose(found, [5.0, np.nan, (2.5 + 9.0) / 2, 5.0])
     # client 0 has 1, 1, 1, 4 in the last two phases, client 1 has 9, 9, 9
     np.testing.assert_allclose(plots.error_by_phase(run, "FUELS", 2), [5.0, (1.75 + 9.0) / 2])
-
-
-def test_numbers_sent_add_up_over_the_clients() -> None:
-    run = outcome(dataset(4), {"FUELS": [0.1] * 4})
-    run.history[2]["clients"] = 2
-    np.testing.assert_allclose(plots.numbers_sent(run), [10, 40, 55])
 
 
 def test_the_best_client_is_one_whose_values_change() -> None:
@@ -208,12 +204,51 @@ def test_pictures_name_their_data() -> None:
     assert "Data: panel · 3 clients" in texts
 
 
-def test_a_method_that_sends_nothing_has_one_learning_panel() -> None:
+def test_learning_is_shown_by_round() -> None:
+    """In a panel for errors, and one for further losses if there are any."""
     run = outcome(dataset(), ERRORS)
-    assert len(plots.draw_learning(run).axes) == 4
+    picture = plots.draw_learning(run)
+    assert [axis.get_xlabel() for axis in picture.axes] == ["", "round"]
     for line in run.history:
-        line.update(numbers_up=0, numbers_down=0, loss_intra=None, loss_inter=None)
+        line.update(loss_intra=None, loss_inter=None)
     assert len(plots.draw_learning(run).axes) == 1
+
+
+def test_forecasts_show_intervals_in_the_unit_of_the_data() -> None:
+    run = mixed(outcome(dataset(unit="kWh"), ERRORS))  # bands of 1 on the z-scored scale, std 2
+    picture = plots.draw_forecasts(run)
+    axis = picture.axes[-1]
+    assert {each.get_ylabel() for each in picture.axes} == {"kWh"}
+    assert [band.get_label() for band in axis.collections] == ["80 % interval", "95 % interval"]
+    found = axis.collections[0].get_paths()[0].vertices[:, 1]
+    assert (found.min(), found.max()) == (8.0, 12.0)  # 10 - 2 to 10 + 2
+
+
+def test_large_values_are_labelled_within_the_figure() -> None:
+    data = dataset()
+    data = replace(
+        data, std=data.std * 1e9, panel=replace(data.panel, values=data.panel.values * 1e9)
+    )
+    picture = plots.draw_forecasts(outcome(data, ERRORS))
+    canvas = FigureCanvasAgg(picture)
+    canvas.draw()
+    for axis in picture.axes:
+        assert axis.yaxis.get_tightbbox(canvas.get_renderer()).x0 >= 0
+
+
+def test_all_weights_are_shown_by_family() -> None:
+    names = (
+        "FUELS model",
+        "pooled ridge, day lags",
+        "ridge, calendar, live mean",
+        "ridge",
+        "drift",
+    )
+    weights = np.array([[0.1, 0.2, 0.3, 0.15, 0.25]])
+    found = by_family(weights, names, "FUELS model")
+    np.testing.assert_allclose(list(found.values()), [[0.1], [0.5], [0.15], [0.25]])
+    assert list(found) == [PERSONAL, SHARED, REGRESSION, SIMPLE]
+    assert list(shares({"ridge": 1.0, "drift": 3.0}, "x").values()) == [0.25, 0.75]
 
 
 def test_a_run_without_scores_shows_how_it_learned(tmp_path: Path) -> None:

@@ -76,7 +76,9 @@ def compare_command(
         default="",
     ),
     out: Path | None = opt.option(
-        "DIR", "Folder for compare.md, .csv and .json. Default: runs/compare/DATA.", OUTPUT
+        "DIR",
+        "Folder for report.html and compare.md, .csv and .json. Default: runs/compare/DATA.",
+        OUTPUT,
     ),
     store: Path | None = STORE,
     records: Path | None = RECORDS,
@@ -141,6 +143,7 @@ def write_and_show(found: Mapping[str, Comparison], folder: Path, as_json: bool)
 
     from fuels.research.study import compare
     from fuels.research.study.files import write_text
+    from fuels.research.study.page import write_report
 
     first, *_, last = (*found, *found)
     tables = {name: compare.table(comparison) for name, comparison in found.items()}
@@ -154,6 +157,7 @@ def write_and_show(found: Mapping[str, Comparison], folder: Path, as_json: bool)
         page += [table.to_markdown(), "".join(f"- {note}\n" for note in notes[name])]
         write_text(folder / f"{'-'.join(['compare', *name.split()])}.csv", table.to_csv())
     write_text(folder / "compare.md", "\n".join(page))
+    write_report(folder, found, tables, notes, command_line())
     if as_json:
         typer.echo(content, nl=False)
         return

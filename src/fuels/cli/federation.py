@@ -274,12 +274,17 @@ def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> 
         typer.echo(f"site      {site}: {state}")
     for site, count in found["refused"].items():
         typer.echo(f"refused   {site}: {count} so far")
+    for site, reason in found["excluded"].items():
+        typer.echo(f"excluded  {site}: {reason}")
     if found["left_out"]:
         typer.echo(
             f"left out  {found['left_out']} clients in the last round, too far from the others"
         )
     for text in found["failures"]:
         typer.echo(f"failure   {text}")
+    book = found["audit"]
+    intact = f"intact, the last is {book['last'][:16]}"
+    typer.echo(f"audit     {book['entries']} entries, {book['problem'] or intact}")
     for number, state in found["others"].items():
         typer.echo(f"other     Flower's run {number}: {state}")
 
@@ -308,9 +313,9 @@ def stop_command(folder: ServerDir, show: bool = SHOW) -> None:
     rest = others(server, found)
     if found.get("state") in ACTIVE:
         Current(server).write(state="stopped", reason="stopped by fuels federation stop")
-        answer = commands.call(commands.stop_run(number), server)
-        if not answer.get("success") and is_busy(server):  # it may have ended in the meantime
-            raise FuelsError(f"Flower did not stop the run: {answer.get('error-message', '')}")
+        reason = commands.stop(server, number)
+        if reason and is_busy(server):  # it may have ended in the meantime
+            raise FuelsError(f"Flower did not stop the run: {reason}")
         typer.echo(f"run {found['run']} is stopped; --resume continues it after its last round")
         if rest:
             typer.echo(
@@ -320,9 +325,8 @@ def stop_command(folder: ServerDir, show: bool = SHOW) -> None:
     if not rest:
         raise FuelsError(f"{server.path}: no run is in progress")
     for other in rest:
-        answer = commands.call(commands.stop_run(other), server)
-        if not answer.get("success"):
-            reason = answer.get("error-message", "")
+        reason = commands.stop(server, other)
+        if reason:
             raise FuelsError(f"Flower did not stop its run {other}: {reason}")
         typer.echo(f"Flower's run {other} is stopped")
 

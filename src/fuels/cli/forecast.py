@@ -19,7 +19,7 @@ from fuels.errors import FuelsError
 PATIENCE = 10.0  # seconds between lines without a terminal
 
 
-@opt.with_read_options("coordinates")
+@opt.with_read_options("coordinates", "unit")
 def forecast_command(
     run: Annotated[
         Path,
@@ -45,6 +45,12 @@ def forecast_command(
         "FILE", "Write the forecasts to this .parquet or .csv file instead of printing them."
     ),
     read: opt.ReadOptions = opt.ReadOptions(),
+    implausible: str | None = opt.IMPLAUSIBLE,
+    anomalies: Path | None = opt.option(
+        "FILE",
+        "Write every new value with its anomaly score, a flag and the range of plausible values to"
+        " this .parquet or .csv file. Default without new data: the values of the last period.",
+    ),
     at_least: str | None = opt.AT_LEAST,
     at_most: str | None = opt.AT_MOST,
     overwrite: bool = opt.flag("Replace the output file if it exists.", name="--overwrite"),
@@ -68,18 +74,25 @@ def forecast_command(
     from fuels.config import Data, Engine, Mixture
     from fuels.data.loading import load_panel
     from fuels.data.readers import is_raw
+    from fuels.data.screening import drops_implausible
     from fuels.data.sources import find_files
+    from fuels.experts.table import forecast_table
     from fuels.forecasting.saved_run import SavedRun
-    from fuels.forecasting.table import forecast_table
-    from fuels.storage.tables import write_table
+    from fuels.storage.tables import judged_table, write_table
     from fuels.training.runtime import set_up
 
     set_up(Engine())
-    if out is not None:
-        _check_target(out, overwrite)
+    for target, what in ((out, "forecasts"), (anomalies, "anomalies")):
+        if target is not None:
+            _check_target(target, what, overwrite)
     saved = SavedRun.load(run, forget=forget)
     if at_least is not None or at_most is not None:
         saved.confine(Mixture(at_least=at_least or "", at_most=at_most or ""))
+    if implausible is not None:
+        drops_implausible(implausible, mixed=True)
+        saved.settings = replace(
+            saved.settings, data=replace(saved.settings.data, implausible=implausible)
+        )
     settings, models = saved.settings, saved.models
     if data is None and not saved.data.source:
         raise FuelsError(
@@ -111,6 +124,8 @@ def forecast_command(
     if data is not None and read.ids is None and silent:
         absent = f"no data for {listed(sorted(silent))}"
         typer.echo(f"note: {absent}: no forecast is made and nothing is learned", err=True)
+    if anomalies is not None and saved.judged is not None:
+        write_table(judged_table(saved.judged), anomalies)
     table = forecast_table(result)
     made = len(table) - table["forecast"].null_count()
     if not made:
@@ -130,29 +145,30 @@ def forecast_command(
 
 @contextmanager
 def step_counter(horizon: int) -> Iterator[Callable[[int], None]]:
-    """Show on stderr for how many steps ahead forecasts are done."""
+    """Show on stderr for how many steps ahead forecasts are done, and the time left."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("steps ahead", total=horizon)
-        shown = time.monotonic()
+        begun = shown = time.monotonic()
 
         def progress(steps: int) -> None:
             nonlocal shown
             bar.update(task, completed=steps)
             if not console.is_terminal and time.monotonic() - shown > PATIENCE:
                 shown = time.monotonic()
-                typer.echo(f"{steps} of {horizon} steps ahead", err=True)
+                left = (shown - begun) / steps * (horizon - steps)
+                typer.echo(f"{steps} of {horizon} steps ahead, about {left:.0f} s left", err=True)
 
         yield progress
 
 
-def _check_target(out: Path, overwrite: bool) -> None:
-    """Check before the forecast whether its file can be written."""
+def _check_target(out: Path, what: str, overwrite: bool) -> None:
+    """Check before the forecast whether a file can be written."""
     if out.suffix not in (".parquet", ".csv"):
-        raise FuelsError(f"{out}: forecasts are written as .parquet or .csv")
+        raise FuelsError(f"{out}: {what} are written as .parquet or .csv")
     if not out.parent.is_dir():
         raise FuelsError(f"{out}: the folder {out.parent} does not exist")
     if out.is_dir():

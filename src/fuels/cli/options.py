@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
-from fuels.config import Data
+from fuels.config import KEEP, MISSING, Data
 from fuels.errors import FuelsError
 
 if TYPE_CHECKING:
@@ -113,6 +113,14 @@ AT_MOST = option(
 )
 
 
+IMPLAUSIBLE = option(
+    "|".join((MISSING, KEEP)),
+    "Values that the past of their series makes implausible: treat them as missing until they"
+    " persist (missing), or use them at once (keep). Default: missing with the mixture of experts,"
+    " otherwise keep.",
+    DATA,
+    choices=(MISSING, KEEP),
+)
 DATA_SOURCE = option(
     "PATH|synthetic:NAME",
     "A CSV, Parquet, Excel, npz or HDF5 file; several tables, separated by commas, as a pattern"
@@ -204,6 +212,12 @@ _READ = {
         choices=ACTIVITIES,
     ),
     "coordinates": option("CSV", "File with the columns client (or cell_id), lng and lat.", DATA),
+    "unit": option(
+        "TEXT",
+        "Unit of the values in tables, plots and the report, such as kWh. Default: the"
+        " file's, if it names one.",
+        DATA,
+    ),
 }
 
 
@@ -228,6 +242,7 @@ class ReadOptions:
     round_times: str | None = None
     activity: str | None = None
     coordinates: Path | None = None
+    unit: str | None = None
 
     def changes(self) -> dict[str, Any]:
         """The options as changes to the `data` section; None: not given."""
@@ -314,7 +329,8 @@ _OPTIONS = {
         f"{section}.{key}": f"--{key.replace('_', '-')}"
         for section, keys in {
             "data": "clients ids client_column time_column value_column time_format timezone"
-            " decimal thousands missing duplicates round_times activity coordinates resample how",
+            " decimal thousands missing implausible duplicates round_times activity coordinates"
+            " unit resample how",
             "windows": "period split horizon holidays",
             "training": "rounds keep patience warm_start",
             "mixture": "at_least at_most",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,9 +14,15 @@ from fuels.cli import options as opt
 from fuels.errors import FuelsError
 from fuels.version import not_installed
 
+if TYPE_CHECKING:
+    from fuels.federation.flower.folders import ServerFolder, SiteFolder
+
 server_app = typer.Typer(help="The server of a federation.", no_args_is_help=True)
 site_app = typer.Typer(help="A site of a federation.", no_args_is_help=True)
 
+PORT = 9094  # of the SuperNode, on loopback, in the commands that are shown
+LAST = opt.option("N", "Number of entries to show, the newest.", default=20)
+JSON = opt.flag("Print the entries as JSON lines.", name="--json")
 SHOW = opt.flag(
     "Print the commands that this one would run, ready for a shell or a unit file, and exit.",
     name="--show",
@@ -81,16 +88,66 @@ def server_admit(
 
     Example: fuels server admit metro/server west site.pub
     """
+    from fuels.federation.audit import fingerprint
     from fuels.federation.flower.folders import ServerFolder
     from fuels.federation.flower.pki import read_public_key
     from fuels.federation.flower.provisioning import admit
+    from fuels.federation.flower.records import audit
 
-    former = admit(ServerFolder(folder), name, read_public_key(key))
+    server, line = ServerFolder(folder), read_public_key(key)
+    former = admit(server, name, line)
+    audit(server).add("admitted", site=name, key=fingerprint(line), renewed=former)
     typer.echo(
         f"site {name} has a new key; the former one is revoked"
         if former
         else f"site {name} is admitted"
     )
+
+
+@server_app.command("audit")
+def server_audit(folder: ServerDir, last: int = LAST, json_: bool = JSON) -> None:
+    """Show the audit log of a server and check that no line is missing or changed.
+
+    It lists who was admitted and joined, what was sent, received and refused (sizes and SHA-256),
+    and changes of keys. The exit code is 1 if the log was changed.
+
+    Example: fuels server audit metro/server
+    """
+    from fuels.federation.flower.folders import ServerFolder
+
+    _show_audit(ServerFolder(folder), last, json_)
+
+
+@site_app.command("audit")
+def site_audit(folder: SiteDir, last: int = LAST, json_: bool = JSON) -> None:
+    """Show the audit log of a site and check that no line is missing or changed.
+
+    It lists what was sent (size and SHA-256), which requests were refused, and changes of keys and
+    consent. The exit code is 1 if the log was changed.
+
+    Example: fuels site audit metro/sites/north
+    """
+    from fuels.federation.flower.folders import SiteFolder
+
+    _show_audit(SiteFolder(folder), last, json_)
+
+
+def _show_audit(folder: ServerFolder | SiteFolder, last: int, as_json: bool) -> None:
+    from fuels.federation.flower.records import audit
+
+    folder.config  # noqa: B018  refuses a folder of another kind
+    book = audit(folder)
+    lines, head, problem = book.check()
+    for entry in book.entries()[-last:] if last else []:
+        if as_json:
+            typer.echo(json.dumps(entry))
+            continue
+        facts = {k: v for k, v in entry.items() if k not in ("number", "time", "event", "before")}
+        shown = ", ".join(f"{key} {value}" for key, value in facts.items())
+        typer.echo(f"{entry.get('time')}  {entry.get('event')}: {shown}")
+    if problem:
+        raise FuelsError(f"{book.path}: lines are missing or were changed: {problem}")
+    typer.echo(f"{lines} entries, none missing or changed; the last has SHA-256 {head}", err=True)
 
 
 @site_app.command("renew-key")
@@ -102,11 +159,15 @@ def site_renew_key(folder: SiteDir) -> None:
 
     Example: fuels site renew-key metro/sites/north
     """
-    from fuels.federation.flower.folders import SiteFolder
+    from fuels.federation.audit import fingerprint
+    from fuels.federation.flower.folders import SiteFolder, key_of
     from fuels.federation.flower.provisioning import renew_key
+    from fuels.federation.flower.records import audit
 
     site = SiteFolder(folder)
     renew_key(site)
+    line = site.public_key.read_text(encoding="ascii")
+    audit(site).add("key renewed", key=fingerprint(key_of(line)))
     typer.echo(
         f"{site.public_key} is the new key: send this file, and only this, to the server's"
         f" operator, who registers it with fuels server admit DIR {site.config.name} site.pub; then"
@@ -141,6 +202,10 @@ def site_start(
     extra = commands.site_environment(site)
     for what, command in (
         ("the worker: stays loaded and trains", commands.worker(site)),
-        ("the SuperNode", commands.supernode(site, processes.site_data(site, data), 9094)),
+        ("the SuperNode", commands.supernode(site, processes.site_data(site, data), PORT)),
+        (
+            "the attendant: takes the SuperNode's messages to the worker",
+            commands.attendant(site, PORT),
+        ),
     ):
         typer.echo(f"# {what}\n{commands.shown(command, extra)}")

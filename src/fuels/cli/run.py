@@ -48,6 +48,7 @@ def run_command(
         " the extra calendar).",
         METHOD,
     ),
+    implausible: str | None = opt.IMPLAUSIBLE,
     at_least: str | None = opt.AT_LEAST,
     at_most: str | None = opt.AT_MOST,
     scale: str | None = opt.option(
@@ -99,7 +100,7 @@ def run_command(
     ),
     resume: Path | None = opt.option("DIR", "Continue the interrupted run in this folder.", OUTPUT),
     json_: bool = opt.flag("Print summary.json instead of tables.", OUTPUT, name="--json"),
-    plots: bool = opt.flag("Draw plots.", OUTPUT, default=True),
+    plots: bool = opt.flag("Draw plots and write report.html.", OUTPUT, default=True),
     track: list[str] | None = opt.option(
         "tensorboard|mlflow",
         "Also show the run in this tool (an extra of the same name). Can be repeated.",
@@ -147,7 +148,12 @@ def run_command(
         {
             "seed": seed,
             "method": method,
-            "data": {"source": data, "clients": clients, **read.changes()},
+            "data": {
+                "source": data,
+                "clients": clients,
+                "implausible": implausible,
+                **read.changes(),
+            },
             "windows": {"period": period, "split": split, "horizon": horizon, "holidays": holidays},
             "mixture": {"at_least": at_least, "at_most": at_most},
             "training": {

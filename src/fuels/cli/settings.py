@@ -131,7 +131,8 @@ def refuse_idle(data: Data) -> None:
     if not data.source.startswith("synthetic:"):
         return
     for field in fields(data):
-        if field.name not in ("source", "clients", "ids") and getattr(data, field.name):
+        always = ("source", "clients", "ids", "implausible")
+        if field.name not in always and getattr(data, field.name):
             raise FuelsError(
                 f"data.{field.name} applies to data from a file; the embedded data (synthetic:net,"
                 " synthetic:sms, synthetic:call) take no such options"

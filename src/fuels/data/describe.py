@@ -16,8 +16,10 @@ from fuels.data.codes import missing_codes
 from fuels.data.eligibility import find_ineligible
 from fuels.data.panel import Panel
 from fuels.data.periodicity import autocorrelation, clock_lags, find_cycle
+from fuels.data.screening import screen_panel
 
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+USUAL = 24  # period by which values are judged if none is found
 _SHOWN = 10  # clients named on the screen; --json names all
 
 
@@ -52,6 +54,8 @@ class Description:
     late_or_early: int  # clients without values at the start or at the end
     left_out: dict[str, str]  # client: dead or constant, and why
     codes: dict[str, int]  # values that look like a code for missing, and how often they occur
+    implausible: tuple[dict[str, Any], ...]  # client, time, value, range of plausible values, ...
+    implausible_text: str
     quantiles: dict[str, float]
     period: int | None
     period_text: str
@@ -89,6 +93,7 @@ class Description:
             ("missing", self._missing_text()),
             ("zeros", f"{self.zero_share:.1%}"),
             *([("codes?", self._codes_text())] if self.codes else []),
+            ("implausible", self.implausible_text or "none"),
             ("quantiles", "  ".join(f"{q}={_short(v)}" for q, v in self.quantiles.items())),
             ("period", self.period_text),
         ]
@@ -123,12 +128,16 @@ class Description:
 
 def describe(panel: Panel) -> Description:
     """Describe the whole panel; no part of it is treated as training."""
-    cycle = find_cycle(panel)
-    period = None if cycle is None else cycle.period
     clock = clock_lags(panel)
+    if (usual := clock.get("day")) is None:
+        cycle = find_cycle(panel)
+        usual = USUAL if cycle is None else cycle.period
+    screened, judged = screen_panel(panel, usual)
+    cycle = find_cycle(screened)
+    period = None if cycle is None else cycle.period
     present = ~np.isnan(panel.values)
     known = panel.values[present]
-    curve = autocorrelation(panel.values, panel.length // 2 + 1)
+    curve = autocorrelation(screened.values, panel.length // 2 + 1)
     day = clock.get("day", period or 1)
     reasons = find_ineligible(panel.values, 0, panel.length, day, 1, part="the span")
     first, last = (format_moment(t, panel.timezone) for t in (panel.times[0], panel.times[-1]))
@@ -152,6 +161,8 @@ def describe(panel: Panel) -> Description:
         late_or_early=int(ends_missing.sum()),
         left_out={panel.ids[i]: reason for i, reason in reasons.items()},
         codes={f"{code:.0f}": count for code, count in missing_codes(panel.values).items()},
+        implausible=tuple(judged.facts()),
+        implausible_text=judged.sentence(),
         quantiles={f"{q:.0%}": float(np.quantile(known, q)) for q in _QUANTILES if known.size},
         period=period,
         period_text=_period_text(panel, period, cycle.correlation if cycle else 0.0),
@@ -160,7 +171,7 @@ def describe(panel: Panel) -> Description:
             for word, lag in {"step": 1, **clock}.items()
             if lag < len(curve)
         },
-        profile=() if period is None else _profile(panel, period),
+        profile=() if period is None else _profile(screened, period),
         notes=panel.notes,
     )
 

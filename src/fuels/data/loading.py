@@ -17,7 +17,7 @@ _TABLE = (
     *("timezone", "time_format", "decimal", "thousands", "duplicates", "round_times"),
     *("missing", "resample", "how"),
 )
-_PANEL = ("ids", "missing", "start", "end", "resample", "how", "coordinates")
+_PANEL = ("ids", "missing", "start", "end", "resample", "how", "coordinates", "unit")
 SYNTHETIC_CLIENTS = 100  # data.clients draws from these
 
 

@@ -57,6 +57,7 @@ class PanelOptions:
     resample: Step | None = None
     how: str | None = None
     coordinates: str | Path | None = None
+    unit: str | None = None
 
     def check(self) -> None:
         """Reject invalid options before reading, which may take long."""
@@ -88,10 +89,12 @@ class PanelOptions:
         return panel, marked
 
     def finish(self, panel: Panel, marked: int) -> Panel:
-        """Apply what concerns the whole panel: coordinates, and a note on missing values."""
+        """Apply what concerns the whole panel: coordinates, unit, and a note on missing values."""
         marks = missing_numbers(self.missing)
         if marks and (marked or not any(note.endswith(MARKED) for note in panel.notes)):
             panel = replace(panel, notes=(*panel.notes, missing_note(marked, marks)))
+        if self.unit is not None:
+            panel = replace(panel, unit=self.unit)
         return panel if self.coordinates is None else with_coordinates(panel, self.coordinates)
 
 
@@ -116,6 +119,7 @@ def read_panel(
     thousands: str | None = None,
     duplicates: str | None = None,
     round_times: Step | None = None,
+    unit: str | None = None,
     progress: Progress | None = None,
 ) -> Panel:
     """Read a panel, select and resample it; clients are sorted by id.
@@ -126,13 +130,14 @@ def read_panel(
     `duplicates` (error, same, first, last, sum or mean) what to do with several rows of a client at
     a time, and `round_times` to which step times are rounded. `missing` is the number that marks
     missing values ("none": no number does); `activity` (net, sms or call) chooses from raw Telecom
-    Italia records, and `progress` is called with the number of bytes read from them.
+    Italia records, and `progress` is called with the number of bytes read from them. `unit` names
+    the unit of the values.
     """
     table = TableOptions(
         *(client, time, value, timezone, time_format, decimal, thousands, duplicates, round_times),
         *(missing, resample, how),
     )
-    options = PanelOptions(ids, missing, start, end, resample, how, coordinates)
+    options = PanelOptions(ids, missing, start, end, resample, how, coordinates, unit)
     panel = read_source(path, table, options, activity, progress)
     return replace(panel, notes=tuple(renamed(note, argument) for note in panel.notes))
 

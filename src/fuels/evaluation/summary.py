@@ -65,7 +65,21 @@ def data_facts(dataset: Dataset) -> dict[str, Any]:
         "parts": part_dates(dataset),
         "left_out": dataset.left_out,
         "values_filled": dataset.filled,
+        **implausible_facts(dataset),
         "notes": list(dataset.panel.notes),
+    }
+
+
+def implausible_facts(dataset: Dataset) -> dict[str, int]:
+    """Values that count as missing because they are implausible, and those of the test part."""
+    if dataset.judged is None:
+        return {}
+    found = dataset.judged.where(dataset.judged.implausible)
+    first, last = dataset.split.part("test")
+    steps = found.step + dataset.offset
+    return {
+        "values_implausible": len(steps),
+        "test_values_implausible": int(((steps >= first) & (steps < last)).sum()),
     }
 
 

@@ -1,15 +1,26 @@
-"""Several steps ahead: the mixture of all experts, blended with that of the local ones.
+"""The mixture with shared experts, limited by that of the local ones.
 
-There the values that would correct wrong weights arrive late, so a mixture cannot leave shared
-experts that fail together, as they do on holidays. Each client therefore gives the mixture with
-shared experts a fixed share, the larger the shorter its own history is: WEEK / (WEEK + history).
-A forecast can then be worse than the local one by no more than that share of the difference. The
-share is at most 1/2, and less for farther steps, down to FAR.
+Shared experts can fail together: after a spike that only one client has, on holidays, or when the
+live mean is wrong. Each client therefore also mixes its local experts alone, and moves from their
+forecast towards the shared one:
+
+    forecast = local + share * difference,   difference = shared - local, confined
+
+- The shared forecast comes from the mixture of all experts; one step ahead, ONLY of it comes from a
+  mixture of the shared experts alone, whose weights know more at the start than they can learn.
+- The difference is confined to REACH usual errors of the local forecast. This is what protects a
+  client with a few spikes: pooled coefficients would follow each of them.
+- The share is the client's best one in hindsight, by least squares with slow forgetting, drawn
+  towards its first value as if by PULL average steps. One step ahead it starts with NEAR and can
+  become anything from 0 to 1. Several steps ahead, actual values arrive too late to learn when to
+  trust shared experts: the first value falls with the client's own history and with the steps
+  ahead, and is also the largest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -17,67 +28,211 @@ from numpy.typing import NDArray
 
 from fuels.experts.history import Floats, History
 from fuels.experts.mixture import Mixed, Mixture
-from fuels.experts.state import State
+from fuels.experts.state import COUNT, State, copied, joined, part_of, restored
+from fuels.kernels.mixture import CLIP_FROM, SLOW, TINY
 
-FAR = 1 / 8  # the largest share, three quarters of a period ahead and further
+ONLY = 0.3  # one step ahead: of the mixture of shared experts alone
+NEAR = 0.8  # the first share one step ahead
+AHEAD = 0.25  # the largest share several steps ahead, less for farther steps,
+FAR = 0.075  # down to this one
+REACH = 4.0  # usual errors of the local forecast
+CLIP = 3.0  # a larger error counts as this many usual errors
+PULL = 336.0  # average steps that the first share weighs
 
 
 def shares(history: History, end: int, horizon: int) -> Floats:
-    """The share of the mixture with shared experts, [client], by the values before step `end`."""
+    """The first share of the shared forecast, [client], by the values before step `end`."""
     known = (~np.isnan(history.observed[:, :end])).sum(axis=1)
-    most = max(FAR, (1 - horizon / history.period) / 2)
+    if horizon == 1:
+        return np.full(len(known), NEAR)
+    most = max(FAR, (1 - horizon / history.period) * AHEAD)
     result: Floats = np.minimum(history.week / (history.week + known), most)
     return result
 
 
+def mixture_for(
+    clients: int,
+    names: Sequence[str],
+    shared: Collection[str],
+    delay: int,
+    saved: Collection[str] | None = None,
+) -> Mixture | Blend:
+    """The mixture of experts of which some are shared; `saved` are the names of a saved state.
+
+    Earlier versions had one mixture one step ahead, and a fixed share several steps ahead.
+    """
+    if not shared or (saved is not None and not any(n.startswith("alone-") for n in saved)):
+        return Mixture(clients, names, delay)
+    return Blend(clients, names, shared, delay, fixed=saved is not None and "learned" not in saved)
+
+
 class Blend:
-    """Two mixtures with fixed shares, used like one `Mixture`."""
+    """Mixtures of all, of the local and of the shared experts, used like one `Mixture`."""
 
     def __init__(
-        self, clients: int, names: Sequence[str], shared: Collection[str], delay: int
+        self,
+        clients: int,
+        names: Sequence[str],
+        shared: Collection[str],
+        delay: int,
+        fixed: bool = False,
     ) -> None:
-        self.names, self.delay, self.clients = tuple(names), delay, clients
-        self.local = [i for i, name in enumerate(names) if name not in shared]
-        self.whole = Mixture(clients, names, delay)
-        self.alone = Mixture(clients, [names[i] for i in self.local], delay)
-        self.share = np.ones(clients)  # of `whole`
+        self.names, self.delay, self.clients, self.fixed = tuple(names), delay, clients, fixed
+        self.parts = {"whole": list(range(len(names)))}
+        self.parts["alone"] = [i for i, name in enumerate(names) if name not in shared]
+        if delay == 1:
+            self.parts["only"] = [i for i, name in enumerate(names) if name in shared]
+        self.mixtures = {
+            part: Mixture(clients, [names[i] for i in chosen], delay)
+            for part, chosen in self.parts.items()
+        }
+        self.share = np.ones(clients)  # the first one
+        self.state: State = {
+            # Discounted: steps; difference times the local error, its square; squared local error.
+            "learned": np.zeros((clients, 4)),
+            # The last `delay` steps, not learned yet: difference, local forecast, actual value.
+            "pending": np.full((clients, delay, 3), np.nan),
+            COUNT: np.zeros(1),
+        }
+
+    def part(self, rows: slice) -> Blend:
+        """As `Mixture.part`."""
+        part = copy(self)
+        part.mixtures = {name: mixture.part(rows) for name, mixture in self.mixtures.items()}
+        part.share, part.state = self.share[rows], part_of(self.state, rows)
+        part.clients = len(part.share)
+        return part
+
+    @classmethod
+    def joined(cls, parts: Sequence[Blend]) -> Blend:
+        """As `Mixture.joined`."""
+        whole = copy(parts[0])
+        whole.mixtures = {
+            name: Mixture.joined([part.mixtures[name] for part in parts]) for name in whole.mixtures
+        }
+        whole.share = np.concatenate([part.share for part in parts])
+        whole.state = joined([part.state for part in parts])
+        whole.clients = len(whole.share)
+        return whole
+
+    def count(self, steps: int) -> None:
+        """As `Mixture.count`."""
+        for mixture in self.mixtures.values():
+            mixture.count(steps)
+        self.state[COUNT] += steps
 
     def run(self, truth: NDArray[Any], forecasts: NDArray[Any]) -> Mixed:
         """As `Mixture.run`; learners and trust are blended as well."""
-        one, other = self.whole.run(truth, forecasts), self.alone.run(truth, forecasts[self.local])
-        share = self.share[:, None]
+        f, y = np.asarray(forecasts), np.asarray(truth, dtype=np.float64)
+        found = {part: self.mixtures[part].run(y, f[chosen]) for part, chosen in self.parts.items()}
+        whole, alone = found["whole"], found["alone"]
+        value, weights = self._shared({n: (m.combined, m.weights) for n, m in found.items()})
+        share = np.empty(value.shape)
+        for k in range(value.shape[1]):
+            entry = self.state["pending"][:, int(self.state[COUNT][0]) % self.delay]
+            _learn(self.state["learned"], entry)
+            local = alone.combined[:, k]
+            share[:, k], difference = self._share_of(self.state["learned"], value[:, k], local)
+            entry[:] = np.stack([difference, local, y[:, k]], axis=1)
+            self.state[COUNT] += 1
+        by_step = share.T[:, :, None]
         return Mixed(
-            self._blended(one.combined, other.combined, share),
-            self._weights(one.weights, other.weights),
-            self._blended(one.learners, other.learners, share),
-            self._blended(one.trust, other.trust, share),
+            _blended(value, alone.combined, share),
+            _blended(weights, self._spread(alone.weights, "alone"), by_step),
+            _blended(whole.learners, alone.learners, share),
+            _blended(whole.trust, alone.trust, by_step),
         )
 
     def next(self, forecasts: NDArray[Any]) -> tuple[Floats, Floats]:
         """As `Mixture.next`."""
-        value, weights = self.whole.next(forecasts)
-        local, local_weights = self.alone.next(np.asarray(forecasts)[self.local])
-        return self._blended(value, local, self.share), self._weights(weights, local_weights)
+        f = np.asarray(forecasts)
+        found = {part: self.mixtures[part].next(f[chosen]) for part, chosen in self.parts.items()}
+        value, weights = self._shared({n: (v[:, None], w[None]) for n, (v, w) in found.items()})
+        local, local_weights = found["alone"]
+        state = copied(self.state)
+        for k in range(self.delay):
+            _learn(state["learned"], state["pending"][:, (int(state[COUNT][0]) + k) % self.delay])
+        share, _ = self._share_of(state["learned"], value[:, 0], local)
+        spread = self._spread(local_weights, "alone")
+        return _blended(value[:, 0], local, share), _blended(weights[0], spread, share[:, None])
 
-    def arrays(self) -> State:
-        """The state, to be saved."""
-        whole = {f"whole-{name}": array for name, array in self.whole.arrays().items()}
-        alone = {f"alone-{name}": array for name, array in self.alone.arrays().items()}
-        return {**whole, **alone, "share": self.share.copy()}
+    def arrays(self, copy: bool = True) -> State:
+        """As `Mixture.arrays`."""
+        own = copied(self.state) if copy else self.state
+        found = {"share": self.share.copy()} | ({} if self.fixed else own)
+        for part, mixture in self.mixtures.items():
+            found |= {f"{part}-{name}": array for name, array in mixture.arrays(copy).items()}
+        return found
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Continue from a saved state of the same clients, experts and delay."""
-        for part, mixture in (("whole-", self.whole), ("alone-", self.alone)):
-            own = {k.removeprefix(part): v for k, v in arrays.items() if k.startswith(part)}
-            mixture.load(own)
-        self.share = np.array(arrays["share"], dtype=np.float64)
+        for part, mixture in self.mixtures.items():
+            start = f"{part}-"
+            mixture.load(
+                {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
+            )
+        own = {"share": self.share} | ({} if self.fixed else self.state)
+        found = restored(own, arrays, "mixture")
+        self.share = found.pop("share")
+        self.state |= found
 
-    def _weights(self, whole: Floats, local: Floats) -> Floats:
-        """Weights [.., client, expert] of the blend."""
-        spread = np.zeros(whole.shape)
-        spread[..., self.local] = local
-        return self._blended(whole, spread, self.share[:, None])
+    def _shared(self, found: Mapping[str, tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+        """The shared forecast [client, step] and its weights [step, client, expert]."""
+        value, weights = found["whole"]
+        if "only" not in found:
+            return value, weights
+        only, own = found["only"]
+        share = np.where(np.isnan(only), 0.0, ONLY)  # all of them may abstain
+        spread = self._spread(own, "only")
+        return _blended(only, value, share), _blended(spread, weights, share.T[:, :, None])
 
-    def _blended(self, whole: Floats, local: Floats, share: Floats) -> Floats:
-        result: Floats = share * whole + (1 - share) * local
-        return np.where(np.isnan(local), whole, result)  # no local expert has a forecast
+    def _share_of(self, learned: Floats, value: Floats, local: Floats) -> tuple[Floats, Floats]:
+        """The share of a shared forecast [client], and its confined difference from the local one.
+
+        The share is that of the forecast before it is confined.
+        """
+        whole = value - local
+        if self.fixed:
+            return np.where(np.isnan(whole), 1.0, self.share), whole
+        count, products, squares, errors = learned.T
+        reach = np.full(len(count), np.inf)
+        known = (count >= CLIP_FROM) & (errors > 0)
+        reach[known] = REACH * np.sqrt(errors[known] / count[known])
+        difference = np.clip(whole, -reach, reach)
+        best = products / (squares + TINY)
+        share = (PULL * self.share + count * best) / (PULL + count)
+        share = np.clip(share, 0.0, 1.0 if self.delay == 1 else self.share)
+        part = np.abs(difference) / (np.abs(whole) + TINY)
+        share = np.where(difference == whole, share, share * part)
+        return np.where(np.isnan(whole), 1.0, share), difference
+
+    def _spread(self, weights: Floats, part: str) -> Floats:
+        """The weights of a part [.., client, expert] among those of all experts."""
+        result = np.zeros((*weights.shape[:-1], len(self.names)))
+        result[..., self.parts[part]] = weights
+        return result
+
+
+def _learn(learned: Floats, entry: Floats) -> None:
+    """Update what is learned from a past step, if its value is known."""
+    difference, local, truth = entry.T
+    error = truth - local
+    known = ~np.isnan(error) & ~np.isnan(difference)
+    count, errors = learned[known, 0], learned[known, 3]
+    usual = np.full(len(count), np.inf)
+    some = (count >= CLIP_FROM) & (errors > 0)
+    usual[some] = np.sqrt(errors[some] / count[some])
+    d, e = difference[known], np.clip(error[known], -CLIP * usual, CLIP * usual)
+    learned[known] = SLOW * learned[known] + np.stack(
+        [np.ones(len(d)), d * e, d * d, e * e], axis=1
+    )
+
+
+def _blended(one: Floats, other: Floats, share: Floats) -> Floats:
+    """`share` of the first; what has no share may be missing."""
+    first, second = (
+        np.where(share > 0, share * one, 0.0),
+        np.where(share < 1, (1 - share) * other, 0),
+    )
+    result: Floats = first + second
+    return result

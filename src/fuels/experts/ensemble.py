@@ -77,7 +77,7 @@ class Ensemble:
     sharing: SharedExperts | None = None  # None: local experts only
     limits: Limits = NO_LIMITS
 
-    def fit(self, history: History, horizons: Iterable[int]) -> None:
+    def fit(self, history: History, horizons: Iterable[int], keep: bool = True) -> None:
         """Fit the experts for the horizons that have none yet, on the training part."""
         for horizon in horizons:
             if horizon in self.horizons:
@@ -91,7 +91,7 @@ class Ensemble:
                 )
             history = self.with_live_mean(history)
             self.horizons[horizon] = fit_horizon(
-                pool_of(self.sharing),
+                POOL if self.sharing is None else self.sharing.pool,
                 history,
                 end,
                 horizon=horizon,
@@ -99,6 +99,7 @@ class Ensemble:
                 external=[self.title],
                 pooled=self._coefficients(history, horizon),
                 limits=self._normalised_limits(),
+                keep=keep,
             )
             self.learned_until[horizon] = self._first(horizon)
 
@@ -108,13 +109,15 @@ class Ensemble:
         last: int | None = None,
         horizon: int = 1,
         model: ModelForecasts | None = None,
+        keep: bool = True,
     ) -> Backtest | None:
         """Forecast and learn the steps not learned yet, up to `last`; None if there are none.
 
-        `model` gives the personal model's forecasts if they are already computed.
+        `model` gives the personal model's forecasts if they are already computed. Without `keep`,
+        nothing is returned, which takes less memory.
         """
         history = self.with_live_mean(history)
-        self.fit(history, [horizon])
+        self.fit(history, [horizon], keep)
         last = history.length if last is None else last
         first = self._step(history, self.learned_until[horizon])
         if first < 0:  # the data begin later
@@ -124,16 +127,17 @@ class Ensemble:
             return None
         self.limits.warn_outside(history.observed[:, first:last], self._normalised_limits())
         model = model or self._model(history, horizon, last)
-        backtest = self.horizons[horizon].run(
-            history, first, last, {self.title: model(first, last)}
-        )
+        online, external = self.horizons[horizon], {self.title: model(first, last)}
+        backtest = online.run(history, first, last, external) if keep else None
+        if not keep:
+            online.advance(history, first, last, external)
         self.learned_until[horizon] = history.times(last, last + 1)[0]
         return backtest
 
     def learn(self, history: History, horizon: int) -> None:
         """Learn all steps of a history, 1 to `horizon` steps ahead."""
         for h, model in self.model_forecasts(history, horizon, history.length):
-            self.run(history, horizon=h, model=model)
+            self.run(history, horizon=h, model=model, keep=False)
 
     def next(
         self, history: History, horizon: int = 1, model: ModelForecasts | None = None
@@ -152,7 +156,7 @@ class Ensemble:
             )
         history = self.with_live_mean(history)
         model = model or self._model(history, horizon, history.length + 1)
-        self.run(history, horizon=horizon, model=model)
+        self.run(history, horizon=horizon, model=model, keep=False)
         target = history.length + horizon - 1
         return self.horizons[horizon].next(history, {self.title: model(target, target + 1)})
 
@@ -263,7 +267,7 @@ class Ensemble:
         """Write everything but the models, which have their own file."""
         arrays: dict[str, NDArray[Any]] = {}
         for horizon, fitted in self.horizons.items():
-            arrays |= prefixed(f"{horizon}.online", fitted.arrays())
+            arrays |= prefixed(f"{horizon}.online", fitted.arrays(copy=False))
             arrays |= prefixed(f"{horizon}.pool", fitted.pool.arrays())
         facts = {
             "format": FORMAT,
@@ -281,7 +285,7 @@ class Ensemble:
 
     @classmethod
     def load(cls, path: Path, models: PersonalModels) -> Ensemble:
-        arrays, facts = load_state(path)
+        arrays, facts = load_state(path, mapped=True)
         if facts.get("format") not in READABLE:
             raise FuelsError(
                 f"{path}: the mixture has format {facts.get('format')}, written by another version"
@@ -302,8 +306,8 @@ class Ensemble:
             experts = saved_pool(horizon, own, facts.get("experts", {}).get(text))
             pool = experts.load(own, len(models.ids), horizon)
             limits = ensemble._normalised_limits()
-            fitted = untrained(pool, models.period, ensemble.levels, [ensemble.title], limits)
-            online = unprefixed(f"{text}.online", arrays)
+            online, title = unprefixed(f"{text}.online", arrays), [ensemble.title]
+            fitted = untrained(pool, models.period, ensemble.levels, title, limits, online)
             if facts["format"] == 4:
                 online |= prefixed("intervals", from_format_4(unprefixed("intervals", online)))
             fitted.load(online)
@@ -363,34 +367,33 @@ def new_ensemble(
     return Ensemble(models, title, history.start, trained, levels, sharing=shared, limits=limits)
 
 
-def pool_of(sharing: SharedExperts | None) -> Pool:
-    return POOL if sharing is None else sharing.pool
-
-
 def forecast_ensemble(
     ensemble: Ensemble,
     panel: Panel,
     horizon: int = 1,
     progress: Callable[[int], None] = lambda steps: None,
     history: History | None = None,
+    steps: Collection[int] | None = None,
 ) -> Forecast:
     """The `horizon` values after the end of the panel with their intervals; learns on the way.
 
     The panel's clients are forecast; `history` may hold more data, up to the same end. `progress`
-    is called after each step ahead with the number of steps completed.
+    is called after each step ahead with the number of steps completed. `steps`: only these.
     """
     check_horizon(horizon)
     panel = on_model_clock(ensemble.models, panel)
     known = clients_with_model(ensemble.models, panel)
     history = ensemble.with_live_mean(ensemble.history(panel) if history is None else history)
-    made = []
+    made: dict[int, tuple[Floats, Floats, Bands]] = {}
     for h, model in ensemble.model_forecasts(history, horizon, history.length + 1):
-        made.append(ensemble.next(history, h, model))
-        progress(len(made))
+        if steps is None or h in steps:
+            made[h] = ensemble.next(history, h, model)
+        progress(h)
     warn_no_recent_values(ensemble.models, history, known)
     rows = [i for i, client in enumerate(ensemble.models.ids) if client in set(known)]
-    values = np.stack([value[rows] for value, _, _ in made], axis=1)
-    lower = np.concatenate([bands.lower[:, rows] for _, _, bands in made], axis=2)
-    upper = np.concatenate([bands.upper[:, rows] for _, _, bands in made], axis=2)
+    values = np.stack([value[rows] for value, _, _ in made.values()], axis=1)
+    lower = np.concatenate([bands.lower[:, rows] for _, _, bands in made.values()], axis=2)
+    upper = np.concatenate([bands.upper[:, rows] for _, _, bands in made.values()], axis=2)
     models, bands = ensemble.models.take(known), (lower, upper)
-    return ensemble.limits.confined(denormalised(models, panel, values, ensemble.levels, bands))
+    made_for = denormalised(models, panel, values, ensemble.levels, bands, tuple(made))
+    return ensemble.limits.confined(made_for)

@@ -17,6 +17,7 @@ from torch import Tensor
 from fuels.data.clock import zone_name
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
+from fuels.experts.groups import by_groups
 from fuels.experts.history import Floats, History, make_history
 from fuels.storage.models import PersonalModels
 
@@ -73,13 +74,18 @@ def denormalised(
     values: Floats,
     levels: tuple[float, ...] = (),
     bands: tuple[Floats, Floats] | None = None,
+    steps: Sequence[int] = (),
 ) -> Forecast:
-    """Normalised values [client, step] after the end of a panel, as a forecast in its unit."""
+    """Normalised values [client, step] after the end of a panel, as a forecast in its unit.
+
+    `steps`: how many steps after the end each value is. Default: 1, 2, ...
+    """
+    ahead = np.array(steps or range(1, values.shape[1] + 1))
     mean, std = models.mean[:, None], models.std[:, None]
     lower, upper = (None, None) if bands is None else (band * std + mean for band in bands)
     result = Forecast(
         ids=models.ids,
-        times=panel.times[-1] + np.arange(1, values.shape[1] + 1) * panel.step,
+        times=panel.times[-1] + ahead * panel.step,
         values=values * std + mean,
         timezone=panel.timezone,
         unknown=tuple(client for client in panel.ids if client not in set(models.ids)),
@@ -182,18 +188,24 @@ def forecast_chain(
             yield forecasts
 
 
-@torch.no_grad()
 def _heads(models: PersonalModels, x: Tensor, clock: Tensor, heads: int) -> list[Floats]:
     """The forecasts of the first head or of all, [client, row] each."""
-    network, parts = models.network, models.parts
-    pieces = []
-    for low in range(0, x.shape[1], CHUNK):
-        rows = slice(low, low + CHUNK)
-        if heads == 1:
-            pieces.append(network.predict(parts, x[:, rows], clock[rows]).unsqueeze(2))
-        else:
-            pieces.append(network.predict_all(parts, x[:, rows], clock[rows]))
-    made = torch.cat(pieces, dim=1).double().numpy()
+    network = models.network
+
+    @torch.no_grad()  # of this thread
+    def predict(clients: slice) -> Tensor:
+        parts = {name: part[clients] for name, part in models.parts.items()}
+        pieces = []
+        for low in range(0, x.shape[1], CHUNK):
+            rows = slice(low, low + CHUNK)
+            own = x[clients, rows].contiguous()
+            if heads == 1:
+                pieces.append(network.predict(parts, own, clock[rows]).unsqueeze(2))
+            else:
+                pieces.append(network.predict_all(parts, own, clock[rows]))
+        return torch.cat(pieces, dim=1)
+
+    made = torch.cat(by_groups(len(x), predict)).double().numpy()
     return [made[:, :, h] for h in range(heads)]
 
 

@@ -10,11 +10,10 @@ Three kinds join the local experts:
 - local ridges that also see the live mean, each fitted by the client on its own past;
 - pooled ridges with coefficients for each slot of the period, from the data of all clients, with
   and without the live mean;
-- shrunk ridges: pooled ones that the client corrects as far as its own past supports it. They
-  replace the local ridges on the same lags.
+- shrunk ridges: pooled ones that the client corrects as far as its own past supports it.
 
-An expert abstains where the live mean does not go back far enough to fit it. Several steps ahead,
-the shared experts have a limited share of the forecast (experts/blend.py).
+An expert abstains where the live mean does not go back far enough to fit it. How far the shared
+experts may change a forecast is limited (experts/blend.py).
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ from fuels.experts.linear import (
     week_lags,
 )
 from fuels.experts.pool import EXPERTS, Pool
+from fuels.kernels.dispatch import has_twin
 from fuels.sharing import live_mean as means
 from fuels.sharing import statistics
 from fuels.sharing.statistics import Coefficients, Columns, Regression, Totals, union_of_lags
@@ -71,11 +71,18 @@ class PooledRidge:
     ) -> Floats:
         if not fitted:
             return np.full((history.clients, last - first), np.nan)
-        # The live mean's columns come last, so they can be left out of the file and of the row.
-        used = declared(history, horizon, live=fitted["inputs"].shape[1] > _own(history, horizon))
-        x = used.inputs(history.filled, history.live, first, last)
-        free = history.calendar.free(history.times(first, last))
-        return Coefficients(**fitted).predict(x, free, slots(history, first, last))
+        return forecast_pooled(fitted, history, first, last, horizon)
+
+
+@has_twin("fuels.experts.regressions")
+def forecast_pooled(
+    fitted: Arrays, history: History, first: int, last: int, horizon: int
+) -> Floats:
+    """Forecasts [client, step] of steps first..last-1 by a fitted pooled ridge."""
+    used = declared_by(fitted, history, horizon)
+    x = used.inputs(history.filled, history.live, first, last)
+    free = history.calendar.free(history.times(first, last))
+    return Coefficients(**fitted).predict(x, free, slots(history, first, last))
 
 
 LIVE: tuple[RidgeExpert, ...] = tuple(
@@ -125,13 +132,27 @@ def declared(history: History, horizon: int, *, live: bool) -> Columns:
     return Columns(lags, means, min(history.period, MOST_SLOTS))
 
 
+@has_twin("fuels.experts.regressions")
+def contributions(columns: Columns, history: History, first: int, last: int) -> Sequence[Floats]:
+    """What each client contributes for steps first..last-1, [slot, pair]."""
+    free = history.calendar.free(history.times(0, last))
+    rows = columns.rows(history.observed, history.live, free, first, last, filled=history.filled)
+    slot = slots(history, first, last)
+    return [statistics.moments(columns, own, slot) for own in rows]
+
+
+def declared_by(fitted: Arrays, history: History, horizon: int) -> Columns:
+    """The columns of a fitted pooled ridge.
+
+    The live mean's columns come last, so they can be left out of the file and of the row.
+    """
+    own = len(declared(history, horizon, live=False).lags)
+    return declared(history, horizon, live=fitted["inputs"].shape[1] > own)
+
+
 def mostly_live(history: History, end: int) -> bool:
     """Whether the live mean is known for most of the steps before `end`."""
     return history.live is not None and bool((~np.isnan(history.live[:, :end])).mean() > 0.5)
-
-
-def _own(history: History, horizon: int) -> int:
-    return len(declared(history, horizon, live=False).lags)
 
 
 def slots(history: History, first: int, last: int) -> NDArray[np.int64]:
@@ -183,7 +204,7 @@ class SharedExperts:
         """The local experts, and the shared ones that are asked for."""
         live = LIVE if self.live_mean else ()
         if self.live_mean and self.statistics:
-            live = (*(e for e in LIVE if e.calendar), *SHRUNK)
+            live = (*LIVE, *SHRUNK)
         return Pool((*EXPERTS, *live, *self.pooled))
 
     @property
@@ -234,17 +255,8 @@ class SharedExperts:
         ]
         first = max(earlier, default=0)
         if first < end:
-            free = history.calendar.free(history.times(0, end))
-            rows = columns.rows(
-                history.observed, history.live, free, first, end, filled=history.filled
-            )
-            found = statistics.exchange(
-                self.carrier,
-                columns,
-                dict(zip(ids, rows, strict=True)),
-                slots(history, first, end),
-                step=end,
-            )
+            parts = dict(zip(ids, contributions(columns, history, first, end), strict=True))
+            found = statistics.add_up(self.carrier, columns, parts, step=end)
             if found is None:
                 return None
             self.totals[horizon, end] = found + self.totals[horizon, first] if first else found

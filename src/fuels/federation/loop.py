@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Protocol
 
@@ -21,13 +21,19 @@ from fuels.errors import FuelsError
 from fuels.federation.guard import refusals
 from fuels.federation.refusals import Refusals
 from fuels.federation.site import Report
-from fuels.federation.transport import Chosen, Failure, Reply, TooFewError, Transport
+from fuels.federation.transport import (
+    Chosen,
+    Failure,
+    Reply,
+    TooFewError,
+    Transport,
+    WritesItself,
+)
 from fuels.methods.base import Method
 from fuels.methods.messages import Download, Upload, concatenate
 from fuels.randomness import LATE, SELECTION, generator
 from fuels.storage.checkpoint import prefixed, unprefixed
-
-SITES = "transport"  # prefix of the sites' arrays in a state
+from fuels.storage.journal import SITES
 
 
 @dataclass
@@ -47,6 +53,7 @@ class Round:
     left_out: int = 0  # clients whose upload the method did not use, see Method.left_out
     stages: dict[str, float] = field(default_factory=dict)  # seconds
     site_rows: NDArray[np.int64] | None = None  # changed rows of the sites' state; None: all
+    writer: WritesItself | None = None  # sites whose state is not among the arrays to save
     last: bool = False  # the final round
 
     def line(self) -> dict[str, Any]:
@@ -74,7 +81,10 @@ class Watcher(Protocol):
 
 
 class Saver(Protocol):
-    """Writes the state of a finished round to disk."""
+    """Writes the state of a finished round to disk.
+
+    With an attribute `asks_writers` that is true, it lets a transport write its own state.
+    """
 
     def save(
         self, done: Round, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
@@ -110,7 +120,6 @@ class Loop:
         self.without_upload = set(self.clients)  # clients that have not contributed yet
         self.best_download: Download | None = None  # of the best round, if all share one model
         self.totals = {"numbers_up": 0.0, "numbers_down": 0.0, "uploads": 0}
-        self.left_out: dict[str, int] = {}  # client: rounds whose upload the method did not use
 
     # -- rounds --------------------------------------------------------------------------------
 
@@ -119,9 +128,16 @@ class Loop:
             done = self.step()
             if saver is not None:
                 with _timed(done, "save"):
-                    saver.save(done, *self.state())
+                    if getattr(saver, "asks_writers", False):
+                        done.writer = _writer(self.transport)
+                    saver.save(done, *self.state(sites=done.writer is None))
             for watcher in watchers:
                 watcher.on_round(done)
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Client: rounds whose upload the method did not use."""
+        return self.refused.left_out
 
     @property
     def finished(self) -> bool:
@@ -161,7 +177,7 @@ class Loop:
             self.method.aggregate(self.server, upload)
             left_out = self.method.left_out(self.server)
         done.left_out = len(left_out)
-        self.left_out |= {client: self.left_out.get(client, 0) + 1 for client in left_out}
+        self.refused.leave_out(left_out)
         if self.method.evaluate_after_aggregation:
             with _timed(done, "evaluate"):
                 aggregated = self.method.download(self.server, self.clients)
@@ -261,6 +277,8 @@ class Loop:
             for c, why in reasons.items()
         ]
         rows = [i for i, client in enumerate(upload.clients) if client not in reasons]
+        if facts.defence.votes == "site":
+            upload = replace(upload, sites=(site,) * len(upload.clients))
         return (upload.take(rows) if rows else None), refused
 
     def _record(self, reports: Sequence[Report], done: Round) -> None:
@@ -303,9 +321,11 @@ class Loop:
 
     # -- state ---------------------------------------------------------------------------------
 
-    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    def state(self, *, sites: bool = True) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays and facts; without those of the sites if they write them themselves."""
         arrays = prefixed("server", self.server.state())
-        arrays |= prefixed(SITES, self.transport.state())
+        if sites:
+            arrays |= prefixed(SITES, self.transport.state())
         arrays |= {"loop/val_mse": self.val_mse, "loop/val_mae": self.val_mae}
         if self.best_download is not None:
             arrays |= prefixed("best", self.best_download.shared)
@@ -317,9 +337,7 @@ class Loop:
             "judged": self.evaluated_clients,
             "unheard": sorted(self.without_upload),
             "totals": self.totals,
-            "refused": self.refused.counts,
-            "strikes": self.refused.strikes,
-            "left_out": self.left_out,
+            **self.refused.state(),
         }
         return arrays, facts
 
@@ -338,8 +356,7 @@ class Loop:
         self.evaluated_clients = int(facts["judged"])
         self.without_upload = set(facts.get("unheard", []))
         self.totals = dict(facts["totals"])
-        self.refused.load(facts.get("refused", {}), facts.get("strikes"))
-        self.left_out = dict(facts.get("left_out", {}))
+        self.refused.load(facts)
 
 
 def check_finite(reports: Sequence[Report], number: int) -> None:
@@ -352,6 +369,10 @@ def check_finite(reports: Sequence[Report], number: int) -> None:
                     f"round {number}: the {name} loss of client {report.clients[bad[0]]} "
                     "is not finite; training diverged, try a smaller learning rate"
                 )
+
+
+def _writer(transport: Transport) -> WritesItself | None:
+    return transport if isinstance(transport, WritesItself) else None
 
 
 @contextmanager

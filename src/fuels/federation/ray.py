@@ -3,9 +3,13 @@
 Each actor holds a contiguous share of the clients and trains it with the same `Site` as the local
 engine. An actor may die at any moment. Therefore each call also returns the actor's new state, as a
 second value that stays in the object store of the actor's machine: this process owns it, so it
-outlives the actor, and it is fetched only when needed (a checkpoint, the final models). If an actor
-dies, a new one starts from the last state and the call is repeated. No random number depends on who
-computes it, so the result is the same.
+outlives the actor, and it is fetched only when needed (the final models). If an actor dies, a new
+one starts from the last state and the call is repeated. No random number depends on who computes
+it, so the result is the same.
+
+For a checkpoint, every actor writes the state of its clients to a file in the run folder, and only
+the file's checksum comes to this process. If an actor does not see the folder (a cluster without
+shared disks), the states are fetched instead.
 
 Only this module uses Ray, and it imports Ray when a transport is created.
 """
@@ -13,10 +17,12 @@ Only this module uses Ray, and it imports Ray when a transport is created.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +35,7 @@ from fuels.federation.site import Report, Site
 from fuels.federation.transport import Failure, Reply
 from fuels.methods.base import Method
 from fuels.methods.messages import Download, Upload
+from fuels.storage.checkpoint import save_state, stamp
 from fuels.training.runtime import available_cores, set_up
 from fuels.version import not_installed
 
@@ -71,6 +78,13 @@ class SiteActor:
     def evaluate(self, round_number: int, download: Download) -> tuple[Report, State]:
         return self.site.evaluate(round_number, download), self.site.state()
 
+    def write(self, path: str, token: str) -> tuple[str, None]:
+        """Write the state to a file; returns its checksum, or "" if `token` is on another disk."""
+        if not Path(token).exists():
+            return "", None
+        save_state(Path(path), self.site.state(), {})
+        return stamp(Path(path)), None
+
     def load(self, state: State) -> tuple[None, State]:
         # Arrays in the object store are read-only, and torch needs writable ones.
         self.site.load({name: np.array(array) for name, array in state.items()})
@@ -100,6 +114,7 @@ class RayTransport:
         self.threads = threads  # of this process
         self._ray, self._ours = connect(engine)
         self._whole: Site | None = None
+        self._apart = False  # whether an actor does not see the run folder
         try:
             self._each = replace(engine, threads=threads_each(self._ray, engine))
             self.sites = [
@@ -144,6 +159,27 @@ class RayTransport:
         except self._ray.exceptions.ObjectLostError as error:
             raise FuelsError(f"the state of a site {_gone(error)}") from None
         return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
+
+    def write(self, folder: Path, number: int) -> dict[str, str] | None:
+        """The files that the actors wrote with the state of a round, in order, and checksums."""
+        if self._apart:
+            return None
+        token = folder / f"{secrets.token_hex(8)}.here"
+        try:
+            folder.mkdir(exist_ok=True)
+            token.touch()
+        except OSError as error:
+            raise FuelsError(f"{folder}: cannot be written ({error.strerror})") from None
+        files = [folder / f"{number}-{site.name}.safetensors" for site in self.sites]
+        calls = [(s, (str(file), str(token))) for s, file in zip(self.sites, files, strict=True)]
+        try:
+            stamps = self._call("write", calls, f"saving round {number}")
+        finally:
+            token.unlink(missing_ok=True)
+        if not all(stamps):
+            self._apart = True
+            return None
+        return {file.name: stamp for file, stamp in zip(files, stamps, strict=True)}
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         calls = [
@@ -238,7 +274,8 @@ class RayTransport:
                     raise FuelsError(f"site {site.name}: {error.cause}") from None
                 raise
             else:
-                site.state = sent[1]
+                if verb != "write":  # it leaves the state as it is
+                    site.state = sent[1]
                 return answer
         raise AssertionError("the last attempt returns or raises")
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from pathlib import Path
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +85,20 @@ class OwnSites(Transport, Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class WritesItself(Protocol):
+    """A transport whose sites can write their own state, so that it need not come here."""
+
+    def write(self, folder: Path, number: int) -> dict[str, str] | None:
+        """Write the state of a round; returns files in order, with checksums, None: not possible.
+
+        Concatenated, the arrays of the files are those of `state`.
+        """
+        ...
+
+    def state(self) -> dict[str, NDArray[Any]]: ...
 
 
 class LocalTransport:

@@ -38,7 +38,9 @@ from fuels.experts.personal_model import (
     history_for,
     on_model_clock,
 )
+from fuels.experts.table import forecast_table
 from fuels.federation.loop import Loop, Watcher
+from fuels.forecasting.anomalies import anomaly_frame, without_implausible
 from fuels.forecasting.one_step import one_step_errors
 from fuels.forecasting.saved_run import (
     CONFIG,
@@ -49,7 +51,7 @@ from fuels.forecasting.saved_run import (
     SavedRun,
     check_save_folder,
 )
-from fuels.forecasting.table import forecast_table
+from fuels.forecasting.table import as_pandas, is_pandas
 from fuels.methods.registry import find_method
 from fuels.runs.build import build, kept_parameters
 from fuels.runs.settings import resolve
@@ -123,7 +125,7 @@ class Forecaster:
         check_engine(self.engine)
         self.models: PersonalModels | None = None
         self.left_out: dict[str, str] = {}
-        self._panel: Panel | None = None
+        self._panel: Panel | None = None  # of `fit`, with implausible values
         self._ensemble: Ensemble | None = None  # as fitted on the training part
         self._learned: dict[tuple[float, ...], Ensemble] = {}  # after all data of `fit`, by levels
         self._pandas = False
@@ -138,7 +140,7 @@ class Forecaster:
 
     def fit(self, frame: Any) -> Forecaster:
         """Train on a long table and fit the experts; the newest periods select the best model."""
-        self._pandas = _is_pandas(frame)
+        self._pandas = is_pandas(frame)
         return self.fit_panel(self._read(frame, new=False))
 
     def fit_panel(self, panel: Panel, watch: Watch | None = None) -> Forecaster:
@@ -169,7 +171,7 @@ class Forecaster:
         if settings.mixture.on:
             self._ensemble = new_ensemble(
                 self.models,
-                history_for(self.models, panel),
+                history_for(self.models, job.dataset.panel),
                 job.dataset.split.train,
                 title=f"{job.method.title} model",
                 chosen=settings.mixture,
@@ -188,7 +190,7 @@ class Forecaster:
         """
         models, name = self._fitted(), find_method(self.settings.method).title
         new = None if frame is None else self._newer(frame)
-        panel = self._history() if new is None else self._continued(new)
+        panel = self._plausible(self._history() if new is None else self._continued(new))
         ensemble = self._ensemble_for(new, h, level)
         made = forecast_ensemble(ensemble, panel, h) if ensemble else forecast(models, panel, h)
         wanted = () if level is None else checked_levels(level)
@@ -237,7 +239,7 @@ class Forecaster:
         """
         models = self._fitted()
         new = self._newer(frame)
-        whole = self._continued(new)
+        whole = self._plausible(self._continued(new))
         if self._panel is not None and new.start <= self._panel.times[-1]:
             warnings.warn(
                 "the frame overlaps the data of fit: errors there say little about future data",
@@ -245,6 +247,12 @@ class Forecaster:
             )
         table = one_step_errors(models, self._ensemble_for(new, 1, None), whole, new)
         return self._give(table, frame)
+
+    def anomalies(self, frame: Any = None) -> Any:
+        """Every value of `frame` or `fit`: anomaly score (implausible above 1), flag, range."""
+        new = None if frame is None else self._newer(frame)
+        panel = self._history() if new is None else self._continued(new)
+        return self._give(anomaly_frame(panel, new or panel, self.settings, self._ensemble), frame)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the models, the ensemble, the data and the settings to a folder.
@@ -338,6 +346,9 @@ class Forecaster:
             warnings.warn(sentence, stacklevel=3)
         return join_panels(self._panel, new)
 
+    def _plausible(self, panel: Panel) -> Panel:
+        return without_implausible(panel, self.settings, self._ensemble)
+
     def _ensemble_for(
         self, new: Panel | None, horizon: int, level: Sequence[float] | None
     ) -> Ensemble | None:
@@ -360,15 +371,16 @@ class Forecaster:
         learned = self._learned_ensemble(horizon, levels)
         if new is None or new.start > self._panel.times[-1]:
             return learned.copy()
-        return self._ensemble.with_levels(self._ensemble.history(self._panel), levels)
+        history = self._ensemble.history(self._plausible(self._panel))
+        return self._ensemble.with_levels(history, levels)
 
     def _learned_ensemble(self, horizon: int, levels: tuple[float, ...]) -> Ensemble:
         """The ensemble after all data of `fit`; each horizon is fitted once and remembered."""
         learned = self._learned.get(levels)
         if learned is None or not learned.horizons.keys() >= set(range(1, horizon + 1)):
             assert self._ensemble is not None
-            history = self._ensemble.history(self._history())
-            self._ensemble.fit(history, range(1, horizon + 1))
+            history = self._ensemble.history(self._plausible(self._history()))
+            self._ensemble.fit(history, range(1, horizon + 1), keep=False)
             learned = self._ensemble.with_levels(history, levels)
             learned.learn(history, max(self._ensemble.horizons))
             self._learned[levels] = learned
@@ -384,14 +396,5 @@ class Forecaster:
             raise FuelsError("this forecaster has no data: give the newest values as frame")
         return self._panel
 
-    def _give(self, table: pl.DataFrame, frame: Any) -> Any:
-        """The table as pandas or polars, like `frame` or, without one, the frame of `fit`."""
-        if not (self._pandas if frame is None else _is_pandas(frame)):
-            return table
-        import pandas as pd
-
-        return pd.DataFrame({name: table[name].to_list() for name in table.columns})
-
-
-def _is_pandas(frame: Any) -> bool:
-    return type(frame).__module__.split(".")[0] == "pandas"
+    def _give(self, table: pl.DataFrame, frame: Any) -> Any:  # like `frame`, or that of `fit`
+        return as_pandas(table) if (self._pandas if frame is None else is_pandas(frame)) else table

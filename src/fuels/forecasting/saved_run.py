@@ -20,11 +20,13 @@ from fuels.data.clock import format_moment
 from fuels.data.joining import add_unknown_clients, describe_gap, join_panels
 from fuels.data.loading import load_panel
 from fuels.data.panel import Panel
+from fuels.data.screening import Judged, drops_implausible
 from fuels.errors import FuelsError
 from fuels.experts.ensemble import Ensemble, forecast_ensemble
 from fuels.experts.history import History
 from fuels.experts.personal_model import Forecast, clients_with_model, forecast, on_model_clock
 from fuels.experts.unseen import can_be_forecast, forecast_unseen, together
+from fuels.forecasting.anomalies import judge_panel
 from fuels.storage.config_file import read_config
 from fuels.storage.models import PersonalModels, load_models
 
@@ -44,6 +46,7 @@ class SavedRun:
     models: PersonalModels
     ensemble: Ensemble | None
     forget: bool = False  # the next forecast deletes what earlier ones have learned
+    judged: Judged | None = None  # the new values of the last forecast
 
     @classmethod
     def load(cls, path: Path, *, forget: bool = False) -> SavedRun:
@@ -119,6 +122,7 @@ class SavedRun:
                 whole = join_panels(own, add_unknown_clients(panel, self.models.ids))
             except FuelsError as error:
                 notes.append(f"the forecasts use only the new data: {error}")
+        whole = self._screened(whole, panel.start if new else None, notes)
         if self.ensemble is None:
             return forecast(self.models, whole.select(panel.ids), horizon), notes
         history = self.ensemble.history(whole)
@@ -144,6 +148,22 @@ class SavedRun:
             notes += missing_newest(self.models, history)
             self._save_learned(notes)
         return result, notes
+
+    def _screened(self, panel: Panel, since: np.datetime64 | None, notes: list[str]) -> Panel:
+        """The panel without implausible values, if the settings say so.
+
+        What is said of the values since a time, by default of the last period, is kept in `judged`.
+        """
+        panel, judged = judge_panel(panel, self.models.period, self.ensemble, since)
+        newest = panel.times[-min(self.models.period, panel.length)]
+        self.judged = judged.since(newest if since is None else since)
+        if not drops_implausible(self.settings.data.implausible, self.ensemble is not None):
+            return panel
+        if said := self.judged.sentence():
+            notes.append(f"{said}; they count as missing (--implausible keep uses them)")
+        if said := self.judged.accepted():
+            notes.append(said)
+        return judged.removed(panel)
 
     def _ensemble_for(
         self, history: History, panel: Panel, horizon: int, notes: list[str]

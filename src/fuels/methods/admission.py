@@ -3,14 +3,20 @@
 The divergence of two uploads is one minus the cosine, for prototypes the mean over their rows. (It
 is what L_inter sees of a prototype; the softmax of the Jensen-Shannon divergence does not notice a
 constant that is added to every entry.) A client whose median divergence to the others is beyond
-median + k MAD of all clients is left out.
+median + k MAD of all clients is left out. If sites vote (`defence.votes`), the clients of a site
+share one vote in these medians.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
 FEWEST = 5  # clients from which a median says who is far from the others
 BLOCK = 512  # clients whose divergences are computed at once
@@ -23,18 +29,35 @@ def unit_rows(prototypes: Floats32) -> Floats32:
     return unit
 
 
-def admitted(uploads: Floats32, k: float) -> NDArray[np.bool_]:
+def shares_of_votes(sites: Sequence[Any]) -> Floats:
+    """One vote per site, shared by its clients, [client]."""
+    count = Counter(sites)
+    return np.array([1 / count[site] for site in sites])
+
+
+def median(values: Floats, votes: Floats | None) -> Any:
+    """The median along the last axis; with votes [value], the value at half of them."""
+    if votes is None:
+        return np.median(values, axis=-1)
+    order = np.argsort(values, axis=-1, kind="stable")
+    reached = np.cumsum(votes[order], axis=-1)
+    at = (reached >= reached[..., -1:] / 2 - 1e-12).argmax(axis=-1)
+    row = np.take_along_axis(order, at[..., None], axis=-1)
+    return np.take_along_axis(values, row, axis=-1)[..., 0]
+
+
+def admitted(uploads: Floats32, k: float, votes: Floats | None = None) -> NDArray[np.bool_]:
     """Whether each upload [client, row, width] is close enough to the others."""
     if not k or len(uploads) < FEWEST:
         return np.ones(len(uploads), dtype=np.bool_)
-    distance = divergences(uploads)
-    middle = np.median(distance)
-    spread = np.median(np.abs(distance - middle))
+    distance = divergences(uploads, votes)
+    middle = median(distance, votes)
+    spread = median(np.abs(distance - middle), votes)
     close: NDArray[np.bool_] = distance <= middle + k * spread
     return close
 
 
-def divergences(uploads: Floats32) -> NDArray[np.float64]:
+def divergences(uploads: Floats32, votes: Floats | None = None) -> Floats:
     """The median divergence of each upload to the others."""
     count, rows = uploads.shape[:2]
     flat = unit_rows(uploads).reshape(count, -1)
@@ -42,6 +65,11 @@ def divergences(uploads: Floats32) -> NDArray[np.float64]:
     for start in range(0, count, BLOCK):
         cosines = (flat[start : start + BLOCK] @ flat.T) / rows
         here = np.arange(len(cosines))
+        if votes is not None:
+            for row in here:  # not to itself
+                others = np.delete(np.arange(count), start + row)
+                found[start + row] = 1 - median(cosines[row, others], votes[others])
+            continue
         cosines[here, start + here] = np.inf  # not to itself: it comes last and is cut off
         others = np.sort(cosines, axis=1)[:, :-1]
         found[start : start + BLOCK] = 1 - np.median(others, axis=1)

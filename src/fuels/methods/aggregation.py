@@ -9,13 +9,15 @@ multi-Krum (Blanchard et al., NeurIPS 2017), the mean of the models that are clo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fuels.config import Defence
-from fuels.methods.admission import admitted
+from fuels.methods.admission import admitted, median
 from fuels.methods.base import weighted_mean
 from fuels.methods.messages import Arrays
 
@@ -25,11 +27,15 @@ COLUMNS = 4096  # parameters whose rows are sorted or compared at once
 
 
 def aggregated(
-    models: Arrays, weights: NDArray[np.int64], before: Arrays, defence: Defence
+    models: Arrays,
+    weights: NDArray[Any],
+    before: Arrays,
+    defence: Defence,
+    votes: Floats | None = None,
 ) -> Arrays:
     """The new global parts [size] from the clients' parts [client, size]."""
     if defence.clip:
-        models = clipped(models, before, defence.clip)
+        models = clipped(models, before, defence.clip, votes)
     if defence.aggregation == "mean":
         return {name: weighted_mean(rows, weights) for name, rows in models.items()}
     if defence.aggregation == "krum":
@@ -41,10 +47,18 @@ def aggregated(
     return {name: trimmed_mean(rows, cut) for name, rows in models.items()}
 
 
-def admitted_models(models: Arrays, before: Arrays, k: float) -> NDArray[np.bool_]:
+def weights_by_site(samples: NDArray[np.int64], sites: Sequence[str]) -> Floats:
+    """Samples as a share of those of the client's site: every site weighs the same."""
+    names = np.array(sites)
+    return np.array([n / samples[names == s].sum() for n, s in zip(samples, names, strict=True)])
+
+
+def admitted_models(
+    models: Arrays, before: Arrays, k: float, votes: Floats | None = None
+) -> NDArray[np.bool_]:
     """Whether the update of each client points in a direction like the others'."""
     updates = np.concatenate([rows - before[name] for name, rows in models.items()], axis=1)
-    return admitted(updates[:, None, :], k)
+    return admitted(updates[:, None, :], k, votes)
 
 
 def false_clients(clients: int, share: float) -> int:
@@ -52,10 +66,10 @@ def false_clients(clients: int, share: float) -> int:
     return min(ceil(share * clients - 1e-9), (clients - 1) // 2)
 
 
-def clipped(models: Arrays, before: Arrays, medians: float) -> Arrays:
+def clipped(models: Arrays, before: Arrays, medians: float, votes: Floats | None = None) -> Arrays:
     """Models whose updates are at most so many times as long as the median update."""
     norms = update_norms(models, before)
-    bound = medians * float(np.median(norms))
+    bound = medians * float(median(norms, votes))
     short = np.where(norms > bound, bound / np.maximum(norms, 1e-300), 1.0)
     if (short == 1).all():
         return models

@@ -132,6 +132,9 @@ class Method(ABC):
     own_selection: ClassVar[float] = 1.0
     # A note for readers of a comparison; {name} is replaced by that option's value.
     remark: ClassVar[str] = ""
+    # What a client sends and receives, in words for readers of a report.
+    sends: ClassVar[str] = "the arrays that its method declares"
+    receives: ClassVar[str] = "the arrays that its method declares"
 
     def __init__(self, options: Any, facts: Facts) -> None:
         self.options = options
@@ -292,7 +295,7 @@ def moved(parts: Parts, direction: Parts, distance: float) -> Parts:
     return {name: parts[name] + distance * direction[name] for name in direction}
 
 
-def weighted_mean(rows: NDArray[np.float32], weights: NDArray[np.int64]) -> NDArray[np.float32]:
+def weighted_mean(rows: NDArray[np.float32], weights: NDArray[Any]) -> NDArray[np.float32]:
     """Mean of rows [client, size] with weights [client], summed in double precision."""
     total = np.zeros(rows.shape[1])
     # Row by row: converting all rows at once would take three times the memory.

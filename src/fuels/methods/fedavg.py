@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fuels.methods.aggregation import admitted_models, aggregated
+from fuels.methods.admission import shares_of_votes
+from fuels.methods.aggregation import admitted_models, aggregated, weights_by_site
 from fuels.methods.base import MODEL, GlobalModel, Method, Sent, stacked
 from fuels.methods.messages import Arrays, Download, Upload
 from fuels.training.groups import Group
@@ -23,6 +25,8 @@ from fuels.training.groups import Group
 class FedAvg(Method):
     name = "fedavg"
     title = "FedAvg"
+    sends = "the weights of its model and the number of its training samples"
+    receives = "the average of all models"
     stays: ClassVar[tuple[str, ...]] = ()
     evaluate_after_aggregation = True
     one_model = True
@@ -50,10 +54,16 @@ class FedAvg(Method):
         defence = self.facts.defence
         server.left_out = ()
         if defence.admission:
-            used = admitted_models(upload.arrays, server.parts, defence.admission)
+            votes = shares_of_votes(upload.sites) if upload.sites else None
+            used = admitted_models(upload.arrays, server.parts, defence.admission, votes)
             server.left_out = tuple(upload.clients[i] for i in np.flatnonzero(~used))
             upload = upload.take(np.flatnonzero(used).tolist())
-        server.parts = aggregated(upload.arrays, upload.weights, server.parts, defence)
+        weights: NDArray[Any] = upload.weights
+        votes = None
+        if upload.sites:
+            votes = shares_of_votes(upload.sites)
+            weights = weights_by_site(upload.weights, upload.sites)
+        server.parts = aggregated(upload.arrays, weights, server.parts, defence, votes)
 
     def left_out(self, server: Any) -> Sequence[str]:
         found: Sequence[str] = server.left_out

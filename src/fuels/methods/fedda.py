@@ -71,6 +71,11 @@ class FedDAOptions(Options):
 class FedDA(FedAvg):
     name = "fedda"
     title = "FedDA"
+    sends = (
+        "once, a mean profile of its values by week and, if known, its location; then the weights"
+        " of its model"
+    )
+    receives = "a model that the server makes of all models"
     Options = FedDAOptions
     options: FedDAOptions
     own_optimiser = Optimiser("sgd", 0.01, 0.9)

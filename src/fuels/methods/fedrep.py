@@ -32,6 +32,8 @@ class FedRepOptions(Options):
 class FedRep(FedAvg):
     name = "fedrep"
     title = "FedRep"
+    sends = "the weights of its encoder and the number of its training samples"
+    receives = "the average of all encoders"
     Options = FedRepOptions
     options: FedRepOptions
     stays = ("decoder",)

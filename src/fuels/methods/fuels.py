@@ -65,6 +65,8 @@ class FuelsOptions(Options):
 class Fuels(Method):
     name = "fuels"
     title = "FUELS"
+    sends = "a prototype: the mean inner representation of its values at each time of the period"
+    receives = "the mean prototypes of similar and of dissimilar clients"
     Options = FuelsOptions
     stays = (*MODEL, "filter")
     losses = ("prediction", "intra", "inter")
@@ -128,7 +130,7 @@ class Fuels(Method):
             value = train_with_trial(group, alignment, self.train, trials, secret)
         else:
             value = self.train(group, alignment)
-        if not self.sends(group.round):
+        if not self.sends_prototypes(group.round):
             return {}
         noised = add_noise(
             value,
@@ -175,7 +177,7 @@ class Fuels(Method):
 
     # -- what travels --------------------------------------------------------------------------
 
-    def sends(self, round_number: int) -> bool:
+    def sends_prototypes(self, round_number: int) -> bool:
         """Whether prototypes are sent in a round."""
         since = round_number - self.facts.privacy.first
         return since >= 0 and since % self.facts.privacy.every == 0
@@ -189,7 +191,7 @@ class Fuels(Method):
         return order_of(facts.seed, facts.shared_secret, *self.sent_prototype().shape)
 
     def uploads(self, round_number: int) -> dict[str, Sent]:
-        return {"prototype": self.sent_prototype()} if self.sends(round_number) else {}
+        return {"prototype": self.sent_prototype()} if self.sends_prototypes(round_number) else {}
 
     def sent_prototype(self) -> Sent:
         periods = 1 if self.options.periodic else self.facts.train_periods
@@ -209,13 +211,14 @@ class Fuels(Method):
 
     def aggregate(self, server: SimilarityTable, upload: Upload) -> None:
         if "prototype" in upload.arrays:
-            server.update(upload.clients, upload.arrays["prototype"])
+            server.update(upload.clients, upload.arrays["prototype"], upload.sites)
 
     def admitted(self, server: SimilarityTable) -> NDArray[np.bool_]:
         """The clients whose prototypes others may get, [client]."""
         if server.used is None:
             used = server.known.copy()
-            used[used] = admitted(server.prototypes[used], self.facts.defence.admission)
+            votes = server.votes(used)
+            used[used] = admitted(server.prototypes[used], self.facts.defence.admission, votes)
             server.used = used
         return server.used
 

@@ -63,6 +63,7 @@ class Relay:
 class FuelsStart(Fuels):
     name = "fuels-start"
     title = "FUELS, lent start"
+    sends = "a prototype in each round and, once, the weights of its model"
     Options = FuelsStartOptions
     options: FuelsStartOptions
 

@@ -26,6 +26,7 @@ class Upload:
     clients: tuple[str, ...]
     arrays: Arrays
     samples: NDArray[np.int64] | None = None  # [client]; not counted as payload
+    sites: tuple[str, ...] = ()  # of the clients, if every site has one vote; nobody sends them
 
     @property
     def numbers(self) -> int:
@@ -44,6 +45,7 @@ class Upload:
             clients=tuple(self.clients[i] for i in index),
             arrays={name: array[index] for name, array in self.arrays.items()},
             samples=None if self.samples is None else self.samples[index],
+            sites=tuple(self.sites[i] for i in index) if self.sites else (),
         )
 
 
@@ -81,4 +83,5 @@ def concatenate(uploads: Sequence[Upload]) -> Upload:
         clients=tuple(client for upload in uploads for client in upload.clients),
         arrays={n: np.concatenate([upload.arrays[n] for upload in uploads]) for n in names},
         samples=np.concatenate(counts) if counts else None,
+        sites=tuple(site for upload in uploads for site in upload.sites),
     )

@@ -13,6 +13,7 @@ from fuels.training.groups import Group
 class Solo(Method):
     name = "solo"
     title = "Solo"
+    sends = receives = "nothing"
 
     def local(self, group: Group, download: Download) -> Arrays:
         self.fit(group)

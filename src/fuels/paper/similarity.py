@@ -8,8 +8,10 @@ equal prototypes and at most ln 2.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,13 +63,24 @@ class SimilarityTable:
         self.distributions = distributions
         # Clients whose prototypes others get; None: not decided since the last update.
         self.used: NDArray[np.bool_] | None = None
+        # A number for each client's site, if every site has one vote; not in the paper.
+        self.sites: NDArray[np.int64] | None = None
 
-    def update(self, clients: Sequence[str], prototypes: Floats32) -> None:
-        """Store new prototypes [client, row, width] and update their divergences."""
+    def update(
+        self, clients: Sequence[str], prototypes: Floats32, sites: Sequence[str] = ()
+    ) -> None:
+        """Store new prototypes [client, row, width] and update their divergences.
+
+        `sites`: of the clients, if every site has one vote.
+        """
         fresh = np.array([self.position[client] for client in clients], dtype=np.int64)
         self.prototypes[fresh] = prototypes
         self.known[fresh] = True
         self.used = None
+        if sites:
+            if self.sites is None:
+                self.sites = np.zeros(len(self.clients), dtype=np.int64)
+            self.sites[fresh] = [_number(site) for site in sites]
         members = np.flatnonzero(self.known)
         place = np.full(len(self.clients), -1, dtype=np.int64)
         place[members] = np.arange(len(members))
@@ -79,6 +92,13 @@ class SimilarityTable:
             self.jsd[np.ix_(members, members)] = block
         old = len(members) - len(fresh)
         self.pairs_computed += len(fresh) * old + len(fresh) * (len(fresh) - 1) // 2
+
+    def votes(self, used: NDArray[np.bool_]) -> NDArray[np.float64] | None:
+        """The votes of the used clients, which share the one of their site; None: one each."""
+        if self.sites is None:
+            return None
+        _, place, count = np.unique(self.sites[used], return_inverse=True, return_counts=True)
+        return 1 / count[place]
 
     def threshold(self, percentile: float, used: NDArray[np.bool_] | None = None) -> float:
         """beta: a percentile of the divergences of all pairs of different used clients.
@@ -120,14 +140,17 @@ class SimilarityTable:
         """
         rows = np.array([self.position[client] for client in clients], dtype=np.int64)
         used = self.known if used is None else used & self.known
+        votes = None
+        if self.sites is not None:
+            votes = np.ones(len(self.clients))
+            votes[used] = self.votes(used)
         near = self.threshold(percentile, used)
         far = np.inf if farthest >= 100 else self.threshold(farthest, used)
         prototypes = self.prototypes if rows_as is None else rows_as(self.prototypes)
         flat = prototypes.reshape(len(self.clients), -1)
+        means = partial(self._means, near=near, far=far, used=used, flat=flat, votes=votes)
         with ThreadPoolExecutor(threads()) as pool:  # matrix products in parallel
-            pieces = list(
-                pool.map(lambda part: self._means(part, near, far, used, flat), _blocks(rows))
-            )
+            pieces = list(pool.map(means, _blocks(rows)))
         has, positive, negative = (np.concatenate(each) for each in zip(*pieces, strict=True))
         having = tuple(client for client, yes in zip(clients, has, strict=True) if yes)
         shape = (-1, *self.prototypes.shape[1:])
@@ -140,6 +163,7 @@ class SimilarityTable:
         far: float,
         used: NDArray[np.bool_],
         flat: Floats32,
+        votes: NDArray[np.float64] | None,
     ) -> tuple[NDArray[np.bool_], Floats32, Floats32]:
         """Which of these clients have both, and the means of those that do."""
         alike = (self.jsd[rows] <= near) & used[None, :]
@@ -148,19 +172,17 @@ class SimilarityTable:
             unlike &= self.jsd[rows] <= far
         alike[np.arange(len(rows)), rows] = self.known[rows]  # n is in PC_n
         has = self.known[rows] & unlike.any(axis=1)
-        positive, negative = (
-            (side[has] / side[has].sum(axis=1, keepdims=True)).astype(np.float32) @ flat
-            for side in (alike, unlike)
-        )
+        positive, negative = (_weights(side[has], votes) @ flat for side in (alike, unlike))
         return has, positive, negative
 
     def state(self) -> dict[str, NDArray[Any]]:
-        return {
+        state = {
             "prototypes": self.prototypes,
             "known": self.known,
             "jsd": self.jsd,
             "pairs_computed": np.array([self.pairs_computed]),
         }
+        return state if self.sites is None else {**state, "sites": self.sites}
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Restore a saved table; clients that joined later come after those in it."""
@@ -170,3 +192,20 @@ class SimilarityTable:
         self.known[:old] = state["known"]
         self.jsd[:old, :old] = state["jsd"]
         self.pairs_computed = int(state["pairs_computed"][0])
+        if "sites" in state:
+            self.sites = np.zeros(len(self.clients), dtype=np.int64)
+            self.sites[:old] = state["sites"]
+
+
+def _weights(members: NDArray[np.bool_], votes: NDArray[np.float64] | None) -> Floats32:
+    """The weight of each member in a mean, [n, m]."""
+    counted = members if votes is None else members * votes
+    weights = counted / counted.sum(axis=1, keepdims=True)
+    del members, counted  # as large as a table of all pairs
+    rounded: Floats32 = weights.astype(np.float32)
+    return rounded
+
+
+def _number(site: str) -> int:
+    """A number that identifies a site, also after a restart."""
+    return int.from_bytes(hashlib.sha256(site.encode()).digest()[:7], "big") + 1

@@ -2,62 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.clock import zone_name
-from fuels.evaluation.outcome import MixtureOutcome, Outcome
+from fuels.evaluation.outcome import Outcome
+from fuels.report.families import PERSONAL, REGRESSION, SHARED, SIMPLE, by_family
 from fuels.report.plots import telling_clients
-from fuels.report.style import METHOD, figure, legend, origin, short, time_axis
+from fuels.report.style import METHOD, figure, legend, origin, panel_title, short, time_axis
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
 
-SHOWN = 5  # experts named in addition to the personal model; the others share one area
-OTHERS = "other experts"
-COLOURS = ("#d5700a", "#4c9a6a", "#b07aa1", "#e3b341", "#7aa6c2")  # distinct from METHOD
-REST = "#d9d9d9"
+COLOURS = ("#d5700a", "#4c9a6a", "#b07aa1")  # of further levels, distinct from METHOD
+COLOUR_OF = {PERSONAL: METHOD, SHARED: "#d5700a", REGRESSION: "#7aa6c2", SIMPLE: "#d3d7db"}
 
 
 def draw_experts(outcome: Outcome) -> Figure:
     """Weights as stacked areas: the mean over the clients, then a few single clients."""
     mixture = outcome.mixture
     assert mixture is not None  # drawn only for runs that have one
-    dataset = outcome.dataset
-    names, led = leading(mixture), outcome.summary["mixture"]["model_led"]
+    dataset, led = outcome.dataset, outcome.summary["mixture"]["model_led"]
     chosen = telling_clients(outcome)
     first, last = dataset.split.part("test")
     times = dataset.times("test")
     smooth = min(dataset.period, last - first)
+    panels = {"Mean over all clients": mixture.weights.mean(axis=1)}
+    for client, why in chosen.items():
+        name = f"{why[0].upper()}{why[1:]}: client {short(dataset.ids[client])}"
+        panels[name] = mixture.weights[:, client]
+    areas = {
+        title: by_family(running_mean(weights, smooth), mixture.names, mixture.model)
+        for title, weights in panels.items()
+    }
     picture, grid = figure(
-        1 + len(chosen),
+        len(panels),
         1,
-        [*names, OTHERS],
+        list(next(iter(areas.values()))),
         title="Weights of the experts over time",
         subtitle=f"Weights in the forecasts of {outcome.title}, running means over {smooth} steps."
         f" The personal model had the largest weight in {led:.0%} of all steps.",
-        footer=origin(outcome.dataset),
+        footer=origin(dataset),
         height=1.35,
         gap=0.25,
     )
-    panels = {"mean over all clients": mixture.weights.mean(axis=1)}
-    for client, why in chosen.items():
-        panels[f"{short(dataset.ids[client])}, {why}"] = mixture.weights[:, client]
-    for (axis,), (title, weights) in zip(grid, panels.items(), strict=True):
-        _areas(axis, times, running_mean(weights, smooth), mixture.names, names)
-        axis.set_title(title, loc="left", fontsize=9.5)
+    for (axis,), (title, weights) in zip(grid, areas.items(), strict=True):
+        axis.stackplot(
+            times.astype("datetime64[ms]"),
+            *weights.values(),
+            labels=list(weights),
+            colors=[COLOUR_OF[name] for name in weights],
+            linewidth=0,
+        )
+        panel_title(axis, title)
         axis.set_ylim(0, 1)
-        axis.set_xlim(times[0], times[-1])
-        time_axis(axis, dataset.panel.timezone, times)
+        axis.set_yticks([0, 0.5, 1])
         axis.set_ylabel("weight")
+        time_axis(axis, dataset.panel.timezone, times)
+        axis.set_xlim(times[0], times[-1])
     zone = dataset.panel.timezone
     grid[-1][0].set_xlabel(f"local time ({zone_name(zone)})" if zone else "time")
+    picture.align_ylabels()
     legend(picture, grid[0][0])
     return picture
 
@@ -90,35 +99,9 @@ def draw_coverage(outcome: Outcome) -> Figure:
     return picture
 
 
-def leading(mixture: MixtureOutcome) -> list[str]:
-    """The personal model and the experts with the largest mean weights."""
-    mean = mixture.weights.mean(axis=(0, 1))
-    order = [mixture.names[i] for i in np.argsort(-mean)]
-    return [mixture.model, *[name for name in order if name != mixture.model][:SHOWN]]
-
-
 def running_mean(weights: Floats, width: int) -> Floats:
     """Mean over the last `width` steps (fewer at the start), [step, expert]."""
     total = np.cumsum(np.nan_to_num(weights), axis=0)
     before = np.concatenate([np.zeros((width, weights.shape[1])), total])[: len(total)]
     count = np.minimum(np.arange(1, len(total) + 1), width)[:, None]
     return np.asarray((total - before) / count)
-
-
-def _areas(
-    axis: Axes,
-    times: NDArray[np.datetime64],
-    weights: Floats,
-    all_names: Sequence[str],
-    shown: Sequence[str],
-) -> None:
-    columns = [weights[:, all_names.index(name)] for name in shown]
-    rest = np.clip(weights.sum(axis=1) - np.sum(columns, axis=0), 0, None)
-    axis.stackplot(
-        times.astype("datetime64[ms]"),
-        *columns,
-        rest,
-        labels=[*shown, OTHERS],
-        colors=[METHOD, *COLOURS[: len(shown) - 1], REST],
-        linewidth=0,
-    )

@@ -29,10 +29,10 @@ def facts(summary: Summary, folder: Path | None = None) -> dict[str, str]:
         found["No errors"] = f"{why}, so there is nothing to compare"
     if data.get("parts"):
         found["Dates"] = _dates(data["parts"])
-    if summary["rounds"]:
+    if summary["rounds"] and "totals" in summary:  # a site does not know what all clients sent
         found["Sent"] = _sent(summary)
     found["Model kept"] = kept_model(summary)
-    if failures := summary["failures"]["count"]:
+    if failures := summary.get("failures", {}).get("count", 0):
         replies = "1 reply" if failures == 1 else f"{number(failures)} replies"
         first = summary["failures"]["first"]
         found["Failures"] = f"{replies} missing or refused; the first: {first}"
@@ -157,12 +157,7 @@ def _sharing(summary: Summary) -> dict[str, str]:
         return {}
     if not sharing["used"]:
         return {"Sharing": f"nothing was shared as sums: {sharing['note']}"}
-    sent = []
-    if "statistics" in sharing["sent"]:
-        sent.append(f"{number(sharing['sent']['statistics'])} numbers once")
-    if "live_mean_per_step" in sharing["sent"]:
-        sent.append(f"{number(sharing['sent']['live_mean_per_step'])} at each step")
-    found = {"Shared sums": f"each client sends {join(sent)}"}
+    found = {"Shared sums": sums_sent(sharing["sent"])}
     if "mse_change" in sharing:
         change, better = sharing["mse_change"], sharing["clients_better"]
         of, direction = sharing["clients_compared"], "lower" if change < 0 else "higher"
@@ -180,6 +175,16 @@ def _sharing(summary: Summary) -> dict[str, str]:
             **found,
         }
     return found
+
+
+def sums_sent(numbers: Mapping[str, int]) -> str:
+    """How many numbers each client sends for the sums that experts use."""
+    sent = []
+    if "statistics" in numbers:
+        sent.append(f"{number(numbers['statistics'])} numbers once")
+    if "live_mean_per_step" in numbers:
+        sent.append(f"{number(numbers['live_mean_per_step'])} at each step")
+    return f"each client sends {join(sent)}"
 
 
 def _p(value: float | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from fuels.report.style import (
     save,
     short,
     time_axis,
+    whole_numbers,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ Floats = NDArray[np.float64]
 
 DAYS_SHOWN = 5  # of the test part, in forecasts.png
 STEPS_SHOWN = (48, 576)  # at least, where steps are long, and at most, where they are short
+LARGE = 1e6  # values from here on are labelled 1 M, 1 G, ...
+SHADES = 0.45  # opacity of all intervals together, the narrowest being the darkest
 POINTS = 48  # at most, in hours.png: more phases than this are grouped
 ERRORS = ("loss_prediction", "val_mse")  # of a round: both are mean squared errors
 WIDE_RANGE = 25  # an axis is logarithmic from this ratio of largest to smallest value
@@ -79,10 +82,11 @@ def draw_forecasts(outcome: Outcome) -> Figure:
     """A few days of the most informative clients."""
     chosen, rival = telling_clients(outcome), best_reference(outcome)
     names = [outcome.title] if rival is None else [outcome.title, rival]
+    levels = () if outcome.mixture is None else outcome.mixture.bands.levels
     picture, axes = figure(
         len(chosen),
         1,
-        ["observed", *names],
+        ["observed", *(f"{level:g} % interval" for level in levels), *names],
         title=f"{outcome.title}: one-step forecasts and observed values",
         subtitle="A few days of the test part for selected clients. MSE: z-scored, over the whole"
         " test part." + (f" Gain: over {rival}, the best reference." if rival else ""),
@@ -133,7 +137,7 @@ def constant_clients(dataset: Dataset) -> NDArray[np.bool_]:
 def _draw_client(
     outcome: Outcome, client: int, role: str, names: Sequence[str], axis: Axes
 ) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
     dataset, scores = outcome.dataset, outcome.scores
     actual = dataset.values("test")[client]
@@ -141,6 +145,10 @@ def _draw_client(
     times = dataset.times("test")[first:last]
     start = dataset.split.part("test")[0]
     known = dataset.window[client, start + first : start + last]
+    for label, lower, upper, shade in _intervals(outcome, client, first, last):
+        axis.fill_between(
+            times, lower, upper, where=known, label=label, color=METHOD, alpha=shade, linewidth=0
+        )
     _line(axis, times, actual[first:last], "observed", {"color": TRUTH, "linewidth": 3.2})
     for name, look in _looks(outcome, names).items():
         unit = outcome.forecasts[name][client] * dataset.std[client] + dataset.mean[client]
@@ -152,8 +160,27 @@ def _draw_client(
     panel_title(axis, f"{role[0].upper()}{role[1:]}: client {name} · MSE {errors}")
     axis.set_ylabel(short(dataset.panel.unit, 20))
     axis.yaxis.set_major_locator(MaxNLocator(4))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    if max(abs(limit) for limit in axis.get_ylim()) < LARGE:
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    else:  # in full it would not fit
+        axis.yaxis.set_major_formatter(EngFormatter(sep=" "))
     time_axis(axis, dataset.panel.timezone, times)
+
+
+def _intervals(
+    outcome: Outcome, client: int, first: int, last: int
+) -> Iterator[tuple[str, Floats, Floats, float]]:
+    """Label, bounds in the data's unit and opacity of each interval, for some steps."""
+    if outcome.mixture is None:
+        return
+    bands, limits = outcome.mixture.bands, outcome.mixture.intervals.limits
+    mean, std = outcome.dataset.mean[client], outcome.dataset.std[client]
+    for i, level in enumerate(bands.levels):
+        lower, upper = (
+            limits.confine(band[i, client, first:last] * std + mean)
+            for band in (bands.lower, bands.upper)
+        )
+        yield f"{level:g} % interval", lower, upper, SHADES / len(bands.levels)
 
 
 def shown_steps(step_seconds: int, period: int, observed: NDArray[np.bool_]) -> tuple[int, int]:
@@ -260,9 +287,7 @@ def error_by_phase(outcome: Outcome, name: str, width: int = 1) -> Floats:
 
 
 def draw_learning(outcome: Outcome) -> Figure:
-    """Losses and validation error against the rounds and against the numbers sent."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator
-
+    """Losses and validation error by round."""
     history = outcome.history
     keys = dict.fromkeys(key for line in history for key in line)
     curves = {key: column(history, key) for key in keys if key in ERRORS or key.startswith("loss_")}
@@ -272,33 +297,26 @@ def draw_learning(outcome: Outcome) -> Figure:
     rows = [group for group in (errors, terms) if group]
     styles = _curve_looks(terms)
     best = int(np.nanargmin(curves["val_mse"])) if "val_mse" in curves else None
-    against = {"round": column(history, "round")}
-    sent = numbers_sent(outcome)
-    if sent[-1] > 0:
-        against["numbers sent per client, up and down"] = sent
+    rounds = column(history, "round")
     picture, axes = figure(
         len(rows),
-        len(against),
+        1,
         [styles[key]["label"] for group in rows for key in group],
         title=f"How {outcome.title} learned",
-        subtitle=_reading(history, best, float(sent[-1])),
+        subtitle=_reading(history, best),
         footer=origin(outcome.dataset),
         height=3.2 if len(rows) == 1 else 2.4,
     )
-    for group, line in zip(rows, axes, strict=True):
-        for (label, x), axis in zip(against.items(), line, strict=True):
-            for key in group:
-                _curve(axis, x, curves[key], styles[key], best if key == "val_mse" else None)
-            if label == "round":
-                axis.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10], integer=True))
-            else:
-                axis.xaxis.set_major_formatter(EngFormatter(sep=" "))
-            axis.set_xlabel(label if line is axes[-1] else "")
-            axis.set_xlim(0, 1.02 * x[-1])
+    for group, (axis,) in zip(rows, axes, strict=True):
+        for key in group:
+            _curve(axis, rounds, curves[key], styles[key], best if key == "val_mse" else None)
+        whole_numbers(axis, "x")
+        axis.set_xlim(0, 1.02 * rounds[-1])
         span = np.concatenate([curves[key] for key in group])
-        log = log_scale(line[0], "y", span[np.isfinite(span)].tolist(), WIDE_RANGE / 3)
+        log = log_scale(axis, "y", span[np.isfinite(span)].tolist(), WIDE_RANGE / 3)
         kind = "further losses" if group is terms else "MSE (z-scored)"
-        line[0].set_ylabel(f"{kind}{', log scale' if log else ''}")
+        axis.set_ylabel(f"{kind}{', log scale' if log else ''}")
+    axes[-1][0].set_xlabel("round")
     picture.align_ylabels()
     legend(picture, *(line[0] for line in axes))
     return picture
@@ -307,13 +325,6 @@ def draw_learning(outcome: Outcome) -> Figure:
 def column(history: Sequence[dict[str, Any]], key: str) -> Floats:
     """One value per round, [round]; NaN where it is absent."""
     return np.array([np.nan if line.get(key) is None else line[key] for line in history], float)
-
-
-def numbers_sent(outcome: Outcome) -> Floats:
-    """Numbers that travelled up and down until the end of each round, mean over all clients."""
-    history = outcome.history
-    each = column(history, "numbers_up") + column(history, "numbers_down")
-    return np.cumsum(each * column(history, "clients")) / len(outcome.dataset.ids)
 
 
 def _curve(axis: Axes, x: Floats, y: Floats, look: Look, best: int | None) -> None:
@@ -338,14 +349,14 @@ def _curve_looks(terms: Sequence[str]) -> dict[str, Look]:
     return found
 
 
-def _reading(history: Sequence[dict[str, Any]], best: int | None, sent: float) -> str:
+def _reading(history: Sequence[dict[str, Any]], best: int | None) -> str:
     """The subtitle that explains the learning curves."""
     validation = (
         "There is no validation error."
         if best is None
         else f"Validation error is lowest in round {history[best]['round']}."
     )
-    return f"Means over the clients. {validation}" + ("" if sent > 0 else " Nothing is sent.")
+    return f"Means over the clients. {validation}"
 
 
 # -- all figures -------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ class Table:
         """For a terminal of any width, best values bold and green."""
         cells = self._shown("{}")
         strips = [
-            Strip(column.name, column.unit, *self._body(cells, i), self._winners(i))
+            Strip(column.name, column.unit, *self._body(cells, i), self.winners(i))
             for i, column in enumerate(self.columns)
         ]
         shown = Fitted(strips)
@@ -104,7 +104,7 @@ class Table:
     def _is_numeric(self, column: int) -> bool:
         return not any(isinstance(row[column], str) for row in self.rows)
 
-    def _winners(self, column: int) -> set[int]:
+    def winners(self, column: int) -> set[int]:
         """Rows with the best value of a column; several if they look equal."""
         best = self.columns[column].best
         found = {i: row[column] for i, row in enumerate(self.rows)}
@@ -116,7 +116,7 @@ class Table:
 
     def _shown(self, mark: str) -> list[list[str]]:
         """Cells as text, [row][column], the best ones formatted with `mark`."""
-        winners = [self._winners(i) for i in range(len(self.columns))]
+        winners = [self.winners(i) for i in range(len(self.columns))]
         return [
             [
                 mark.format(_text(cell)) if place in winners[i] else _text(cell)

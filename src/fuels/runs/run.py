@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.evaluation.evaluate import Evaluation, evaluate
 from fuels.evaluation.outcome import MixtureOutcome, Outcome
-from fuels.evaluation.scores import weighted_percentage
+from fuels.evaluation.scores import Scores, weighted_percentage
 from fuels.evaluation.summary import (
     Kept,
     compared,
@@ -33,12 +33,14 @@ from fuels.experts.intervals import Bands
 from fuels.federation.loop import Watcher
 from fuels.methods.base import MODEL
 from fuels.methods.messages import Download
+from fuels.report.run.report import write_run_report
+from fuels.runs.ahead import look_ahead
 from fuels.runs.build import Job, build, fingerprint, kept_parameters
 from fuels.runs.settings import same_settings
 from fuels.storage.checkpoint import save_state
 from fuels.storage.models import PersonalModels, load_models, save_models
 from fuels.storage.run_folder import RunFolder
-from fuels.storage.tables import in_zone, write_table
+from fuels.storage.tables import in_zone, judged_table, write_table
 from fuels.training.runtime import peak_memory_mb
 from fuels.version import __version__
 
@@ -101,6 +103,8 @@ def warn_nearly_constant(dataset: Dataset) -> None:
 
 class _Saver:
     """Adds the data's fingerprint and the settings to each checkpoint."""
+
+    asks_writers = True
 
     def __init__(self, folder: RunFolder, job: Job) -> None:
         self.folder, self.origin = folder, origin(job)
@@ -177,8 +181,21 @@ def conclude(
 
         with announce("drawing the plots"), folder.timed("plots", rounds):
             write_plots(outcome, folder.plots)
+        with announce("looking ahead and writing the report"), folder.timed("report", rounds):
+            write_ahead(job, folder, models, evaluation)
+            write_run_report(folder.path, outcome.summary)
     folder.finish(outcome.summary)
     return outcome
+
+
+def write_ahead(job: Job, folder: RunFolder, models: PersonalModels, found: Evaluation) -> None:
+    """Write the forecasts beyond the data, which the report shows."""
+    try:
+        frame = look_ahead(job.settings, models, found.ensemble, job.dataset.panel)
+    except FuelsError as error:  # the run has its results without them
+        warnings.warn(f"the report has no forecasts beyond the data: {error}", stacklevel=2)
+        return
+    write_table(frame, folder.ahead)
 
 
 def evaluate_job(job: Job, models: PersonalModels) -> Evaluation:
@@ -202,18 +219,22 @@ def write_models(job: Job, folder: RunFolder, download: Download) -> PersonalMod
 
 
 def write_evaluation(dataset: Dataset, folder: RunFolder, evaluation: Evaluation) -> None:
-    """Write the method's forecasts, coverage, the weights of the experts, and the mixture."""
+    """Write the method's forecasts, all errors, coverage, weights of experts, and the mixture."""
     for forecast in list(evaluation.forecasts.values())[:1]:
         bands = None if evaluation.mixture is None else evaluation.mixture.bands
         frame = forecast_frame(dataset, forecast, bands)
         if evaluation.mixture is not None:
             frame = evaluation.mixture.intervals.limits.confined_table(frame)
         write_table(frame, folder.forecasts)
+    if evaluation.scores:
+        write_table(errors_frame(dataset, evaluation.scores), folder.errors)
     if evaluation.mixture is not None:
         write_table(weights_frame(dataset, evaluation.mixture), folder.weights)
         write_table(evaluation.mixture.intervals.frame(dataset.ids), folder.coverage)
     if evaluation.ensemble is not None:
         evaluation.ensemble.save(folder.mixture)
+    if dataset.judged is not None and dataset.judged.implausible.any():
+        write_table(judged_table(dataset.judged), folder.implausible)
 
 
 def outcome_of(job: Job, folder: RunFolder, evaluation: Evaluation) -> Outcome:
@@ -262,6 +283,7 @@ def essentials(job: Job, evaluation: Evaluation, *, rounds: int, kept: Kept) -> 
             name: weighted_percentage(job.dataset, "test", value)
             for name, value in evaluation.scores.items()
         },
+        **compared(job.method.title, evaluation.scores),
     }
     if evaluation.mixture is not None:
         summary["mixture"] = evaluation.mixture.summary()
@@ -287,7 +309,6 @@ def summarise(job: Job, folder: RunFolder, evaluation: Evaluation) -> dict[str, 
         "parameters_per_client": sum(job.method.facts.network.sizes.values()),
         "seconds": folder.seconds(),
         "peak_memory_mb": round(peak_memory_mb(), 1),
-        **compared(job.method.title, evaluation.scores),
     }
 
 
@@ -321,6 +342,27 @@ def forecast_frame(
         }
     ).with_columns(pl.col("actual", *columns).fill_nan(None))
     return in_zone(frame, dataset.panel.timezone)
+
+
+def errors_frame(dataset: Dataset, scores: Mapping[str, Scores]) -> pl.DataFrame:
+    """Errors of each forecast by client: client, forecast, mse, mae (z-scored), mse_unit, mae_unit.
+
+    Empty for a client without a target.
+    """
+    tables = [
+        pl.DataFrame(
+            {
+                "client": dataset.ids,
+                "forecast": [name] * len(dataset.ids),
+                "mse": one.mse,
+                "mae": one.mae,
+                "mse_unit": one.mse * one.std**2,
+                "mae_unit": one.mae * one.std,
+            }
+        )
+        for name, one in scores.items()
+    ]
+    return pl.concat(tables).with_columns(pl.col(pl.Float64).fill_nan(None))
 
 
 def weights_frame(dataset: Dataset, mixture: MixtureOutcome) -> pl.DataFrame:

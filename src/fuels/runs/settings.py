@@ -12,6 +12,7 @@ from typing import Any
 
 from fuels.config import (
     AGGREGATIONS,
+    VOTES,
     Defence,
     Privacy,
     Settings,
@@ -22,6 +23,7 @@ from fuels.config import (
     to_dict,
 )
 from fuels.data.sample import Sample, sample_of
+from fuels.data.screening import drops_implausible
 from fuels.errors import FuelsError
 from fuels.experts.limits import check_limits
 from fuels.methods.base import Options
@@ -119,6 +121,7 @@ def check(settings: Settings) -> None:
     ):
         if choice not in choices:
             raise FuelsError(f"{key} must be {' or '.join(choices)}, not {choice}")
+    drops_implausible(settings.data.implausible, settings.mixture.on)
     for key, share in (("training.momentum", training.momentum), ("windows.doubt", windows.doubt)):
         if not 0 <= share < 1:
             raise FuelsError(f"{key} must be at least 0 and below 1; it is {share}")
@@ -158,6 +161,13 @@ def check_defence(defence: Defence) -> None:
         raise FuelsError(
             f"unknown defence.aggregation {defence.aggregation}"
             f"{nearest(defence.aggregation, AGGREGATIONS)}"
+        )
+    if defence.votes not in VOTES:
+        raise FuelsError(f"unknown defence.votes {defence.votes}{nearest(defence.votes, VOTES)}")
+    if defence.votes == "site" and defence.aggregation != "mean":
+        raise FuelsError(
+            f"defence.votes = site needs defence.aggregation = mean: {defence.aggregation} counts"
+            " clients"
         )
     if not 0 <= defence.tolerated < 0.5:
         raise FuelsError(

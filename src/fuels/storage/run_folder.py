@@ -4,10 +4,15 @@ config.toml       reproduces the run
 metrics.jsonl     one line per round, without timings
 timings.jsonl     seconds per round and stage
 checkpoint.safetensors   until the run is finished; checkpoint-N: later changes (journal.py)
+shares/           until then: the state of clients in Ray actors, which they write themselves
 models.safetensors, server.safetensors, forecasts.parquet, plots/, summary.json   at the end
+report.html              everything about the run on one page
+errors.parquet           errors of each client and forecast: mse, mae, mse_unit, mae_unit
+ahead.parquet            the report's forecasts beyond the data: client, time, forecast, intervals
 mixture.safetensors      the experts and their weights, if the run has a mixture
 weights.parquet          the weights over time: client, time, one column per expert
 coverage.parquet         share of each client's values inside its intervals, by level
+implausible.csv          values of the data that count as missing, if there are any
 learned.safetensors      what the mixture learned from later forecasts' data (saved_run.py)
 """
 
@@ -29,7 +34,7 @@ from numpy.typing import NDArray
 from fuels.config import Engine, Settings
 from fuels.errors import FuelsError
 from fuels.storage.config_file import read_config, write_toml
-from fuels.storage.journal import Journal
+from fuels.storage.journal import Journal, Writer
 
 
 @contextmanager
@@ -53,12 +58,16 @@ class FinishedRound(Protocol):
     def last(self) -> bool: ...
     @property
     def stages(self) -> Mapping[str, float]: ...
+    @property
+    def writer(self) -> Writer | None: ...
     def line(self) -> Mapping[str, Any]: ...
     def changed_rows(self, names: Iterable[str]) -> dict[str, NDArray[np.int64]]: ...
 
 
 class RunFolder:
     """One run on disk."""
+
+    asks_writers = True  # see `Saver` in federation/loop.py
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -71,10 +80,14 @@ class RunFolder:
         self.server = path / "server.safetensors"
         self.mixture = path / "mixture.safetensors"
         self.forecasts = path / "forecasts.parquet"
+        self.errors = path / "errors.parquet"
+        self.ahead = path / "ahead.parquet"
         self.weights = path / "weights.parquet"
         self.coverage = path / "coverage.parquet"
+        self.implausible = path / "implausible.csv"
         self.summary = path / "summary.json"
         self.plots = path / "plots"
+        self.report = path / "report.html"
 
     @classmethod
     def create(cls, path: Path, settings: Settings, engine: Engine) -> RunFolder:
@@ -190,7 +203,9 @@ class RunFolder:
         """
         self._append(self.metrics, done.line())
         changed = done.changed_rows(arrays)
-        self.journal.save(done.number, dict(arrays), facts, changed, last=done.last)
+        self.journal.save(
+            done.number, dict(arrays), facts, changed, last=done.last, writer=done.writer
+        )
 
     def on_round(self, done: FinishedRound) -> None:
         """Log the timings of a finished round."""

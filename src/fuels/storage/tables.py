@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
+from fuels.data.screening import REASONS, Judged
 from fuels.errors import FuelsError
 
 
@@ -16,6 +18,27 @@ def in_zone(frame: pl.DataFrame, timezone: str | None) -> pl.DataFrame:
     return frame.with_columns(
         pl.col("time").dt.replace_time_zone("UTC").dt.convert_time_zone(timezone)
     )
+
+
+def judged_table(judged: Judged) -> pl.DataFrame:
+    """client, time, value, score, flag, lower, upper, reason: one row for each judged value."""
+    frame = pl.DataFrame(
+        {
+            "client": np.array(judged.ids, dtype=object)[judged.client],
+            "time": judged.times[judged.step].astype("datetime64[ms]"),
+            "value": judged.value,
+            "score": judged.score,
+            "flag": judged.implausible,
+            "lower": judged.low,
+            "upper": judged.high,
+            "reason": [REASONS[code] for code in judged.code.tolist()],
+        },
+        schema_overrides={"client": pl.String, "reason": pl.String},
+    )
+    bounds = [
+        pl.when(pl.col(name).is_finite()).then(pl.col(name)) for name in ("score", "lower", "upper")
+    ]
+    return in_zone(frame.with_columns(bounds), judged.timezone)
 
 
 def write_table(frame: pl.DataFrame, path: Path) -> None:

@@ -103,7 +103,7 @@ def test_lines_that_are_shown_become_units(tmp_path: Path, kind: str) -> None:
     data = ["--data", str(tmp_path / "data.parquet")] if kind == "site" else []
     shown = CliRunner().invoke(app, [kind, "start", str(folder), *data, "--show"])
     lines = [line for line in shown.output.splitlines() if not line.startswith("#")]
-    assert len(lines) == (3 if kind == "server" else 2)
+    assert len(lines) == 3
     for number, line in enumerate(lines):
         doubled = line.replace("%", "%%").replace("$", "$$")
         text = f"[Service]\nExecStart={doubled}\n"

@@ -83,6 +83,8 @@ def test_a_site_gone_at_the_end_is_named_and_gets_its_models_later(
     assert "east has not confirmed" in shown and f"{world.server.path} --resume" in shown
     told = json.loads(invoke(world, "status", "--json").stdout)
     assert (told["state"], told["unconfirmed"]) == ("finished", ["east"])
+    page, own = folder(world).report, world.root / "sites" / "east" / "runs" / "run" / "report.html"
+    assert "east has not confirmed" in page.read_text()
     world.network.sent.clear()
     world.network.there = {"north", "east"}  # south has its models and is not needed again
     silent_at(world, "nobody")
@@ -90,6 +92,8 @@ def test_a_site_gone_at_the_end_is_named_and_gets_its_models_later(
     assert finishes(world) == ["east"]
     assert world.summary()["unconfirmed"] == [] and not folder(world).checkpoint.exists()
     assert Current(world.server).read()["unconfirmed"] == []
+    assert "has not confirmed" not in page.read_text() and "3 sites" in page.read_text()
+    assert "What left this site in this run" in own.read_text()
     assert RunFolder(world.root / "sites" / "east" / "runs" / "run").models.exists()
     world.network.sent.clear()
     world.run()

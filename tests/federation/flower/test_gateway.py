@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import threading
 import time
 from base64 import b64encode
 from pathlib import Path
@@ -21,19 +23,15 @@ from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata
 from flwr.supercore.error import FlowerError
 
-from fuels.federation.flower import gateway
-from fuels.federation.flower.folders import ServerFolder
-from fuels.federation.flower.gateway import (
-    LARGEST,
-    PULL,
-    PUSH,
-    Gateway,
-    SiteKeys,
-    is_open,
-    is_reply,
-)
+from fuels.errors import FuelsError
+from fuels.federation.flower import gateway, processes
+from fuels.federation.flower.folders import ServerFolder, SiteFolder, key_of, log
+from fuels.federation.flower.gateway import LARGEST, PULL, PUSH, Gateway, is_open, is_reply
+from fuels.federation.flower.knock import knock
 from fuels.federation.flower.pki import make_site_key
+from fuels.federation.flower.processes import explain
 from fuels.federation.flower.provisioning import admit, provision
+from fuels.federation.flower.site_keys import SiteKeys, write_revoked
 from helpers.gateway import Link, opened, signed
 
 
@@ -123,8 +121,8 @@ def test_a_request_that_breaks_off_is_not_passed_on() -> None:
 class Anybody:
     """SiteKeys among whom is everybody."""
 
-    def admits(self, _: Any) -> bool:
-        return True
+    def refusal(self, _: Any) -> str:
+        return ""
 
 
 def pull(link: Link, path: str = PULL, leaves: float = 60.0) -> bytes:
@@ -231,6 +229,79 @@ def test_sites_come_and_go_while_the_gateway_runs(metro: Path, tmp_path: Path) -
     assert keys.admits(signed(west))  # what was known last
     server.config_file.write_text(text.replace(f'west = "{line}"\n', ""))
     assert not keys.admits(signed(west)) and keys.admits(signed(metro / "sites/north"))
+
+
+def test_a_refused_site_gets_the_reason(metro: Path, tmp_path: Path) -> None:
+    """A stranger does not: it must have signed with the key whose fate is told."""
+    server, north = ServerFolder(metro), metro / "sites/north"
+    text = server.config_file.read_text().replace('contact = ""', 'contact = "ops@example.org"')
+    server.config_file.write_text(text)
+    keys = SiteKeys(server)
+    late = keys.refusal(signed(north, age=400))
+    assert "clock of site north is 400 s behind the server's" in late
+    assert "from 5 s ahead to 305 s behind" in late
+    assert "60 s ahead of the server's" in keys.refusal(signed(north, age=-60))
+    stranger = tmp_path / "stranger"
+    stranger.mkdir()
+    make_site_key(stranger)
+    unknown = "not signed by a key in server.toml. Ask the server's operator (ops@example.org)"
+    assert unknown in keys.refusal(signed(stranger))
+    line = server.config.sites["north"]
+    server.config_file.write_text(text.replace(f'north = "{line}"\n', ""))
+    revoked = "The key of site north was revoked. Ask the server's operator (ops@example.org)"
+    assert revoked in keys.refusal(signed(north))
+    assert unknown in keys.refusal(signed(stranger, as_if=north))
+    # A gateway that starts later reads it in the supervisor's file; so if the line is put back.
+    assert unknown in SiteKeys(server).refusal(signed(north))
+    write_revoked(server.revoked, {key_of(line): "north"})
+    assert revoked in SiteKeys(server).refusal(signed(north))
+    server.config_file.write_text(text)
+    assert revoked in SiteKeys(server).refusal(signed(north))
+    write_revoked(server.revoked, {})
+    assert SiteKeys(server).admits(signed(north))
+
+
+def test_a_site_asks_why_it_is_refused(metro: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server, site = ServerFolder(metro), SiteFolder(metro / "sites/north")
+    text = server.config_file.read_text()
+    with opened(SiteKeys(server), Link(empty=0), tls=server) as port:
+        file = site.config_file
+        file.write_text(file.read_text().replace("127.0.0.1:9092", f"127.0.0.1:{port}"))
+        reason, ahead = knock(site)
+        assert reason == "" and abs(ahead) < 2
+        line = server.config.sites["north"]
+        server.config_file.write_text(text.replace(f'north = "{line}"\n', ""))
+        assert knock(site)[0].startswith("The key of site north was revoked.")
+        log.propagate = True
+        explain(site)
+    assert f"the server at 127.0.0.1:{port} refuses this site: The key of site no" in caplog.text
+    with pytest.raises(FuelsError, match="does not answer"):
+        knock(site)
+
+
+def test_a_supernode_that_is_refused_is_killed(
+    metro: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was let in and then is not neither goes on nor ends."""
+    monkeypatch.setattr(processes, "KNOCKING", 0.1)
+    server, site = ServerFolder(metro), SiteFolder(metro / "sites/north")
+    supernode = processes.RestartedProcess("SuperNode", lambda: child)
+    child = supernode.child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    stopping = threading.Event()
+    watch = threading.Thread(target=processes.end_refused, args=(site, supernode, stopping))
+    with opened(SiteKeys(server), Link(empty=0), tls=server) as port:
+        file = site.config_file
+        file.write_text(file.read_text().replace("127.0.0.1:9092", f"127.0.0.1:{port}"))
+        watch.start()
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(1.0)
+        line = server.config.sites["north"]
+        text = server.config_file.read_text()
+        server.config_file.write_text(text.replace(f'north = "{line}"\n', ""))
+        assert child.wait(30) == -9
+    stopping.set()
+    watch.join(30)
+    assert not watch.is_alive()
 
 
 def until_closed(port: int, *pieces: bytes, pause: float = 0.0) -> tuple[bytes, float]:

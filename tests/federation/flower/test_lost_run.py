@@ -194,15 +194,15 @@ def test_what_flower_has_not_begun_is_shown_and_stopped(
     flower_runs = {"5": "running", "77": "pending"}
     stopped: list[str] = []
 
-    def call(command: list[str], _: Any) -> dict[str, Any]:
-        stopped.append(command[2])
-        flower_runs.pop(command[2])
-        return {"success": True}
+    def stop(_: ServerFolder, number: str) -> str:
+        stopped.append(number)
+        flower_runs.pop(number)
+        return ""
 
     monkeypatch.setattr(status, "unfinished", lambda _: dict(flower_runs))
     monkeypatch.setattr(status, "is_listening", lambda _: True)
     monkeypatch.setattr(status, "states", lambda _: {})
-    monkeypatch.setattr(commands, "call", call)
+    monkeypatch.setattr(commands, "stop", stop)
     runs.new_run(server, Settings())
     Current(server).write(state="running", flower_run="5")
     told = fuels("federation", "status", server.path).output

@@ -68,7 +68,7 @@ def test_reasons_are_counted_without_what_they_quote(lines: list[str]) -> None:
     assert counts.total == 4
     assert lines[0].startswith("round 3: north: upload refused: stale: it is from round 1")
     copy = Refusals()
-    copy.load(counts.counts)
+    copy.load(counts.state())
     copy.add("north", 5, "upload", "new")
     assert "new" not in counts.counts["north"]
 

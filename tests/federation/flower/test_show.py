@@ -54,7 +54,9 @@ def test_every_process_of_a_party_is_shown(metro: Path) -> None:
     for command, name in zip(server[1:], ("gateway", "supervisor"), strict=True):
         assert f"fuels.federation.flower.{name}" in command
     site = lines("site", "start", metro / "sites" / "north", "--data", metro.parent / "panel.csv")
-    assert any("fuels.federation.flower.worker" in line for line in site) and len(site) == 2
+    assert len(site) == 3
+    for command, name in zip(site, ("worker", "supernode", "attendant"), strict=True):
+        assert any(name in word for word in command)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +99,9 @@ def test_a_federation_of_shown_commands_trains(metro: Path) -> None:
         for command in lines("server", "start", metro):
             start(command)
         wait(lambda: (server.state / "ready").exists())
+        port = str(commands.free_port())
         for command in lines("site", "start", metro / "sites" / "north", "--data", data):
-            start([str(commands.free_port()) if word == "9094" else word for word in command])
+            start([port if word == "9094" else word for word in command])
         (command,) = lines("federation", "run", metro, *SMALL)
         done = subprocess.run(command, env=bare, cwd="/", capture_output=True, timeout=120)
         answer = json.loads(done.stdout)

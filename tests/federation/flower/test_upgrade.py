@@ -86,6 +86,7 @@ def test_the_server_writes_it_when_it_starts(
 ) -> None:
     """So that plain `flwr run` has it too."""
     monkeypatch.setattr(supervisor, "supervise", lambda _: None)
+    monkeypatch.setattr(supervisor.Launcher, "start", lambda _: None)
     monkeypatch.setattr(supervisor, "end_with_parent", lambda: None)
     monkeypatch.setattr("sys.argv", ["supervisor", str(older.path)])
     supervisor.main()

@@ -1,7 +1,7 @@
 """The Flower app: the ClientApp that answers for a site, and the ServerApp that runs the rounds.
 
-The SuperNode starts a new process for every message. It imports little, and hands the message to
-the site's worker, which stays loaded.
+A message is handed to the site's worker, which stays loaded, by the attendant (attendant.py) or, if
+only Flower's own programs were started, by the process that they start for every message.
 
 At the server, Flower reports the node that each reply comes from. The node's public key, which the
 SuperLink has verified, identifies the site. An error that Flower itself reports carries the
@@ -36,8 +36,8 @@ from fuels.federation.flower.folders import (
     log,
     set_up_log,
 )
+from fuels.federation.flower.parent import end_with_parent
 from fuels.federation.flower.pki import public_key_line
-from fuels.federation.flower.processes import end_with_parent
 
 RECORD, FIELD, STYPE = "fuels", "payload", "fuels.envelope"
 PULL_WAIT = 0.5  # seconds to wait for pulls; a round may close that much late
@@ -64,8 +64,13 @@ def unpack(records: RecordDict) -> bytes:
 @client_app.evaluate()  # type: ignore[untyped-decorator, unused-ignore]
 @client_app.query()  # type: ignore[untyped-decorator, unused-ignore]
 def handle(message: Message, context: Context) -> Message:
-    """Answer any request to a site."""
+    """Answer any request to a site, in a process that Flower started for it."""
     end_with_parent()
+    return handle_message(message, context)
+
+
+def handle_message(message: Message, context: Context) -> Message:
+    """The reply to a request; a RefusalError says why there is none."""
     try:
         path = str(context.node_config.get("folder", ""))
         if not path:

@@ -1,7 +1,8 @@
 """Flower's own commands, as this package calls them and as `--show` prints them.
 
-Two lists are requested from the SuperLink directly: the commands for them do not print the keys of
-nodes, and take seconds to start.
+Two lists, and the end of a run, are requested from the SuperLink directly: the commands for them
+take seconds to start, on a busy machine a minute, and do not print the keys of nodes. Flower and
+libraries for HTTP are imported only for that: processes that only start others need 30 MB less.
 """
 
 from __future__ import annotations
@@ -18,14 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import tomli_w
-from flwr.proto.control_pb2 import ListNodesResponse, ListRunsResponse
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 
 from fuels.errors import FuelsError
 from fuels.federation.flower.folders import ServerFolder, SiteFolder, key_of
-from fuels.federation.flower.pki import public_key_line
 from fuels.version import not_installed
 
 # The server's name in Flower's config.toml. Flower takes it for the path of an app if the working
@@ -35,7 +32,6 @@ CONNECTION = "fuels:server"
 MODULE = [sys.executable, "-P", "-m"]
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 ENV = "/usr/bin/env"  # a unit file needs the full path of what it starts
-POLLING = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; Flower's default is one
 
 PROTOBUF = "application/protobuf"
 REVOKED = "unregistered"
@@ -56,7 +52,7 @@ def server_environment(folder: ServerFolder) -> dict[str, str]:
 
 
 def site_environment(folder: SiteFolder) -> dict[str, str]:
-    return {**QUIET, **POLLING, "FLWR_HOME": str(folder.home), "PATH": search_path()}
+    return {**QUIET, "FLWR_HOME": str(folder.home), "PATH": search_path()}
 
 
 def search_path() -> str:
@@ -76,6 +72,18 @@ def superlink(folder: ServerFolder) -> list[str]:
         "--database", str(folder.database),
         "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
+        "--isolation", "process",  # it starts none: the supervisor does
+    ]  # fmt: skip
+
+
+def server_app(folder: ServerFolder, token: str) -> list[str]:
+    """The process that runs the rounds; it may claim the run with this token."""
+    return [
+        program("flwr-serverapp"),
+        "--runtime-api-address", f"127.0.0.1:{folder.config.control_port}",
+        "--token", token,
+        "--root-certificates", str(folder.ca),
+        "--parent-pid", str(os.getpid()),
     ]  # fmt: skip
 
 
@@ -105,9 +113,15 @@ def supernode(folder: SiteFolder, data: str, port: int) -> list[str]:
         "--root-certificates", str(folder.ca),
         "--auth-supernode-private-key", str(folder.key),
         "--node-config", " ".join(f'{key}="{value}"' for key, value in values.items()),
+        "--isolation", "process",  # it starts none: the attendant takes its messages
         "--host", "127.0.0.1",
         "--port", str(port),
     ]  # fmt: skip
+
+
+def attendant(folder: SiteFolder, port: int) -> list[str]:
+    """Not Flower's: takes the SuperNode's messages to the worker."""
+    return [*MODULE, "fuels.federation.flower.attendant", str(folder.path), str(port)]
 
 
 def start_run(folder: ServerFolder, config: str) -> list[str]:
@@ -209,6 +223,10 @@ class Node:
 
 def registered(folder: ServerFolder) -> dict[str, Node]:
     """Every key that is or was registered, with its node."""
+    from flwr.proto.control_pb2 import ListNodesResponse
+
+    from fuels.federation.flower.pki import public_key_line
+
     nodes = _ask(folder, "list-nodes", ListNodesResponse).nodes_info
     return {
         key_of(public_key_line(bytes(node.public_key))): Node(str(node.node_id), str(node.status))
@@ -218,6 +236,8 @@ def registered(folder: ServerFolder) -> dict[str, Node]:
 
 def unfinished(folder: ServerFolder) -> dict[str, str]:
     """The runs that Flower has not finished, including those of others: number and status."""
+    from flwr.proto.control_pb2 import ListRunsResponse
+
     runs = _ask(folder, "list-runs", ListRunsResponse).run_dict
     return {
         str(number): str(run.status.status)
@@ -226,12 +246,30 @@ def unfinished(folder: ServerFolder) -> dict[str, str]:
     }
 
 
-def _ask(folder: ServerFolder, what: str, kind: Any) -> Any:
+def stop(folder: ServerFolder, number: str) -> str:
+    """Stop a run of Flower; returns "" or the reason why it was not stopped.
+
+    `flwr stop` does the same, but takes many times as long to start.
+    """
+    from flwr.proto.control_pb2 import StopRunRequest, StopRunResponse
+
+    try:
+        request = StopRunRequest(run_id=int(number or 0)).SerializeToString()
+        answer = _ask(folder, "stop-run", StopRunResponse, request)
+    except FuelsError as error:
+        return str(error)
+    return "" if answer.success else "no reason given"
+
+
+def _ask(folder: ServerFolder, what: str, kind: Any, content: bytes = b"") -> Any:
+    import httpx
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
+
     url = f"https://127.0.0.1:{folder.config.control_port}/v1/control/{what}"
     headers = {"content-type": PROTOBUF, "accept": PROTOBUF}
     try:
         context = ssl.create_default_context(cafile=str(folder.ca))
-        answer = httpx.post(url, content=b"", headers=headers, verify=context, timeout=30)
+        answer = httpx.post(url, content=content, headers=headers, verify=context, timeout=30)
         answer.raise_for_status()
         return kind.FromString(answer.content)
     except (OSError, httpx.HTTPError, DecodeError) as error:

@@ -9,19 +9,22 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from fuels.config import Settings, Sharing, merge, to_dict, with_preset, without_missing
+from fuels.config import Settings, Sharing, merge, with_preset, without_missing
 from fuels.errors import FuelsError
 from fuels.federation.flower.folders import ServerFolder, log
 from fuels.version import __version__, requirement
 
 if TYPE_CHECKING:
     from fuels.runs.settings import ResolvedSettings
+
+
+SECTIONS = {field.name for field in fields(Settings)} - {"data"}  # a resolved run has more
 
 
 def write_app(folder: Path) -> None:
@@ -43,19 +46,19 @@ def write_app(folder: Path) -> None:
 
 def update_app(folder: ServerFolder) -> None:
     """Rewrite the app if it is damaged or of another version."""
-    found = _needs(folder.app / "pyproject.toml")
-    if found != _project()["project"]["dependencies"]:
-        log.info("the Flower app was for %s; rewriting it for fuels %s", found, __version__)
+    found = _read(folder.app / "pyproject.toml")
+    if found != tomllib.loads(tomli_w.dumps(_project())):
+        needs = found.get("project", {}).get("dependencies", [])
+        log.info("the Flower app was for %s; rewriting it for fuels %s", needs, __version__)
         write_app(folder.app)
 
 
-def _needs(file: Path) -> list[str]:
-    """The dependencies of an app; none if it cannot be read."""
+def _read(file: Path) -> dict[str, Any]:
+    """The content of an app's file; nothing if it cannot be read."""
     try:
-        project: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
-        return list(project["project"]["dependencies"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
 
 
 def _project() -> dict[str, Any]:
@@ -85,15 +88,17 @@ def _project() -> dict[str, Any]:
 
 
 def run_config(run: str, settings: Settings) -> dict[str, Any]:
-    """The settings as a Flower run config; `settings_of` reads it back."""
+    """The settings as a Flower run config; `settings_of` reads it back.
+
+    It has every setting, also those that are off: Flower refuses what the app's config lacks.
+    """
     values = {
         section: {key: _plain(inner) for key, inner in value.items()}
         if isinstance(value, dict)
         else value
-        for section, value in to_dict(settings).items()
-        if section != "data"
+        for section, value in asdict(settings).items()
+        if section in SECTIONS
     }
-    values["model"]["head"] = settings.model.head  # Flower ignores what the app's config lacks
     return {**values, "options": json.dumps(dict(settings.options)), "run": run}
 
 
@@ -121,7 +126,7 @@ def _word(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """Flower's run config has no lists: items are separated by commas, as on the command line."""
-    return ",".join(str(item) for item in value) if isinstance(value, list) else value
+    return ",".join(str(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 def write_run_config(path: Path, run: str, settings: Settings) -> None:

@@ -13,6 +13,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -22,6 +23,7 @@ from fuels.storage.config_file import read_toml
 
 log = logging.getLogger("fuels")
 T = TypeVar("T")
+LOG_SIZE, LOG_FILES = 5 * 2**20, 3  # bytes of a log file, and former ones that are kept
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 
@@ -52,6 +54,8 @@ class ServerConfig:
     port: int = 9092
     control_port: int = 9093  # on loopback: the SuperLink, for the operator's commands
     address: str = ""  # HOST:PORT as the sites reach it
+    contact: str = ""  # of the operator, shown to sites that are refused
+    metrics_port: int = 0  # on loopback: health and metrics; 0: none
     rules: Rules = field(default_factory=Rules)
     sites: Mapping[str, str] = field(default_factory=dict)  # name: public key
 
@@ -85,6 +89,7 @@ class SiteConfig:
     federation: str = ""
     name: str = ""
     server: str = ""  # HOST:PORT
+    metrics_port: int = 0  # on loopback: health and metrics; 0: none
     consent: Consent = field(default_factory=Consent)
     data: Data = field(default_factory=lambda: Data(source=""))
     engine: Engine = field(default_factory=Engine)
@@ -104,6 +109,9 @@ class ServerFolder:
         self.database = self.state / "flower.db"
         self.home = self.state / "flower"
         self.current = self.state / "current.json"
+        self.revoked = self.state / "revoked.json"  # keys that were revoked, with their sites
+        self.figures = self.state / "metrics.json"  # of the current run
+        self.audit = self.state / "audit.jsonl"
         self.busy = self.state / "busy.lock"  # held by the process that runs the rounds
 
     @property
@@ -113,6 +121,7 @@ class ServerFolder:
         for key, port in (("port", config.port), ("control_port", config.control_port)):
             if not 1 <= port <= 65535:
                 raise FuelsError(f"{self.config_file}: {key} {port} must be between 1 and 65535")
+        _check_metrics(config.metrics_port, self.config_file)
         _check_rules(config.rules, self.config_file)
         owner: dict[str, str] = {}
         for name, line in config.sites.items():
@@ -133,12 +142,15 @@ class SiteFolder:
         self.public_key = self.path / "site.pub"
         self.state, self.runs = self.path / "state", self.path / "runs"
         self.home = self.state / "flower"
+        self.figures = self.state / "metrics.json"
+        self.audit = self.state / "audit.jsonl"
         self.socket = "worker.sock"  # in `state`; a path to it may be longer than systems allow
 
     @property
     def config(self) -> SiteConfig:
         config = _read(SiteConfig(), self.config_file, "site")
         check_name(config.name, f"{self.config_file}: name")
+        _check_metrics(config.metrics_port, self.config_file)
         return config
 
     def config_for(self, data: str) -> SiteConfig:
@@ -163,6 +175,11 @@ def check_listen(host: str, place: str) -> None:
         raise FuelsError(
             f"{place} {host!r} excludes IPv4; use 0.0.0.0 for all interfaces, or a single address"
         )
+
+
+def _check_metrics(port: int, file: Path) -> None:
+    if not 0 <= port <= 65535:
+        raise FuelsError(f"{file}: metrics_port {port} must be 0 (none) or a port up to 65535")
 
 
 def _check_rules(rules: Rules, file: Path) -> None:
@@ -196,11 +213,11 @@ def _read(default: T, path: Path, what: str) -> T:
 
 
 def set_up_log(path: Path | None = None) -> None:
-    """Log to stderr and, if a path is given, to a file."""
+    """Log to stderr and, if a path is given, to a file that rotates."""
     handlers: list[logging.Handler] = [logging.StreamHandler()]
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handlers.append(logging.FileHandler(path))
+        handlers.append(RotatingFileHandler(path, maxBytes=LOG_SIZE, backupCount=LOG_FILES))
     for handler in handlers:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.handlers = handlers

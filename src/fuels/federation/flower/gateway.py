@@ -18,32 +18,23 @@ round. So the gateway keeps the request open for a while and asks the SuperLink 
 from __future__ import annotations
 
 import asyncio
-import datetime
-import json
 import ssl
 import sys
 import time
-from base64 import b64decode
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import httpx
 import uvicorn
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
-from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
 from flwr.proto.fleet_pb2 import PushMessagesRequest
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fuels.errors import FuelsError
-from fuels.federation.flower.folders import ServerFolder, key_of, log, set_up_log
-from fuels.federation.flower.pki import public_key_line
-from fuels.federation.flower.processes import end_with_parent
+from fuels.federation.flower.folders import ServerFolder, set_up_log
+from fuels.federation.flower.knock import KNOCK, refusal
+from fuels.federation.flower.parent import end_with_parent
+from fuels.federation.flower.site_keys import SiteKeys
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -63,60 +54,6 @@ SOONEST = 0.4  # seconds between two requests for one site
 HOP = {b"host", b"connection", b"content-length", b"transfer-encoding"}  # of one connection only
 CLOSE = [(b"connection", b"close")]  # the connection is not read any further
 COMPLETE = "fuels.complete"  # in the scope of a site's request that was read completely
-# The SuperLink refuses a node with status 412 and such a text: its SuperNode prints the reason and
-# ends. With 401 it would end silently, and 403 means that a run is over.
-UNKNOWN_KEY = json.dumps(
-    {
-        "code": 2004,  # a node that is not admitted
-        "detail": "The request is not signed by a key in server.toml, or the clocks differ.",
-    }
-).encode()
-
-OLDEST = TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE  # seconds, as in the SuperLink
-EARLIEST = -SYSTEM_TIME_TOLERANCE  # a clock may be a little ahead
-
-
-class SiteKeys:
-    """The keys that are currently in server.toml."""
-
-    def __init__(self, folder: ServerFolder) -> None:
-        self.folder = folder
-        self.keys: set[str] = set()
-        self.read = 0  # modification time of the file they were read from
-
-    def admits(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Whether a request with these headers comes from a site."""
-        found = dict(headers)
-        try:
-            pem, signature = (
-                b64decode(found[name.encode()], validate=True)
-                for name in (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
-            )
-            stamp = found[TIMESTAMP_HEADER.encode()]
-            moment = datetime.datetime.fromisoformat(stamp.decode("ascii"))
-            age = (datetime.datetime.now(datetime.UTC) - moment).total_seconds()
-        except (KeyError, ValueError, TypeError):  # missing, not base64, no time, no time zone
-            return False
-        if not EARLIEST < age < OLDEST or key_of(public_key_line(pem)) not in self._known():
-            return False
-        key = load_pem_public_key(pem)
-        assert isinstance(key, ec.EllipticCurvePublicKey)  # or public_key_line would be ""
-        try:
-            key.verify(signature, stamp, ec.ECDSA(hashes.SHA256()))
-        except InvalidSignature:
-            return False
-        return True
-
-    def _known(self) -> set[str]:
-        """Reads the file again if it changed; keeps the former keys while it is being edited."""
-        try:
-            changed = self.folder.config_file.stat().st_mtime_ns
-            if changed != self.read:
-                self.keys = {key_of(line) for line in self.folder.config.sites.values()} - {""}
-                self.read = changed
-        except (FuelsError, OSError) as error:
-            log.warning("the gateway's list of sites is unchanged: %s", error)
-        return self.keys
 
 
 class Gateway:
@@ -134,8 +71,12 @@ class Gateway:
         if scope["method"] != "POST" or not is_open(path):
             await respond(send, 403, b"not open to sites", CLOSE)
             return
-        if not self.keys.admits(scope["headers"]):
-            await respond(send, 412, UNKNOWN_KEY, CLOSE)
+        reason = self.keys.refusal(scope["headers"])
+        if reason:
+            await respond(send, 412, refusal(reason), CLOSE)
+            return
+        if path == KNOCK:  # a site asks whether it is let in
+            await respond(send, 200, b"", CLOSE)
             return
         try:
             body = await asyncio.wait_for(read(receive), BODY)

@@ -6,6 +6,7 @@ affect the other sites.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic, sleep
@@ -17,7 +18,7 @@ from fuels.federation.flower.folders import RefusalError, Rules, log
 from fuels.federation.flower.members import Members
 from fuels.federation.flower.messages import read_report, read_upload, read_withheld, request
 from fuels.federation.guard import EnvelopeGuard, refusals
-from fuels.federation.refusals import Refusals
+from fuels.federation.refusals import Event, Refusals
 from fuels.federation.site import Report
 from fuels.federation.transport import Failure, Reply
 from fuels.methods.base import Method
@@ -72,6 +73,13 @@ class Request:
     asked: tuple[str, ...]
 
 
+def event(what: str, site: str, kind: str, number: int, content: bytes) -> Event:
+    """A message in the audit log."""
+    facts = {"site": site, "kind": kind, "round": number}
+    digest = hashlib.sha256(content).hexdigest()
+    return {"event": what, **facts, "bytes": len(content), "sha256": digest}
+
+
 class Requests:
     """Sends requests, keeps those without a reply, and decodes the replies."""
 
@@ -113,12 +121,21 @@ class Requests:
             self.open[ticket] = self.newest[site, kind] = Request(site, kind, number, ids)
             self.counters["messages"] += 1
             self.counters["bytes_down"] += len(contents[site])
+        self.refused.note([event("sent", s, kind, number, c) for s, c in contents.items()])
 
     def collect(self) -> list[tuple[Request, Envelope | Failure]]:
         """The replies to open requests: each a message, or why there is none."""
         replies = self.network.collect(list(self.open)) if self.open else {}
         found = [(self.open.pop(ticket, None), reply) for ticket, reply in replies.items()]
-        return [(sent, self._read(sent, reply)) for sent, reply in found if sent is not None]
+        given = [(sent, reply) for sent, reply in found if sent is not None]
+        self.refused.note(
+            [
+                event("received", sent.site, sent.kind, sent.number, reply)
+                for sent, reply in given
+                if isinstance(reply, bytes)
+            ]
+        )
+        return [(sent, self._read(sent, reply)) for sent, reply in given]
 
     def _read(self, sent: Request, reply: bytes | FuelsError) -> Envelope | Failure:
         if isinstance(reply, RefusalError):
@@ -129,7 +146,7 @@ class Requests:
             self.counters["bytes_up"] += len(reply)
             return reading(lambda: decode(reply, self.limit(sent)))
         except FuelsError as error:
-            return self.refused.add(sent.site, sent.number, "message", str(error))
+            return self.refused.add(sent.site, sent.number, "message", str(error), fault=True)
 
 
 @dataclass(frozen=True)
@@ -149,16 +166,18 @@ class Inbox:
         quorum.
         """
         site, most = sent.site, self.members.periods[sent.site] * method.facts.period
+        fault = envelope.site != site  # being late or early is none
         try:
             reason = self.guard.refusal(envelope, site, "train", number, sent.number)
             if reason:
                 raise FuelsError(reason)
+            _need_same_arrays(method, sent.number, number)
+            fault = True
             upload = reading(lambda: read_upload(envelope))
             withheld = set(reading(lambda: read_withheld(envelope)))
-            _need_same_arrays(method, sent.number, number)
             reasons = reading(lambda: _refused_clients(method, upload, sent, most))
         except FuelsError as error:
-            return None, [self.refused.add(site, number, "upload", str(error))]
+            return None, [self.refused.add(site, number, "upload", str(error), fault=fault)]
         failures = [
             failed(site, number, f"it withholds client {client}; see the site's log")
             for client in sent.asked
@@ -183,7 +202,7 @@ class Inbox:
             if report is not None and not set(report.clients) <= set(sent.asked):
                 raise FuelsError("they name clients that were not asked for")
         except FuelsError as error:
-            return self.refused.add(sent.site, sent.number, "error figures", str(error))
+            return self.refused.add(sent.site, sent.number, "error figures", str(error), fault=True)
         return report
 
 

@@ -1,13 +1,7 @@
-"""Starts and stops the processes of a server or a site, which do not outlive it.
-
-Flower's own task processes notice when their parent has ended, but then try to reach it once more
-and hang, holding the lock of their run. Here they exit instead: everything that matters is on disk.
-Other programs are ended by the kernel, on Linux.
-"""
+"""Starts and stops the processes of a server or a site, which do not outlive it."""
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import signal
@@ -22,36 +16,21 @@ from pathlib import Path
 
 from fuels.data.sources import find_files, located
 from fuels.errors import FuelsError
-from fuels.federation.flower import commands
-from fuels.federation.flower.folders import ServerFolder, SiteFolder, log, set_up_log
-
-PARENT_LOOK = 0.25  # seconds between two checks of the parent
-PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when its parent ends
-LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+from fuels.federation.audit import fingerprint
+from fuels.federation.flower import commands, database, metrics
+from fuels.federation.flower.folders import ServerFolder, SiteFolder, key_of, log, set_up_log
+from fuels.federation.flower.knock import knock
+from fuels.federation.flower.parent import bind_to_parent
+from fuels.federation.flower.records import audit
+from fuels.version import __version__
 
 ENDING = 60.0  # seconds that a stopped run, or a process, has to end
 LOOK = 0.2  # seconds between two checks of a server's processes
 SHORTEST, LONGEST = 1.0, 10.0  # seconds before a SuperNode that ended is started again
 STOPPING = 20.0  # seconds that a process of a demo has to end
+KNOCKING = 15.0  # seconds between two questions of a site whether it is let in
+CLOCK = 2.0  # seconds that the clocks may differ without a warning
 LAUNCH = [*commands.MODULE, "fuels.federation.flower.processes"]
-
-
-def end_with_parent() -> None:
-    """Exit at once when the parent process has ended."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(PARENT_LOOK)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def bind_to_parent() -> None:
-    """For a child between fork and exec: be killed when the thread that started it has ended."""
-    if LIBC is not None:
-        LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 def run_server(folder: ServerFolder) -> None:
@@ -68,6 +47,9 @@ def run_server(folder: ServerFolder) -> None:
     }
     need_ports(folder)
     folder.state.mkdir(parents=True, exist_ok=True)
+    database.check(folder.database)
+    database.shrink(folder.database)
+    audit(folder).add("server started", version=__version__)
     (folder.state / "ready").unlink(missing_ok=True)
     environment = commands.environment(commands.server_environment(folder))
     stopping = threading.Event()
@@ -108,6 +90,7 @@ def need_ports(folder: ServerFolder) -> None:
     for key, host, port in (
         ("port", config.host, config.port),
         ("control_port", "127.0.0.1", config.control_port),
+        ("metrics_port", "127.0.0.1", config.metrics_port),  # 0: none, which is always free
     ):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.socket(family) as probe:
@@ -148,6 +131,8 @@ def run_site(folder: SiteFolder, data: str) -> None:
     with this process; the SuperNode also inherits the lock, so that a site is never started twice
     where the kernel cannot end them.
     """
+    from fuels.federation.flower.attendant import Attendant  # imports Flower: a server need not
+
     data = site_data(folder, data)
     folder.home.mkdir(parents=True, exist_ok=True)
     environment = commands.environment(commands.site_environment(folder))
@@ -156,32 +141,92 @@ def run_site(folder: SiteFolder, data: str) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FuelsError(f"{folder.path}: this site is already running") from None
+        public = folder.public_key.read_text() if folder.public_key.is_file() else ""
+        key = fingerprint(key_of(public)) if public else "not in the folder"
+        audit(folder).add("site started", version=__version__, key=key)
+
+        attendant = Attendant()
 
         def supernode() -> subprocess.Popen[bytes]:
-            command = commands.supernode(folder, data, commands.free_port())
+            port = commands.free_port()
+            command = commands.supernode(folder, data, port)
             child = begin(command, environment, pass_fds=[lock.fileno()])
+            attendant.port = port
             (folder.state / "supernode.pid").write_text(str(child.pid))
             return child
 
         def worker() -> subprocess.Popen[bytes]:
             return begin(commands.worker(folder), environment)
 
-        kept = [RestartedProcess("worker", worker), RestartedProcess("SuperNode", supernode)]
+        kept = [
+            RestartedProcess("worker", worker),
+            RestartedProcess("SuperNode", supernode, lambda: explain(folder)),
+        ]
         stopping = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopping.set())
+        if port := folder.config.metrics_port:
+            start_metrics(port, folder, kept)
         for process in kept:
             process.start()
+        attendant.start()
+        threading.Thread(target=end_refused, args=(folder, kept[1], stopping), daemon=True).start()
         stopping.wait()
         stop(kept)
+
+
+def start_metrics(port: int, folder: SiteFolder, kept: Sequence[RestartedProcess]) -> None:
+    def parts() -> dict[str, bool]:
+        return {each.name: each.child is not None and each.child.poll() is None for each in kept}
+
+    metrics.start(
+        port,
+        lambda: metrics.site_metrics(folder, parts()),
+        lambda: metrics.site_health(parts()),
+        folder.config_file,
+    )
+
+
+def explain(folder: SiteFolder) -> None:
+    """Log why the server refuses this site, if it does, and a clock that differs from its own."""
+    try:
+        reason, ahead = knock(folder)
+    except (FuelsError, OSError, ValueError) as error:
+        log.warning("%s", error)
+        return
+    if reason:
+        log.error("the server at %s refuses this site: %s", folder.config.server, reason)
+    if abs(ahead) > CLOCK:
+        side = "ahead of" if ahead > 0 else "behind"
+        log.warning("this clock is %.0f s %s the server's", abs(ahead), side)
+
+
+def end_refused(folder: SiteFolder, supernode: RestartedProcess, stopping: threading.Event) -> None:
+    """Kill a SuperNode that the server refuses: by itself it would neither go on nor end.
+
+    It is restarted, which shows the reason, until it is let in again.
+    """
+    while not stopping.wait(KNOCKING):
+        try:
+            reason, _ = knock(folder)
+        except (FuelsError, OSError, ValueError):  # the SuperNode itself keeps trying
+            continue
+        child = supernode.child
+        if reason and child is not None and child.poll() is None:
+            kill_group(child)
 
 
 class RestartedProcess(threading.Thread):
     """A process that is restarted after a pause when it ends, until it is stopped."""
 
-    def __init__(self, name: str, begin: Callable[[], subprocess.Popen[bytes]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        begin: Callable[[], subprocess.Popen[bytes]],
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(name=name, daemon=True)
-        self.begin = begin
+        self.begin, self.ended = begin, ended
         self.child: subprocess.Popen[bytes] | None = None
         self.stopping, self.lock = threading.Event(), threading.Lock()
 
@@ -200,6 +245,7 @@ class RestartedProcess(threading.Thread):
                 log.warning(
                     "the %s ended (status %d): restarting it in %g s", self.name, status, pause
                 )
+                self.ended()
                 self.stopping.wait(pause)
 
 

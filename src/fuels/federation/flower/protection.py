@@ -53,7 +53,7 @@ def digest_of(secret: bytes, run: str) -> str:
 
 def prototypes_sent(method: Fuels, rounds: int) -> int:
     """How many prototypes a client sends in so many rounds."""
-    return sum(method.sends(number) for number in range(1, rounds + 1))
+    return sum(method.sends_prototypes(number) for number in range(1, rounds + 1))
 
 
 def identity_of(job: Job) -> dict[str, str]:

@@ -18,11 +18,13 @@ from fuels.errors import FuelsError
 from fuels.federation.flower.flower_app import write_run_config
 from fuels.federation.flower.folders import ServerFolder, log
 from fuels.federation.flower.inbox import Network, Time
+from fuels.federation.flower.records import Figures, audit
 from fuels.federation.flower.runs import Current
 from fuels.federation.flower.transport import FlowerTransport
 from fuels.federation.loop import Loop, Round
 from fuels.federation.refusals import Refusals
 from fuels.methods.messages import Download
+from fuels.report.federation import write_federation_report
 from fuels.runs.build import method_for
 from fuels.runs.settings import ResolvedSettings
 from fuels.storage.checkpoint import save_state, unprefixed
@@ -61,14 +63,19 @@ def serve(
         _hold(lock, folder)
         facts = {"run": run, "flower_run": flower_run, "reason": "", "unconfirmed": []}
         current.write(state="running", **facts)
+        book = audit(folder)
+        book.add("run begins", run=run, method=settings.method)
         try:
             time = _until_stopped(time or Time(), current)
             unconfirmed = _serve(network, folder, run, settings, time)
         except StoppedError:
+            book.add("run stopped", run=run)
             raise
         except FuelsError as error:
             current.write(state="failed", reason=str(error))
+            book.add("run failed", run=run, reason=str(error))
             raise
+        book.add("run finished", run=run, unconfirmed=unconfirmed)
         current.write(state="finished", unconfirmed=unconfirmed)
 
 
@@ -108,7 +115,10 @@ def _serve(
         log.info("run %s is finished", run)
         return []
     restored, refused = store.restore(), Refusals(settings.defence.refusals)
-    transport = FlowerTransport(network, run, config.rules, settings.training.rounds, time, refused)
+    book = audit(folder)
+    refused.note = lambda events: book.add_all([{**each, "run": run} for each in events])
+    rounds = settings.training.rounds
+    transport = FlowerTransport(network, run, config.rules, rounds, time, refused)
     if restored is None:
         transport.join(set(config.sites))
     else:
@@ -122,22 +132,24 @@ def _serve(
             transport.rejoin(loop.round + 1)
     else:  # from now on a restart knows which sites joined, even if round 1 never ends
         save_state(store.checkpoint, *loop.state())
-    loop.run([store, _Log()], saver=store)
+    loop.run([store, _Log(), Figures(folder, run, loop, transport)], saver=store)
     # Only members: a site that announces its clients from now on has nothing to write.
     sites = {site: len(transport.members.of(site)) for site in sorted(transport.members.sites)}
     waiting = set(sites)
     if store.finished:  # earlier, except that some sites did not confirm
         before = json.loads(store.summary.read_text(encoding="utf-8"))
         waiting &= set(before["unconfirmed"])
-        refused.load(before["refused"])
+        refused.load({**refused.state(), "refused": before["refused"]})
         transport.count(before["counters"])
     # Personal models are complete at the sites; only an aggregated model is sent at the end.
     own = not method.evaluate_after_aggregation
     download = Download() if own else loop.final_download()
     best = 0 if loop.best_download is None else loop.best_round
-    unconfirmed = sorted(transport.finish(loop.round, waiting & network.allowed(), download, best))
+    waiting &= transport.allowed()
+    unconfirmed = sorted(transport.finish(loop.round, waiting, download, best))
     save_state(store.server, loop.server.state(), {"clients": list(loop.clients)})
     summary = _summary(loop, transport, settings) | {"sites": sites, "unconfirmed": unconfirmed}
+    write_federation_report(path, summary)
     if not unconfirmed:
         store.finish(summary)
         return []
@@ -168,6 +180,7 @@ def _summary(loop: Loop, transport: FlowerTransport, settings: Settings) -> dict
         "counters": transport.requests.counters | {"refused": loop.refused.total},
         "refused": loop.refused.counts,
         "excluded": sorted(loop.refused.excluded),
+        "excluded_sites": transport.exclusion.reasons,
         "unused_uploads": loop.left_out,
         "totals": loop.totals,
     }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fuels.errors import FuelsError
 from fuels.federation.flower.commands import REVOKED, Node, registered, unfinished
+from fuels.federation.flower.exclusion import EXCLUDED
 from fuels.federation.flower.folders import ServerFolder, key_of
+from fuels.federation.flower.records import audit
 from fuels.federation.flower.runs import (
     ACTIVE,
     Current,
@@ -102,8 +104,20 @@ def status(folder: ServerFolder) -> dict[str, Any]:
         "sites": states(folder) if listening else dict.fromkeys(folder.config.sites, "unknown"),
         "failures": failures[-RECENT:],
         "refused": {site: count for site, count in sorted(refused.items()) if count},
+        "excluded": excluded(lines),
         "left_out": lines[-1].get("left_out", 0) if lines else 0,
         "others": others(folder, current) if listening else {},
+        "audit": dict(zip(("entries", "last", "problem"), audit(folder).check(), strict=True)),
+    }
+
+
+def excluded(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Excluded sites with the reason, from the rounds of a run."""
+    texts = [text.partition(": ") for line in lines for text in line.get("failures", [])]
+    return {
+        site: reason.removeprefix(EXCLUDED)
+        for site, _, reason in texts
+        if reason.startswith(EXCLUDED)
     }
 
 

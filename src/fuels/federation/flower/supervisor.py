@@ -1,4 +1,4 @@
-"""Supervises a SuperLink: registers the sites' keys and resumes an interrupted run.
+"""Supervises a SuperLink: registers the sites' keys, starts runs and resumes interrupted ones.
 
 `fuels server start` runs it next to the SuperLink; it can also be a separate service. Flower keeps
 registered keys and runs in its database, but does not continue a ServerApp that was killed. A
@@ -13,14 +13,18 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from fuels.errors import FuelsError
-from fuels.federation.flower import commands
+from fuels.federation.audit import fingerprint
+from fuels.federation.flower import commands, database, metrics
 from fuels.federation.flower.commands import REVOKED, registered
 from fuels.federation.flower.flower_app import update_app
 from fuels.federation.flower.folders import ServerFolder, key_of, log, set_up_log
-from fuels.federation.flower.processes import end_with_parent
+from fuels.federation.flower.launcher import Launcher
+from fuels.federation.flower.parent import end_with_parent
+from fuels.federation.flower.records import audit
 from fuels.federation.flower.runs import (
     ACTIVE,
     Current,
@@ -30,10 +34,12 @@ from fuels.federation.flower.runs import (
     revoked,
     submit,
 )
+from fuels.federation.flower.site_keys import read_revoked, write_revoked
 
 LOOK = 1.0  # seconds between two checks
 AGAIN = 30.0  # seconds before a failed change of the keys is tried again
 GRACE = 60.0  # seconds a submitted run has to start
+COMPACT = 600.0  # seconds between two looks at the size of Flower's database
 TRIES = 5  # times that a run is resumed without finishing a round
 
 
@@ -45,15 +51,23 @@ def register_keys(folder: ServerFolder) -> bool:
     done = True
     sites = {name: key_of(line) for name, line in folder.config.sites.items()}
     nodes = registered(folder)
+    names = registered_names(folder)
+    known = read_revoked(folder.revoked)
+    gone = [key for key in nodes if key not in sites.values() or nodes[key].status == REVOKED]
+    former = {key: site for key, site in known.items() if key not in sites.values()}
+    # Before anything is revoked: from then on the gateway says so to the sites.
+    here = {key: known.get(key) or names.get(key, "of this key") for key in gone}
+    write_revoked(folder.revoked, former | here)
     for key, node in nodes.items():
         if key in sites.values() or node.status == REVOKED:
             continue
         answer = commands.call(commands.unregister(node.number), folder)
         if answer.get("success"):
-            log.info("the key of node %s is not in server.toml: revoked", node.number)
+            log.info("the key of site %s is not in server.toml: revoked", here[key])
+            audit(folder).add("key revoked", site=here[key], key=fingerprint(key))
         else:
             message = answer.get("error-message", "")
-            log.error("the key of node %s could not be revoked: %s", node.number, message)
+            log.error("the key of site %s could not be revoked: %s", here[key], message)
             done = False
     folder.keys.mkdir(exist_ok=True)
     for name, key in sorted(sites.items()):
@@ -70,10 +84,17 @@ def _register(folder: ServerFolder, name: str, key: str) -> bool:
     answer = commands.call(commands.register(file, name), folder)
     if answer.get("success"):
         log.info("the key of site %s is registered", name)
+        audit(folder).add("key registered", site=name, key=fingerprint(key))
         return True
     message = answer.get("error-message", "")
     log.error("the key of site %s could not be registered: %s", name, message)
     return False
+
+
+def registered_names(folder: ServerFolder) -> dict[str, str]:
+    """The site of each key that was registered last, by key."""
+    files = folder.keys.glob("*.pub") if folder.keys.is_dir() else ()
+    return {key_of(file.read_text(encoding="ascii")): file.stem for file in files}
 
 
 class Keys:
@@ -147,9 +168,13 @@ def supervise(folder: ServerFolder) -> None:
     keys.look()
     (folder.state / "ready").write_text(str(os.getppid()))
     idle_since, resumed, tries = None, False, Tries(folder)
+    compact_at = time.monotonic() + COMPACT
     while True:
         keys.look()
         state = current_run(folder).get("state")
+        if state not in ACTIVE and time.monotonic() > compact_at:
+            database.shrink(folder.database)
+            compact_at = time.monotonic() + COMPACT
         if state not in ACTIVE or is_busy(folder):
             idle_since, resumed = None, False
         elif idle_since is None:
@@ -175,6 +200,10 @@ def main() -> None:
     try:
         commands.write_connection(folder)  # the folder may have been moved
         update_app(folder)  # or written by an older version
+        if port := folder.config.metrics_port:
+            text = partial(metrics.server_metrics, folder)
+            metrics.start(port, text, partial(metrics.server_health, folder), folder.config_file)
+        Launcher(folder).start()
         supervise(folder)
     except (FuelsError, OSError) as error:
         log.error("the supervisor cannot continue: %s", error)

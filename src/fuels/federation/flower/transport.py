@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope
+from fuels.federation.flower.exclusion import Exclusion
 from fuels.federation.flower.folders import Rules, log
 from fuels.federation.flower.inbox import Inbox, Network, Request, Requests, Time, failed, reading
 from fuels.federation.flower.members import Members
@@ -41,6 +42,7 @@ class FlowerTransport:
     """Sites on other machines; see the module's docstring."""
 
     method: Method | None = None  # known once the sites have stated their training parts
+    needed = 0  # sites that must reply to the current round
 
     def __init__(
         self, network: Network, run: str, rules: Rules, rounds: int, time: Time, refused: Refusals
@@ -49,6 +51,7 @@ class FlowerTransport:
         self.clock, self.sleep = time.clock, time.sleep
         self.guard = EnvelopeGuard(run, rules.staleness)
         self.members, self.refused = Members(), refused
+        self.exclusion = Exclusion(self.members, refused)
         self.inbox = Inbox(self.guard, self.members, refused)
         self.greeted: set[str] = set()  # connected sites that have stated their clients
         self.requests = Requests(network, run, rules, refused, self._limit)
@@ -65,6 +68,10 @@ class FlowerTransport:
     def clients(self) -> tuple[str, ...]:
         return self.members.clients
 
+    def allowed(self) -> set[str]:
+        """The sites that may take part at present, connected or not."""
+        return self.network.allowed() - self.exclusion.reasons.keys()
+
     # -- joining -------------------------------------------------------------------------------
 
     def join(self, expected: set[str]) -> None:
@@ -79,17 +86,13 @@ class FlowerTransport:
     def rejoin(self, number: int) -> None:
         """Before the first round of a resumed run: wait in the same way for its members.
 
-        After a power cut, sites reconnect at different times. The round itself also waits for
-        missing sites, but a draw among a few of them would differ from that of an uninterrupted
-        run.
+        After a power cut, sites reconnect at different times, and a draw among a few of them would
+        differ from that of an uninterrupted run.
         """
-        self._gather(self.members.sites & self.network.allowed(), number)
+        self._gather(self.members.sites & self.allowed(), number)
 
     def _gather(self, expected: set[str], number: int) -> dict[str, str]:
-        """Ask connecting sites for their clients until all expected ones have replied.
-
-        Returns why sites have not.
-        """
+        """Ask connecting sites for their clients; returns why expected ones have not replied."""
         end = self.clock() + self.rules.join
         asked: set[str] = set()
         failures: dict[str, str] = {}
@@ -104,10 +107,8 @@ class FlowerTransport:
             if not missing or self.clock() >= end:
                 break
             self.sleep(POLL)
-        for site in sorted(missing):
-            failures[site] = f"not connected within {self.rules.join:g} s"
-            failed(site, number, failures[site])
-        return failures
+        late = f"not connected within {self.rules.join:g} s"
+        return failures | {site: failed(site, number, late).reason for site in sorted(missing)}
 
     def use(self, method: Method) -> Method:
         """The method of the run, sized for the members' training parts.
@@ -137,7 +138,7 @@ class FlowerTransport:
         self.requests.send("hello", number, dict.fromkeys(sorted(new), ()), Download())
 
     def _introduce(self, sent: Request, envelope: Envelope) -> Failure | None:
-        """Handle a site's list of clients, sent when it connects or reconnects."""
+        """Handle a site's list of clients."""
         site = sent.site
         try:
             reason = self.guard.refusal(envelope, site, "hello", sent.number, sent.number)
@@ -150,6 +151,7 @@ class FlowerTransport:
             return self.refused.add(site, sent.number, "introduction", str(error))
         if site not in self.members.sites:
             log.info("%s joins with %d clients", site, len(clients))
+        self.refused.note([{"event": "joined", "site": site, "clients": len(clients)}])
         self.members.introduce(site, clients, periods)
         self.greeted.add(site)
         self.silent.discard(site)
@@ -162,7 +164,7 @@ class FlowerTransport:
 
         If there is no such site, the clients of all sites that may take part: some may reconnect.
         """
-        allowed = self.network.allowed() & self.members.sites
+        allowed = self.allowed() & self.members.sites
         there = allowed & self.network.connected()
         sites = there - self.silent - self.lost or there or allowed
         return {client for site in sites for client in self.members.of(site)}
@@ -175,13 +177,14 @@ class FlowerTransport:
             self.round, self.attempt, self.replies, self.lost = round_number, 0, {}, set()
             self.failures = []
         self.attempt += 1
-        allowed = self.network.allowed()
+        self.failures += self.exclusion.look(round_number)
+        allowed = self.allowed()
         everyone = self.members.by_site(tuple(clients))
         asked = {site: ids for site, ids in everyone.items() if site in allowed}
-        # Sites that are asked only for extra clients do not count towards the quorum.
+        # Sites asked only for extra clients do not count towards the quorum.
         extra = clients.extra if isinstance(clients, Chosen) else frozenset()
         counted = {site for site, ids in asked.items() if not extra.issuperset(ids)}
-        needed = max(1, ceil(self.rules.quorum * len(counted) - 1e-9))
+        self.needed = needed = max(1, ceil(self.rules.quorum * len(counted) - 1e-9))
         self.failures += self._absent(allowed & self.members.sites - asked.keys())
         self.failures += self._attempt(asked, download, counted, needed)
         there = len(self.replies.keys() & counted)  # late uploads of other sites do not count
@@ -215,8 +218,7 @@ class FlowerTransport:
     ) -> list[Failure]:
         """Ask sites to train, and wait until all have replied or the deadline has passed.
 
-        Below the quorum it always waits until the deadline: sites that reconnect are asked, and
-        sites that failed are asked again after a pause.
+        Below the quorum, sites that reconnect are asked, and failed ones again after a pause.
         """
         number, replies = self.round, self.replies
         self.end = self.clock() + self.rules.deadline
@@ -288,7 +290,7 @@ class FlowerTransport:
         if round_number % self.rules.evaluate_every and round_number != self.rounds:
             return []
         # A site that missed the deadline of the round does not get a second one.
-        sites = self.members.sites - self.silent
+        sites = (self.members.sites & self.allowed()) - self.silent
         end = max(self.end, self.clock() + max(EVALUATION, self.rules.deadline / 10))
         answers, failures = self._ask("evaluate", round_number, sites, download, end)
         reports = [self.inbox.report(sent, envelope) for sent, envelope in answers]
@@ -297,10 +299,7 @@ class FlowerTransport:
     def finish(
         self, round_number: int, sites: set[str], download: Download, best_round: int = 0
     ) -> set[str]:
-        """Ask these sites to save their models; returns those that did not confirm it.
-
-        `best_round`: the round of the model in `download`, if that is not the last one.
-        """
+        """Ask these sites to save their models; returns those that did not confirm it."""
         end = self.clock() + self.rules.deadline
         answers, _ = self._ask("finish", round_number, sites, download, end, best_round)
         return sites - {sent.site for sent, _ in answers}
@@ -316,8 +315,7 @@ class FlowerTransport:
     ) -> tuple[list[tuple[Request, Envelope]], list[Failure]]:
         """Ask sites and collect their replies until the deadline `end`; also returns the failures.
 
-        A site that was silent before or has disconnected is asked but not waited for: its reply is
-        used if it arrives while others are awaited.
+        A site that was silent before or has disconnected is asked but not waited for.
         """
         asked = {site: self.members.of(site) for site in sorted(sites & self.network.connected())}
         self.requests.send(kind, number, asked, download, best_round)
@@ -350,10 +348,9 @@ class FlowerTransport:
         return self.method
 
     def _collect(self, kind: str, number: int) -> list[tuple[Request, Envelope | Failure | None]]:
-        """The replies to requests of this kind and round; others are handled here.
+        """The replies to requests of this kind and round, and this round's failed introductions.
 
-        A site that lists its clients becomes a member, and an upload of an earlier round is kept
-        until the end of this one. A failed introduction is returned in the round of its request.
+        A site that lists its clients becomes a member; late uploads are kept until the round ends.
         """
         found: list[tuple[Request, Envelope | Failure | None]] = []
         for sent, reply in self.requests.collect():
@@ -386,6 +383,7 @@ class FlowerTransport:
             "members": self.members.state(),
             "used": self.guard.used,
             "counters": self.requests.counters,
+            "excluded": self.exclusion.reasons,
         }
         return {"facts": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)}
 
@@ -393,6 +391,7 @@ class FlowerTransport:
         facts = json.loads(state["facts"].tobytes())
         self.members.load(facts["members"])
         self.guard.used = facts["used"]
+        self.exclusion.load(facts.get("excluded", {}))
         self.count(facts["counters"])
 
     def count(self, before: Mapping[str, int]) -> None:

@@ -1,9 +1,8 @@
 """The worker of a site: reads a request, checks it, trains, replies.
 
-Flower starts a new process for every message. Loading PyTorch and the compiled kernels would take
-each of them seconds, so that process passes the request to this one, through a socket in the site's
-folder. The worker also keeps the last job, with its data, while nothing it was built from changes.
-A SuperNode that was started without a worker computes the replies in its own processes.
+Requests arrive through a socket in the site's folder, from the attendant. This process stays
+loaded, with PyTorch, the compiled kernels and the last job with its data, while nothing the job was
+built from changes. A SuperNode of Flower's own without a worker computes replies itself.
 
 A process may be killed at any moment, so everything that matters is in the site's folder: models,
 optimiser state, W_n, the round, and the reply to it, in one file that is replaced as a whole. A
@@ -27,7 +26,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -46,6 +44,7 @@ from fuels.federation.flower.folders import (
     log,
     set_up_log,
 )
+from fuels.federation.flower.leaving import check_upload, keep_copy
 from fuels.federation.flower.messages import (
     check_consent,
     check_declaration,
@@ -54,7 +53,7 @@ from fuels.federation.flower.messages import (
     reply,
     without_figures,
 )
-from fuels.federation.flower.processes import end_with_parent
+from fuels.federation.flower.parent import end_with_parent
 from fuels.federation.flower.protection import (
     Secrets,
     check_protection,
@@ -62,10 +61,10 @@ from fuels.federation.flower.protection import (
     identity_of,
     read_secrets,
 )
-from fuels.federation.guard import download_refusal, refusals
-from fuels.federation.refusals import general
-from fuels.methods.base import Method
-from fuels.methods.messages import Download, Upload
+from fuels.federation.flower.records import SiteRecords
+from fuels.federation.guard import download_refusal
+from fuels.methods.messages import Download
+from fuels.report.run.report import write_run_report
 from fuels.runs.build import Job, build, fingerprint, train_periods
 from fuels.runs.run import essentials, evaluate_job, kept_models, write_evaluation, write_models
 from fuels.runs.settings import same_settings
@@ -127,7 +126,7 @@ class Worker:
     ) -> None:
         self.folder, self.config = folder, folder.config_for(data)
         self.settings = replace(settings, data=self.config.data)
-        self.jobs = jobs or JobCache()
+        self.jobs, self.records = jobs or JobCache(), SiteRecords(folder)
 
     def answer(self, request: bytes, *, made: float, expires: float = float("inf")) -> bytes:
         """The reply to a request; a FuelsError says why there is none.
@@ -143,6 +142,7 @@ class Worker:
             raise RefusalError(f"the message is for another site, {envelope.site!r}")
         if not RUN.fullmatch(envelope.run):
             raise RefusalError("the name of the run is not acceptable")
+        self.records.consent(self.config.consent)
         check_consent(self.settings.method, self.config)
         run = self.folder.runs / envelope.run
         run.mkdir(parents=True, exist_ok=True)
@@ -155,6 +155,7 @@ class Worker:
             content = encode(answer)
             if self.config.consent.keep_copies:
                 keep_copy(content, run / "sent", f"{envelope.kind}-{envelope.round:05d}")
+            self.records.sent(envelope.run, envelope.kind, envelope.round, content, len(request))
             return content
 
     def _handle(self, envelope: Envelope, progress: Progress, made: float) -> Envelope:
@@ -246,7 +247,17 @@ class Progress:
         self.round, self.answer = 0, b""
         self.made = 0.0  # when the server made the request that was trained last
         if path.exists():
-            self.arrays, self.facts = load_state(path)
+            try:
+                self.arrays, self.facts = load_state(path)
+            except FuelsError as error:
+                log.error(
+                    "%s; restore it from a backup, or delete it: the site then continues this run"
+                    " from the common initial model",
+                    error,
+                )
+                raise RefusalError(
+                    "its state of this run cannot be read; its log names the remedy"
+                ) from None
             self.round = int(self.facts["round"])
             self.answer = self.arrays["answer"].tobytes()
             self.made = float(self.facts.get("made", 0.0))
@@ -277,38 +288,6 @@ class Progress:
         save_state(self.path, arrays, {"round": number, "made": made, **identity_of(job)})
 
 
-def check_upload(
-    method: Method, number: int, upload: Upload, asked: tuple[str, ...]
-) -> tuple[Upload, list[str]]:
-    """The last check before anything leaves: only declared arrays, only of the requested clients.
-
-    Returns what may be sent and the clients that are withheld, for instance because their training
-    diverged; the others are sent.
-    """
-    counted = method.counts(number)
-    reasons, whole = refusals(upload, method.uploads(number), asked, counted=counted)
-    rows = [i for i, client in enumerate(upload.clients) if client not in reasons]
-    for client, reason in reasons.items():
-        log.error("round %d: nothing from client %s is sent: %s", number, client, reason)
-    if whole or not rows:
-        # Without the numbers that a reason quotes.
-        each = [f"client {client}: {general(reason)}" for client, reason in reasons.items()]
-        why = general(whole) or "; ".join(each)
-        raise RefusalError(f"nothing is sent: {why}")
-    return (upload.take(rows) if reasons else upload), list(reasons)
-
-
-def keep_copy(answer: bytes, folder: Path, name: str) -> None:
-    """Keep a copy of what leaves; a different reply to the same request gets its own file."""
-    folder.mkdir(exist_ok=True)
-    for number in count(1):
-        path = folder / (f"{name}.bin" if number == 1 else f"{name}-{number}.bin")
-        if not path.exists():
-            path.write_bytes(answer)
-        if path.read_bytes() == answer:
-            return
-
-
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Wait for and hold a lock that the system releases when this process ends."""
@@ -320,7 +299,7 @@ def exclusive(path: Path) -> Iterator[None]:
 def write_results(
     job: Job, path: Path, download: Download, rounds: int, engine: Engine, best_round: int = 0
 ) -> None:
-    """The run's folder: models, forecasts, mixture and its weights, config.toml, summary.json.
+    """The run's folder: models, forecasts, mixture, weights, config.toml, report, summary.json.
 
     `best_round`: the round of the model in `download`, if the server kept its best one.
     """
@@ -333,7 +312,9 @@ def write_results(
     if kept.last and job.method.one_model and job.settings.training.keep == "best":
         # The server chose the model, by the validation errors that sites report.
         kept = replace(kept, reason="because the server named no best round")
-    folder.finish(essentials(job, evaluated, rounds=rounds, kept=kept))
+    summary = essentials(job, evaluated, rounds=rounds, kept=kept)
+    write_run_report(path, summary)  # forecasts beyond the data come later: the server is waiting
+    folder.finish(summary)
 
 
 def reply_to(
@@ -355,6 +336,7 @@ def reply_to(
         return worker.answer(content, made=made, expires=expires)
     except RefusalError as refusal:
         log.error("%s", refusal)
+        SiteRecords(folder).refused(str(refusal))
         raise
     except Exception:
         # Of any kind, on purpose: Flower sends the text of the error to the server, and an error

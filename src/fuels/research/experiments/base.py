@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from fuels.config import Engine, Settings, merge, nearest
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
+from fuels.report.page.shell import NAME, write_page
+from fuels.report.study import Part, study_page
 from fuels.report.style import save
 from fuels.report.tables import Table
 from fuels.research.study.files import make_folder, write_text
@@ -226,7 +228,7 @@ def _side_by_side(found: Mapping[str, Result]) -> Result:
 
 
 def write(experiment: Experiment, context: Context, result: Result, command: str) -> list[Path]:
-    """Tables as Markdown and CSV, figures as PNG, and one page with everything: NAME.md."""
+    """Tables as Markdown and CSV, figures as PNG, and all of it as NAME.md and report.html."""
     out = context.out
     make_folder(out)
     page = [f"# {experiment.title}", "", *heading(experiment, context, command), ""]
@@ -242,18 +244,29 @@ def write(experiment: Experiment, context: Context, result: Result, command: str
         files.append(save(picture, out / f"{name}.png"))
         page += [f"![{experiment.title}]({name}.png)", ""]
     write_text(files[0], "\n".join(page).rstrip() + "\n")
+    parts = [Part(n, table, result.below.get(n, ())) for n, table in result.tables.items()]
+    pictures = {name: out / f"{name}.png" for name in result.figures}
+    text = study_page(
+        experiment.title, subtitle(experiment, context), command, parts, result.text, pictures
+    )
+    files.append(write_page(out / NAME, text))
     return files
 
 
 def heading(experiment: Experiment, context: Context, command: str) -> list[str]:
     """The command, the data, the size and the seeds."""
+    return [f"`{command}`", "", subtitle(experiment, context)]
+
+
+def subtitle(experiment: Experiment, context: Context) -> str:
+    """The data, the size and the seeds."""
     names = ", ".join(source_name(source) for source in context.sources)
     seeds = ", ".join(str(seed) for seed in context.seeds)
     parts = [f"{context.clients or 'all'} clients"]
     if experiment.methods:  # else nothing is trained
         parts.append(f"{context.rounds} round{'s' * (context.rounds != 1)}")
     parts.append(f"seed{'s' * (len(context.seeds) > 1)} {seeds}")
-    return [f"`{command}`", "", f"Data {names}; {', '.join(parts)}; {experiment.setting}."]
+    return f"Data {names}; {', '.join(parts)}; {experiment.setting}."
 
 
 def source_name(source: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fuels.config import ADDED, PRESETS
+from fuels.config import ADDED, KEEP, PRESETS
 from fuels.errors import FuelsError
 from fuels.evaluation.outcome import method_rows
 from fuels.methods.registry import METHODS, find_method
@@ -111,10 +111,10 @@ def runs(context: Context) -> dict[str, Comparison]:
 def preset_changes(context: Context, preset: str, method: str = "fuels") -> dict[str, Any]:
     """The settings of a preset, overridden by those of the command.
 
-    The published runs were made without sharing and defence, so they are left out here. A method
-    with its own optimiser keeps its learning rate: Adam's would not suit SGD.
+    The published runs were made without sharing and defence and with all values, so they are here
+    as well. A method with its own optimiser keeps its learning rate: Adam's would not suit SGD.
     """
-    changes = layered(PRESETS[preset])
+    changes = layered({"data": {"implausible": KEEP}}, PRESETS[preset])
     for added in ADDED:
         changes.pop(added, None)
     training = changes.setdefault("training", {})

@@ -35,7 +35,7 @@ from fuels.runs.settings import ResolvedSettings
 from fuels.storage.models import load_models
 
 Floats = NDArray[np.float64]
-FORMAT = 3
+FORMAT = 4  # 4: the experts of version 3 had no blend one step ahead
 MODEL = "personal model"  # its name among the experts
 
 Forecasts = Callable[[Dataset, int], Floats]  # h steps ahead, of all steps since training

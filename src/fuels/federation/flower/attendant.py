@@ -1,0 +1,120 @@
+"""Takes the messages of a site's SuperNode to the worker, and its replies back.
+
+Flower would start a new process for every message, which takes seconds to import Flower, and keep
+another one to start them. It would also run the app that came with the run. This thread of the
+site's process does neither: it claims every message, hands it to the worker (app.py) and returns
+the reply. So no code from the server runs at the site.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from fuels.federation.flower import app
+from fuels.federation.flower.folders import RefusalError, SiteFolder, log, set_up_log
+from fuels.federation.flower.parent import end_with_parent
+
+POLL = 0.2  # seconds between two looks for a message
+NAME = "fuels-attendant"  # to the SuperNode
+
+
+class Attendant(threading.Thread):
+    """Attends to the SuperNode at `port`, which may be restarted on another one."""
+
+    def __init__(self) -> None:
+        super().__init__(name="attendant", daemon=True)
+        self.port = 0
+        self.client: RuntimeHttpClient | None = None
+        self.served = 0  # the port that `client` is for
+
+    def run(self) -> None:
+        while True:
+            try:
+                busy = self.port != 0 and self._look()
+            except httpx.HTTPError:  # the SuperNode is starting, or has ended
+                busy = False
+            except Exception:  # whatever Flower raises; the next message may be a good one
+                log.exception("a message of the SuperNode could not be handled")
+                busy = False
+            if not busy:
+                time.sleep(POLL)
+
+    def _look(self) -> bool:
+        """Answer the next message; returns whether there was one."""
+        port = self.port
+        if self.client is None or self.served != port:
+            self.client, self.served = connected(port), port
+        request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+        found = self.client.AcquireTask(request)
+        if not (found.HasField("task") and found.token):
+            return False
+        with connected(port, found.token) as client:
+            answer(client)
+        return True
+
+
+def connected(port: int, token: str = "") -> RuntimeHttpClient:
+    """A client of the SuperNode's interface for tasks; with a token, of the task it belongs to."""
+    about = RuntimeVersionHttpInterceptor(component_name=NAME)
+    return RuntimeHttpClient.from_server_address(
+        server_address=f"127.0.0.1:{port}",
+        insecure=True,  # loopback
+        root_certificates=None,
+        interceptors=[about, RuntimeTokenHttpInterceptor(token)] if token else [about],
+    )
+
+
+def answer(client: RuntimeHttpClient) -> None:
+    """Handle one message: a reply, or an error with the reason."""
+
+    def alive() -> bool:
+        try:
+            client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+        except httpx.HTTPError:
+            return False
+        return True
+
+    beats = HeartbeatSender(alive)
+    beats.start()
+    try:
+        message, context, _, _ = pull_task_input(client)
+        status, details = SubStatus.COMPLETED, ""
+        try:
+            reply = app.handle_message(message, context)
+        except RefusalError as refusal:
+            status, details = SubStatus.FAILED, str(refusal)
+            error = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details)
+            reply = Message(error, reply_to=message)
+        push_message(client, reply, context)
+        push_task_output(client, context, status, details)
+    finally:
+        if beats.is_running:
+            beats.stop()
+
+
+def main() -> None:
+    """`DIR PORT`: attend to the SuperNode that listens on this port."""
+    end_with_parent()
+    folder = SiteFolder(Path(sys.argv[1]))
+    set_up_log()
+    folder.state.mkdir(parents=True, exist_ok=True)  # the worker may start later
+    attendant = Attendant()
+    attendant.port = int(sys.argv[2])
+    attendant.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""report.html on the server of a federation: it knows rounds and sites, no value, no forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fuels.methods.messages import BYTES
+from fuels.methods.registry import find_method
+from fuels.report.facts import count_of
+from fuels.report.page.elements import Html, bullets, definitions, el, joined, table
+from fuels.report.page.shell import NAME, Section, code, page, write_page
+from fuels.report.page.svg import Figures
+from fuels.report.run.background import learning, size
+from fuels.report.style import number
+from fuels.report.tables import Column, Table
+from fuels.storage.run_folder import RunFolder
+
+Summary = Mapping[str, Any]
+
+
+def write_federation_report(folder: Path, summary: Summary | None = None) -> Path:
+    """Write report.html into the server's folder of a run."""
+    files = RunFolder(folder)
+    found = files.read_summary() if summary is None else summary
+    config = files.config.read_text(encoding="utf-8") if files.config.is_file() else ""
+    return write_page(folder / NAME, federation_page(folder.name, found, files.history(), config))
+
+
+def federation_page(name: str, summary: Summary, history: list[dict[str, Any]], config: str) -> str:
+    figures = Figures()
+    title = find_method(summary["method"]).title
+    sections = [
+        about(title, summary),
+        Section("sites", "Who took part", participants(summary)),
+        Section("training", "Training by round", training(summary, history, figures), "Training"),
+        Section("trouble", "Missing and refused replies", trouble(summary, history), "Trouble"),
+        Section("privacy", "What the server received", privacy(summary), "Privacy"),
+    ]
+    if config:
+        sections.append(Section("settings", "Settings of this run", code(config), "Settings"))
+    clients = sum(summary["sites"].values())
+    subtitle = f"{count_of(len(summary['sites']), 'site')}, {count_of(clients, 'client')}, {name}"
+    foot = f"Made by fuels {summary['version']} from the server's folder of the run."
+    return page(f"Federation: {title}", subtitle, sections, foot)
+
+
+def about(title: str, summary: Summary) -> Section:
+    sites, clients = len(summary["sites"]), sum(summary["sites"].values())
+    said = (
+        f"{count_of(sites, 'site')} trained personal forecasters for {count_of(clients, 'client')}"
+        f" together with {title}, in {count_of(summary['rounds'], 'round')}. The data, the models"
+        " and the forecasts are at the sites; each site has its own report on accuracy."
+    )
+    notices: list[Html] = []
+    if waiting := summary.get("unconfirmed"):
+        text = f"{', '.join(waiting)} has not confirmed that the models were saved."
+        if len(waiting) > 1:
+            text = f"{', '.join(waiting)} have not confirmed that the models were saved."
+        notices.append(el("p", el("strong", "Not complete. "), text, class_="notice"))
+    best = summary.get("best_val_mse")
+    tiles = [
+        ("Sites", number(sites), f"{number(clients)} clients"),
+        (
+            "Lowest validation error",
+            number(best),
+            "MSE, z-scored, mean over the clients" if best is not None else "sites sent no figures",
+        ),
+        ("Best round", number(summary["best_round"]) if summary["best_round"] else "–", ""),
+    ]
+    shown = [
+        el("div", el("dt", name), el("dd", el("strong", value), el("span", more)))
+        for name, value, more in tiles
+    ]
+    content = joined([el("p", said, class_="lead"), *notices, el("dl", *shown, class_="tiles")])
+    return Section("summary", "Summary", content)
+
+
+def participants(summary: Summary) -> Html:
+    refused, waiting = summary.get("refused", {}), set(summary.get("unconfirmed", ()))
+    rows = [
+        [
+            site,
+            clients,
+            sum(refused.get(site, {}).values()),
+            "not confirmed" if site in waiting else "saved",
+        ]
+        for site, clients in summary["sites"].items()
+    ]
+    columns = [Column("site"), Column("clients"), Column("refused", "replies"), Column("models")]
+    return table(Table(columns, rows, "Sites of this run"))
+
+
+def training(summary: Summary, history: list[dict[str, Any]], figures: Figures) -> Html:
+    totals = summary["totals"]
+    up, down = (BYTES * totals[f"numbers_{way}"] for way in ("up", "down"))
+    pairs = [
+        ("Rounds", number(summary["rounds"])),
+        ("Uploads of all clients", size(up)),
+        ("Downloads of all clients", size(down)),
+    ]
+    if (counters := summary.get("counters", {})).get("messages"):
+        received, sent = (size(counters.get(f"bytes_{way}", 0)) for way in ("up", "down"))
+        text = f"{number(counters['messages'])}, {received} received and {sent} sent"
+        pairs.append(("All messages", text))
+    if history:
+        fewest = min(line["clients"] for line in history)
+        pairs.append(("Clients in a round", f"{number(fewest)} at least"))
+    return joined([definitions(pairs), learning(history, figures)])
+
+
+def trouble(summary: Summary, history: list[dict[str, Any]]) -> Html:
+    """Failures, exclusions and uploads that were not used."""
+    found = []
+    for line in history:
+        found += [f"Round {line['round']}: {text}" for text in line.get("failures") or ()]
+    said = found[:20]
+    if len(found) > len(said):
+        said.append(f"... and {number(len(found) - len(said))} more, in metrics.jsonl.")
+    if excluded := summary.get("excluded"):
+        said.append(f"Excluded, because their values were refused too often: {', '.join(excluded)}")
+    for client, rounds in sorted((summary.get("unused_uploads") or {}).items()):
+        said.append(f"Not used in {count_of(rounds, 'round')}, too far from the others: {client}")
+    for site, reasons in summary.get("refused", {}).items():
+        said += [f"Refused from {site}, {times(count)}: {why}" for why, count in reasons.items()]
+    return bullets(said) if said else el("p", "No reply was missing or refused.")
+
+
+def times(count: int) -> str:
+    return "once" if count == 1 else f"{number(count)} times"
+
+
+def privacy(summary: Summary) -> Html:
+    method = find_method(summary["method"])
+    return bullets(
+        [
+            f"In each round, a client sends {method.sends}, and receives {method.receives}.",
+            "Sites may also send losses and validation errors, if their owners allow it.",
+            "The server has no series and no forecast. Nothing here is differential"
+            " privacy: whatever is sent reveals something about the data.",
+        ]
+    )

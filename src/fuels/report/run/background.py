@@ -1,0 +1,177 @@
+"""Sections of a run's report: bytes and time, privacy, notes on the data, and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fuels.methods.registry import find_method
+from fuels.report.facts import BEATEN, count_of, facts, sums_sent
+from fuels.report.page.elements import Html, bullets, definitions, el, joined
+from fuels.report.page.shell import Section, code
+from fuels.report.page.svg import Figures
+from fuels.report.run.charts import draw_curves
+from fuels.report.run.files import RunFiles
+from fuels.report.style import number
+
+# Labels of facts() that have sections of their own.
+ELSEWHERE = (
+    *("Error", "Comparison", BEATEN, "Experts", "Intervals", "Dates", "Sent", "No errors"),
+    *("Federation", "Sharing", "Shared sums", "Synthetic data", "Results", "Model kept"),
+    "Range",
+)
+
+# -- cost --------------------------------------------------------------------------------------
+
+
+def size(amount: float) -> str:
+    """An amount of data in readable units."""
+    for limit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if amount >= limit:
+            return f"{number(amount / limit, 3)} {name}"
+    return f"{number(amount, 3)} bytes"
+
+
+def seconds_text(value: float) -> str:
+    if value >= 3600:
+        return f"{value / 3600:.1f} h"
+    return f"{value / 60:.1f} min" if value >= 90 else f"{number(float(value), 3)} s"
+
+
+def cost(run: RunFiles, figures: Figures) -> Section:
+    """Training, bytes, time and memory."""
+    summary = run.summary
+    pairs: list[tuple[str, str]] = [("Rounds", number(summary["rounds"]))]
+    if known := facts(summary).get("Model kept"):
+        pairs.append(("Model kept", known))
+    if parameters := summary.get("parameters_per_client"):
+        text = f"{number(parameters)} parameters ({size(4 * parameters)})"
+        pairs.append(("Personal model of a client", text))
+    if (each := summary.get("per_client_and_round")) is not None:
+        text = f"{size(each['bytes_up'])} up, {size(each['bytes_down'])} down"
+        pairs.append(("A client and round", f"{text} (last round)"))
+    if (total := summary.get("totals")) is not None and "bytes_up" in total:
+        text = f"{size(total['bytes_up'])} up, {size(total['bytes_down'])} down"
+        pairs.append(("All clients and rounds", text))
+    seconds: Mapping[str, float] = summary.get("seconds", {})
+    if seconds:
+        pairs.append(("Time", f"{seconds_text(sum(seconds.values()))} in total"))
+    if "peak_memory_mb" in summary:
+        pairs.append(("Peak memory", size(1e6 * summary["peak_memory_mb"])))
+    bars = None
+    if seconds:
+        rows = sorted(seconds.items(), key=lambda item: -item[1])
+        bars = figures.bars(
+            [(stage, spent, seconds_text(spent), "rest") for stage, spent in rows], "Time by stage"
+        )
+    content = joined([definitions(pairs), bars, learning(run.history, figures)])
+    return Section("cost", "Training: bytes and time", content, "Bytes and time")
+
+
+def learning(history: Sequence[Mapping[str, Any]], figures: Figures) -> Html | None:
+    """Prediction loss and validation error by round."""
+    names = (("loss_prediction", "truth", "training"), ("val_mse", "method", "validation"))
+    curves = [
+        ([line.get(key) for line in history], kind, text)
+        for key, kind, text in names
+        if any(line.get(key) is not None for line in history)
+    ]
+    if len(history) < 2 or not curves:
+        return None
+    rounds = [float(line["round"]) for line in history]
+    last = ", ".join(f"{text} {number(values[-1])}" for values, _, text in curves)
+    return figures.figure(
+        lambda chart: draw_curves(
+            chart, rounds, [(values, kind) for values, kind, _ in curves], "MSE (z-scored)"
+        ),
+        "Error of the personal models by round",
+        height=220,
+        keys=[(kind, text) for _, kind, text in curves],
+        description=f"In the last round: {last}.",
+        caption="Means over the clients. A curve that still falls at the end suggests more rounds.",
+    )
+
+
+# -- privacy, notes and settings ---------------------------------------------------------------
+
+
+def privacy(run: RunFiles, figures: Figures) -> Section:
+    """What left the clients, in plain words."""
+    summary, settings = run.summary, run.summary["settings"]
+    method = find_method(str(summary["method"]))
+    local = "totals" in summary  # a site knows only its own part
+    up = summary.get("per_client_and_round", {}).get("numbers_up", 0)
+    amount = f" ({number(round(up))} numbers)" if up else ""
+    if method.sends == "nothing":
+        sent = "With this method, clients exchange nothing while the models are trained."
+    else:
+        sent = (
+            f"In each round, every client sends {method.sends}{amount}, and receives"
+            f" {method.receives}."
+        )
+    sums: Mapping[str, Any] = (summary.get("sharing") or {}).get("sent", {})
+    points = [sent]
+    if sums:
+        points.append(
+            f"For the experts, {sums_sent(sums)}, as parts of sums over at least"
+            f" {settings['sharing']['min_clients']} clients."
+        )
+    points += [
+        "The server also learns the names of the clients and the number of training periods; losses"
+        " and validation errors only if the site's owner allows it.",
+        "The series, the forecasts and the scale of a client's values are not sent.",
+        "Nothing here is differential privacy: whatever is sent reveals something about the data."
+        + (
+            f" Noise ({settings['options']['noise']}) was added to the uploads."
+            if settings.get("options", {}).get("noise", "none") != "none"
+            else ""
+        ),
+        "This page contains actual values and names of clients: share it only with people who may"
+        " see them.",
+    ]
+    where = (
+        "This run trained all clients in one place, so nothing was sent to anybody. In a federation"
+        " across organisations, the same settings mean:"
+        if local
+        else "What left this site in this run:"
+    )
+    return Section(
+        "privacy", "What leaves a client", joined([el("p", where), bullets(points)]), "Privacy"
+    )
+
+
+def notes(run: RunFiles, figures: Figures) -> Section | None:
+    """What else a reader should know about the data and the run."""
+    found = [(label, text) for label, text in facts(run.summary).items() if label not in ELSEWHERE]
+    data = run.summary["data"]
+    clients = count_of(data["clients"], "client")
+    if data["clients_scored"] != data["clients"]:
+        clients += f", {number(data['clients_scored'])} of them with an error"
+    pairs = [("Data", str(data["name"])), ("Unit", run.unit or "not given (--unit names it)")]
+    return Section(
+        "notes",
+        "Notes on the data",
+        definitions([*pairs, ("Clients", clients), *found]),
+        "Notes",
+    )
+
+
+def settings(run: RunFiles, figures: Figures) -> Section:
+    """What reproduces the run."""
+    version = f"fuels {run.summary['version']}"
+    if not run.config:
+        text = f"Made with {version}. The folder has no config.toml."
+        return Section("settings", "Settings to reproduce this run", el("p", text), "Settings")
+    content = joined(
+        [
+            el(
+                "p",
+                f"Made with {version}, method {run.title}, seed {run.summary['settings']['seed']}."
+                " The same settings and data give the same results, to the byte. The text below is"
+                " the file config.toml of the run folder:",
+            ),
+            code("fuels run --config config.toml --out again"),
+            code(run.config),
+        ]
+    )
+    return Section("settings", "Settings to reproduce this run", content, "Settings")

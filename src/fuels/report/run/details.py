@@ -1,0 +1,326 @@
+"""Sections of a run's report: forecasts, failures, the time ahead, and errors of every client."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+
+from fuels.report.page.elements import SortColumn, el, joined, paragraphs, sortable
+from fuels.report.page.elements import table as table_of
+from fuels.report.page.shell import Section
+from fuels.report.page.svg import Figures
+from fuels.report.run.charts import (
+    day,
+    draw_ahead,
+    draw_days,
+    draw_forecasts,
+    follows,
+    longest,
+    moment,
+    telling_part,
+)
+from fuels.report.run.files import Floats, RunFiles, Series, mean
+from fuels.report.run.overview import percent
+from fuels.report.style import number, short
+from fuels.report.tables import Cell, Column, Table
+
+WORST_MOMENTS = 10  # in the table of the largest errors
+MOST_DAYS = 60  # bars of the chart of errors by day
+
+
+def telling_clients(run: RunFiles, series: Series) -> dict[int, str]:
+    """Best, median and worst client by MSE, and the one with the least coverage, with their roles.
+
+    Runs of earlier versions have no MSE by client: there, by the error as a share of the values.
+    """
+    own = run.errors.get(run.title)
+    rank = relative_error(series) if own is None else own["mse"]
+    order = np.argsort(rank, kind="stable")[: int((~np.isnan(rank)).sum())]
+    if not len(order):
+        return {}
+    constant = np.nanmax(series.actual[order], axis=1) <= np.nanmin(series.actual[order], axis=1)
+    best = order[int(np.argmin(constant))]
+    picks = [("worst", order[-1]), ("median", order[(len(order) - 1) // 2]), ("best", best)]
+    if (share := widest_inside(run, series)) is not None and not np.isnan(share).all():
+        picks.insert(1, ("least covered by its intervals", int(np.nanargmin(share))))
+    roles: dict[int, str] = {}
+    for role, client in picks:
+        known = roles.get(int(client))
+        roles[int(client)] = f"{known}, {role}" if known else role
+    return roles if len(order) > 1 else {int(order[0]): "the only client with an error"}
+
+
+def relative_error(series: Series) -> Floats:
+    """The sum of a client's errors over that of its values, [client]."""
+    known = ~np.isnan(series.error)
+    total = np.where(known, np.abs(series.actual), 0.0).sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = np.where(known, series.error, 0.0).sum(axis=1) / total
+    return np.where(np.isfinite(found), found, np.nan)
+
+
+def widest_inside(run: RunFiles, series: Series) -> Floats | None:
+    """Share of each client's values inside its widest intervals."""
+    return None if series.widest is None else run.inside.get(series.levels[series.widest])
+
+
+def legend(series: Series) -> list[tuple[str, str]]:
+    keys = [("truth", "actual"), ("method", "forecast")]
+    order = sorted(series.levels, key=float)
+    for i, level in enumerate(order):
+        kind = "band95" if i == len(order) - 1 and len(order) > 1 else "band80"
+        keys.append((f"box {kind}", f"{level} % interval"))
+    return keys
+
+
+def outside(series: Series) -> str:
+    """What counts as a missed value."""
+    if series.widest is None:
+        return "errors more than four times the client's mean error"
+    return f"values outside the {series.levels[series.widest]} % interval"
+
+
+# -- forecasts ---------------------------------------------------------------------------------
+
+
+def forecasts(run: RunFiles, figures: Figures) -> Section | None:
+    """Forecasts against actual values, where the errors were largest."""
+    series = run.forecasts
+    if series is None or not (chosen := telling_clients(run, series)):
+        return None
+    relative, drawn = relative_error(series), []
+    for client, role in chosen.items():
+        first, last = telling_part(series, client, run.period)
+        error = series.error[client]
+        worst, count = int(np.nanargmax(error)), int((~np.isnan(error)).sum())
+        missed = int(series.missed[client].sum())
+        of = (
+            ""
+            if math.isnan(relative[client])
+            else f", {percent(float(relative[client]))} of its values"
+        )
+        caption = (
+            f"Off by {run.measured(float(np.nanmean(error)))} on average{of}. {number(missed)} of"
+            f" {number(count)} values missed ({percent(missed / count)})."
+            f" Largest error on {moment(series.times[worst])}: actual"
+            f" {number(float(series.actual[client, worst]))}, forecast"
+            f" {number(float(series.forecast[client, worst]))}."
+        )
+        drawn.append(
+            figures.figure(
+                partial(
+                    draw_forecasts,
+                    series=series,
+                    client=client,
+                    first=first,
+                    last=last,
+                    unit=run.unit,
+                ),
+                f"{role[0].upper()}{role[1:]}: client {series.ids[client]}",
+                height=230,
+                description=f"Days around its largest error. {caption}",
+                keys=[*legend(series), ("miss", "missed")],
+                caption=caption,
+            )
+        )
+    text = (
+        "Typical and extreme clients, each on the days around its largest error, forecast one step"
+        f" ahead. Diamonds mark the failures: {outside(series)}. Point at one for its numbers."
+    )
+    return Section(
+        "forecasts", "Forecasts and actual values", joined([paragraphs(text), *drawn]), "Forecasts"
+    )
+
+
+def failures(run: RunFiles, figures: Figures) -> Section | None:
+    """When the forecasts failed, over all clients."""
+    series = run.forecasts
+    if series is None or np.isnan(series.error).all():
+        return None
+    days = [time.date() for time in series.times]
+    starts = [i for i, date in enumerate(days) if i == 0 or date != days[i - 1]]
+    known = ~np.isnan(series.error)
+    wrong = np.add.reduceat(np.where(known, series.error, 0.0).sum(axis=0), starts)
+    total = np.add.reduceat(np.where(known, np.abs(series.actual), 0.0).sum(axis=0), starts)
+    missed = np.add.reduceat(series.missed.sum(axis=0), starts)
+    count = np.add.reduceat(known.sum(axis=0), starts)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(total > 0, 100 * wrong / total, np.nan)
+    chart = None
+    if not np.isnan(share).all() and len(starts) > 1:
+        shown = slice(max(len(starts) - MOST_DAYS, 0), None)
+        marked = {int(i) for i in np.argsort(-np.nan_to_num(share[shown]))[:1]}
+        titles = [
+            f"{series.times[i]:%a} {day(series.times[i])}: error {number(float(value), 3)} % of the"
+            f" values, {number(int(out))} of {number(int(of))} missed"
+            for i, value, out, of in zip(starts, share, missed, count, strict=True)
+        ]
+        worst = titles[int(np.nanargmax(share))]
+        cut = len(starts) > MOST_DAYS
+        chart = figures.figure(
+            lambda drawn: draw_days(
+                drawn,
+                [day(series.times[i]) for i in starts[shown]],
+                share[shown],
+                titles[shown],
+                marked,
+                "error in % of the values (WAPE)",
+            ),
+            f"Error by day, all clients{f', last {MOST_DAYS} days' if cut else ''}",
+            height=200,
+            description=f"The worst day: {worst}.",
+            caption=f"The worst day: {worst}.",
+        )
+    misses, every = int(series.missed.sum()), int(known.sum())
+    expected = ""
+    if series.widest is not None:
+        expected = f"; {100 - float(series.levels[series.widest]):g} % are expected"
+    share_of = f"{percent(misses / every)}{expected}"
+    text = f"{number(misses)} of {number(every)} values missed ({share_of}): {outside(series)}."
+
+    content = joined([paragraphs(text), chart, table_of(worst_moments(run, series))])
+    return Section("failures", "When the forecasts failed", content, "Failures")
+
+
+def worst_moments(run: RunFiles, series: Series) -> Table:
+    """The largest errors, in multiples of the client's mean error; one per client."""
+    usual = mean(series.error)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        times = np.where(usual[:, None] > 0, series.error / usual[:, None], 0.0)
+    times = np.nan_to_num(times)
+    largest = times.argmax(axis=1)
+    order = np.argsort(-times.max(axis=1), kind="stable")[:WORST_MOMENTS]
+    order = order[times.max(axis=1)[order] > 0]
+    rows: list[list[Cell]] = []
+    for client in order:
+        at = int(largest[client])
+        rows.append(
+            [
+                short(series.ids[client]),
+                moment(series.times[at]),
+                float(series.actual[client, at]),
+                float(series.forecast[client, at]),
+                float(times[client, at]),
+            ]
+        )
+    unit = run.unit
+    return Table(
+        [
+            Column("client"),
+            Column("time"),
+            Column("actual", unit),
+            Column("forecast", unit),
+            Column("error", "times its mean error"),
+        ],
+        rows,
+        "The largest single errors, at most one per client",
+    )
+
+
+# -- the time ahead ----------------------------------------------------------------------------
+
+
+def ahead(run: RunFiles, figures: Figures) -> Section:
+    """The forecasts beyond the data."""
+    name, title = "ahead", "The time ahead"
+    found, series = run.ahead, run.forecasts
+    if found is None:
+        text = (
+            "No forecasts beyond the data are stored. fuels report computes them if the run's data"
+            " can still be read, and fuels forecast --horizon STEPS prints them."
+        )
+        return Section(name, title, el("p", text), "Ahead")
+    step = series.step if series is not None and follows(series, found) else found.step
+    steps = round((found.times[-1] - found.times[0]) / step) + 1
+    span = longest(step, steps)
+    roles = {} if series is None else telling_clients(run, series)
+    chosen = [
+        found.ids.index(series.ids[c]) for c in roles if series and series.ids[c] in found.ids
+    ]
+    words = {series.ids[c]: role for c, role in roles.items()} if series else {}
+    drawn = []
+    for client in chosen or range(min(3, len(found.ids))):
+        own = found.ids[client]
+        made = found.forecast[client]
+        if np.isnan(made).all():
+            continue
+        peak = int(np.nanargmax(made))
+        caption = (
+            f"Highest forecast: {run.measured(float(made[peak]))} on {moment(found.times[peak])}."
+        )
+        role = f" ({words[own]})" if own in words else ""
+        drawn.append(
+            figures.figure(
+                partial(
+                    draw_ahead,
+                    past=series,
+                    ahead=found,
+                    client=client,
+                    known=max(2 * run.period, 24),
+                    unit=run.unit,
+                ),
+                f"Client {own}{role}",
+                height=200,
+                description=f"The last actual values, then the forecasts. {caption}",
+                keys=legend(found),
+                caption=caption,
+            )
+        )
+    text = (
+        f"Forecasts for the {span} after the end of the data, from {moment(found.times[0])} to"
+        f" {moment(found.times[-1])}. They are in ahead.parquet for all clients. With new values,"
+        " fuels forecast makes newer ones."
+    )
+    if steps > len(found.times):
+        text += f" {number(len(found.times))} of these {number(steps)} steps are forecast."
+    heading = f"The {span} ahead"
+    return Section(name, heading, joined([paragraphs(text), *drawn]), "Ahead")
+
+
+# -- clients -----------------------------------------------------------------------------------
+
+
+def clients(run: RunFiles, figures: Figures) -> Section | None:
+    """The errors of every client."""
+    series = run.forecasts
+    if series is None:
+        return None
+    relative, usual = relative_error(series), mean(series.error)
+    order = np.argsort(-relative, kind="stable")  # NaN comes last
+    found = [
+        SortColumn("client", series.ids, series.ids),
+        SortColumn.of("MAE", usual.tolist(), run.unit),
+        SortColumn.of("WAPE", (100 * relative).tolist(), "% of its values"),
+    ]
+    own = run.errors.get(run.title)
+    if own is not None:
+        found.append(SortColumn.of("MSE", own["mse"].tolist(), "z-scored"))
+    best = run.best_reference
+    if own is not None and best is not None and best in run.errors:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            against = 100 * (own["mse"] / run.errors[best]["mse"] - 1)
+        against = np.where(np.isfinite(against), against, np.nan)
+        found.append(SortColumn.of("MSE against", against.tolist(), f"{best}, %"))
+    for level, inside in run.inside.items():
+        found.append(SortColumn.of(f"inside {level} %", (100 * inside).tolist(), "% of values"))
+    largest = np.where(
+        np.isnan(series.error).all(axis=1), np.nan, np.nanmax(np.nan_to_num(series.error), axis=1)
+    )
+    found.append(SortColumn.of("largest error", largest.tolist(), run.unit))
+    if run.weights:
+        names = list(run.weights)
+        stacked = np.nan_to_num(np.stack(list(run.weights.values())))
+        leading = [names[i] for i in stacked.argmax(axis=0)]
+        found.append(SortColumn("most trusted expert", leading, leading))
+    caption = (
+        "One-step errors on the test part. Choose a heading to sort, again to reverse. MAE: mean"
+        " absolute error. WAPE: all errors as a share of all values."
+    )
+    return Section(
+        "clients",
+        "Errors of every client",
+        sortable(found, caption, "errors", "client", order.tolist(), "WAPE"),
+        "Clients",
+    )

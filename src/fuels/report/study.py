@@ -1,0 +1,91 @@
+"""report.html of a study: its tables, charts, figures and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fuels.report.page.elements import Html, bullets, el, joined, picture, table
+from fuels.report.page.shell import Section, code, page
+from fuels.report.page.svg import Figures
+from fuels.report.style import number
+from fuels.report.tables import Table
+from fuels.version import __version__
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A bar chart: names with values, standard deviations if known, and which are methods."""
+
+    title: str
+    values: Mapping[str, float]
+    spread: Mapping[str, float | None]
+    methods: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table with the sentences below it and, where it helps, a chart above it."""
+
+    name: str
+    table: Table
+    notes: Sequence[str] = ()
+    bars: Bars | None = None
+
+
+def study_page(
+    title: str,
+    subtitle: str,
+    command: str,
+    parts: Sequence[Part],
+    notes: Sequence[str] = (),
+    figures: Mapping[str, Path] | None = None,
+    lead: str = "",
+) -> str:
+    """A page with a summary, a section for each table, the figures, the notes and the command."""
+    drawn, sections = Figures(), []
+    if lead:
+        sections.append(Section("summary", "Summary", el("p", lead, class_="lead")))
+    for place, part in enumerate(parts, 1):
+        content = joined(
+            [
+                None if part.bars is None else chart(part.bars, drawn),
+                table(part.table),
+                bullets(part.notes),
+            ]
+        )
+        name = part.name or "Results"
+        sections.append(Section(f"table-{place}", part.table.title or name, content, name))
+    if figures:
+        shown = [
+            joined(
+                [el("h3", name) if len(figures) > 1 else None, picture(path, f"{title}: {name}")]
+            )
+            for name, path in figures.items()
+        ]
+        sections.append(Section("figures", "Figures", joined(shown)))
+    if notes:
+        sections.append(Section("notes", "Notes", bullets(notes)))
+    again = "Give this command again to compute it; finished runs are reused."
+    content = joined([code(command), el("p", again)])
+    sections.append(Section("settings", "To reproduce this study", content, "Reproduce"))
+    return page(title, subtitle, sections, f"Made by fuels {__version__}.")
+
+
+def chart(bars: Bars, figures: Figures) -> Html:
+    """Methods and references, the best method in colour."""
+    order = sorted(bars.values, key=lambda name: bars.values[name])
+    best = next((name for name in order if name in bars.methods), None)
+    rows, spread = [], []
+    for name in order:
+        kind = "method" if name == best else "rest" if name in bars.methods else "rival"
+        wide = bars.spread.get(name)
+        text = number(bars.values[name]) + (f" ± {number(wide, 2)}" if wide else "")
+        rows.append((name, bars.values[name], text, f"fill {kind}"))
+        spread.append(wide)
+    keys = [("box method", "best method"), ("box rest", "other methods")]
+    if any(name not in bars.methods for name in order):
+        keys.append(("box rival", "simple references"))
+    caption = "Whiskers: standard deviation over seeds." if any(spread) else None
+    return figures.bars(rows, bars.title, keys=keys, spread=spread, caption=caption)
