@@ -94,14 +94,17 @@ def loops() -> list[np.ndarray]:
     grid = np.array([[0.1, 0.2, 0.5], [0.5, 0.1, 0.0]])
     best = choose_pace(truth, slot, 6, 2, 12, grid)
     smoothed = np.full((2, 44), np.nan)
-    smooth_all(truth, slot, 6, 2, grid[best], smoothed)
+    state = np.full((2, 8), np.nan)
+    state[:, 1] = 0.0
+    smooth_all(truth, slot, 2, grid[best], state, smoothed)
     text = np.frombuffer(b"1\t0\t39\t0.5\t1e-2\t\t2\t7.25\n0\t3600000\t\t\t\t\t\t1\n", np.uint8)
     sums, seen = np.zeros((2, 2, 2)), np.zeros((2, 2), np.uint8)
     slots, span = np.array([0, 1, 0, 0, 1]), np.array([10**15, 0])
     status = sum_lines(text, 0, len(text), 0, 3_600_000, 0, slots, sums, seen, span)
     return [
         past.combined, past.weights, bands.lower, bands.upper, after.upper, best.astype(float),
-        smoothed, sums, seen.astype(float), span.astype(float), np.array(status, dtype=float),
+        smoothed, state,
+        sums, seen.astype(float), span.astype(float), np.array(status, dtype=float),
     ]  # fmt: skip
 
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fuels.cli import options as opt
 from fuels.cli.settings import refuse_idle
+from fuels.config import Data, Mixture
+from fuels.data.merging import listed
 from fuels.errors import FuelsError
+
+if TYPE_CHECKING:
+    from fuels.data.panel import Panel
+    from fuels.forecasting.saved_run import SavedRun
 
 PATIENCE = 10.0  # seconds between lines without a terminal
 
@@ -63,12 +70,9 @@ def forecast_command(
 
     Example: fuels forecast first --data today.csv --horizon 24 --out next.csv
     """
-    from dataclasses import replace
-
-    from fuels.config import Data, Engine, Mixture
-    from fuels.data.loading import load_panel
-    from fuels.data.readers import is_raw
-    from fuels.data.sources import find_files
+    from fuels.config import Engine
+    from fuels.forecasting.folder import MODELS
+    from fuels.forecasting.memory import held
     from fuels.forecasting.saved_run import SavedRun
     from fuels.forecasting.table import forecast_table
     from fuels.storage.tables import write_table
@@ -77,45 +81,26 @@ def forecast_command(
     set_up(Engine())
     if out is not None:
         _check_target(out, overwrite)
-    saved = SavedRun.load(run, forget=forget)
-    if at_least is not None or at_most is not None:
-        saved.confine(Mixture(at_least=at_least or "", at_most=at_most or ""))
-    settings, models = saved.settings, saved.models
-    if data is None and not saved.data.source:
-        raise FuelsError(
-            f"{run}: without config.toml, the data of the run are unknown; give the newest data"
-            " with --data"
-        )
-    given: dict[str, Any] = {
-        "source": data,
-        **read.changes(),
-    }
-    changes = {key: value for key, value in given.items() if value is not None}
-    if data is not None:  # the run's span and clients do not restrict new data
-        fresh = {"start": "", "end": "", "ids": (), "coordinates": ""}
-        if not any(is_raw(file) for file in find_files(data)):
-            fresh["activity"] = ""
-        changes = {**fresh, **changes}
-    base = saved.data if data is None else settings.data
-    refuse_idle(Data(**{"source": base.source, **changes}))
-    panel = load_panel(replace(settings, data=replace(base, **changes)))
-    with step_counter(horizon) as progress:
-        result, notes = saved.forecast(
-            panel, horizon, new=data is not None, progress=progress, subset=read.ids is not None
-        )
+    with held(run / MODELS if run.is_dir() else run, lambda text: typer.echo(text, err=True)):
+        saved = SavedRun.load(run, forget=forget)
+        if at_least is not None or at_most is not None:
+            saved.confine(Mixture(at_least=at_least or "", at_most=at_most or ""))
+        panel = read_new(saved, data, read)
+        ids = opt.parse_ids(read.ids)
+        with step_counter(horizon) as progress:
+            result, notes = saved.forecast(
+                panel, horizon, progress=progress, ids=ids, until=read.end if data is None else None
+            )
     for note in notes:
         typer.echo(f"note: {note}", err=True)
-    strangers, silent = result.unknown, set(models.ids) - set(result.ids)
-    if data is not None and strangers:
+    given = set() if panel is None else set(panel.ids)
+    if strangers := [client for client in result.unknown if client in given]:
         typer.echo(f"note: no model for {listed(strangers)} in the data", err=True)
-    if data is not None and read.ids is None and silent:
-        absent = f"no data for {listed(sorted(silent))}"
-        typer.echo(f"note: {absent}: no forecast is made and nothing is learned", err=True)
     table = forecast_table(result)
     made = len(table) - table["forecast"].null_count()
     if not made:
         raise FuelsError(
-            f"{panel.name}: the newest values, which a forecast needs, are missing for every client"
+            f"{run}: the newest values, which a forecast needs, are missing for every client"
         )
     if out is not None:
         write_table(table, out)
@@ -126,6 +111,35 @@ def forecast_command(
         typer.echo(json.dumps(table.to_dicts(), default=str, indent=2))
     else:
         typer.echo(table.write_csv(), nl=False)
+    if saved.unsaved:
+        raise FuelsError(saved.unsaved)
+
+
+def read_new(saved: SavedRun, data: str | None, read: opt.ReadOptions) -> Panel | None:
+    """The panel of a file with new values, read as the run's data were; None without a file."""
+    from fuels.data.loading import load_panel
+    from fuels.data.readers import is_raw
+    from fuels.data.sources import find_files
+
+    changes = {key: value for key, value in read.changes().items() if value is not None}
+    if data is None:
+        if idle := set(changes) - {"ids", "end"}:
+            option = "from" if "start" in idle else sorted(idle)[0].replace("_", "-")
+            raise FuelsError(f"--{option} says how a file is read: give the file with --data")
+        if not saved.knows_values:
+            raise FuelsError(
+                f"{saved.folder}: without config.toml, the data of the run are unknown; give the"
+                " newest data with --data"
+            )
+        return None
+    # The run's span and clients do not restrict new data.
+    fresh: dict[str, Any] = {"start": "", "end": "", "ids": (), "coordinates": ""}
+    if not any(is_raw(file) for file in find_files(data)):
+        fresh["activity"] = ""
+    changes = {**fresh, **changes, "source": data}
+    refuse_idle(Data(**changes))
+    settings = replace(saved.settings, data=replace(saved.settings.data, **changes))
+    return load_panel(settings, saved.models.step_seconds)
 
 
 @contextmanager
@@ -161,10 +175,3 @@ def _check_target(out: Path, overwrite: bool) -> None:
         raise FuelsError(f"{out}: the folder {out.parent} is not writable")
     if out.exists() and not overwrite:
         raise FuelsError(f"{out} already exists; choose another name or give --overwrite")
-
-
-def listed(clients: Sequence[str]) -> str:
-    """`3 clients (a, b, c)`, the first few by name."""
-    more = ", ..." if len(clients) > 5 else ""
-    noun = "client" if len(clients) == 1 else "clients"
-    return f"{len(clients)} {noun} ({', '.join(clients[:5])}{more})"

@@ -6,6 +6,7 @@ of the same kind as the input.
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,20 +42,22 @@ from fuels.experts.personal_model import (
     history_for,
     on_model_clock,
 )
-from fuels.forecasting.saved_run import (
+from fuels.forecasting.folder import (
     CONFIG,
     LEARNED,
     MIXTURE,
     MODELS,
     RECENT,
-    SavedRun,
     check_save_folder,
 )
+from fuels.forecasting.memory import LIVE
+from fuels.forecasting.saved_run import SavedRun
 from fuels.forecasting.table import forecast_table, long_frame
 from fuels.methods.registry import find_method
 from fuels.runs.build import build, kept_parameters
 from fuels.runs.settings import resolve
 from fuels.storage.models import PersonalModels, save_models
+from fuels.storage.run_folder import HISTORY
 from fuels.training.runtime import set_up
 
 
@@ -244,8 +247,8 @@ class Forecaster:
 
         The folder must be empty; `overwrite` replaces one that `save` wrote.
         """
-        from fuels.data.writers import write_panel
         from fuels.storage.config_file import write_toml
+        from fuels.storage.panels import save_panel
 
         folder, models, panel = Path(path), self._fitted(), self._history()
         try:
@@ -253,14 +256,15 @@ class Forecaster:
             folder.mkdir(parents=True, exist_ok=True)
             for learned in folder.glob(f"{Path(LEARNED).stem}*"):
                 learned.unlink()
+            if (folder / LIVE).exists():
+                shutil.rmtree(folder / LIVE)
             save_models(folder / MODELS, models)
             (folder / MIXTURE).unlink(missing_ok=True)
             if self._ensemble is not None:
                 self._ensemble.save(folder / MIXTURE)
-            recent = folder / RECENT
-            write_panel(panel, recent, overwrite=True)
-            # so that `fuels forecast FOLDER` continues from the data of `fit`
-            data = replace(self.settings.data, source=str(recent.resolve()))
+            (folder / RECENT).unlink(missing_ok=True)
+            save_panel(folder / HISTORY, panel)
+            data = replace(self.settings.data, source="")
             write_toml(folder / CONFIG, replace(self.settings, data=data), self.engine)
         except OSError as error:
             raise FuelsError(f"{folder}: cannot be written ({error.strerror})") from None

@@ -8,7 +8,9 @@ models.safetensors, server.safetensors, forecasts.parquet, plots/, summary.json 
 mixture.safetensors      the experts and their weights, if the run has a mixture
 weights.parquet          the weights over time: client, time, one column per expert
 coverage.parquet         share of each client's values inside its intervals, by level
-learned.safetensors      what the mixture learned from later forecasts' data (saved_run.py)
+history.safetensors      the values of the run's clients since the start of training
+learned.safetensors      what the mixture learned from later values (saved_run.py)
+live/                    later values, and earlier states to learn late ones (memory.py, states.py)
 """
 
 from __future__ import annotations
@@ -27,9 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.config import Engine, Settings
+from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.storage.config_file import read_config, write_toml
 from fuels.storage.journal import Journal
+from fuels.storage.panels import save_panel
+
+METRICS, HISTORY = "metrics.jsonl", "history.safetensors"
 
 
 @contextmanager
@@ -63,7 +69,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / "config.toml"
-        self.metrics = path / "metrics.jsonl"
+        self.metrics = path / METRICS
         self.timings = path / "timings.jsonl"
         self.checkpoint = path / "checkpoint.safetensors"
         self.journal = Journal(self.checkpoint)
@@ -229,6 +235,13 @@ class RunFolder:
                 if stage != "round":
                     total[stage] = total.get(stage, 0.0) + seconds
         return total
+
+    def remember(self, panel: Panel) -> None:
+        """Write the values of the run, so that forecasts do not need its data any more."""
+        try:
+            save_panel(self.path / HISTORY, panel)
+        except OSError as error:
+            raise FuelsError(f"{self.path}: cannot be written ({error.strerror})") from None
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, which marks the run as finished, and delete its checkpoint."""

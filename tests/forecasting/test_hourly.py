@@ -1,0 +1,153 @@
+"""Forecasts every hour: what a run remembers, learns late, and survives."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fuels.config import PRESETS, Engine, Settings, merge
+from fuels.data.panel import Panel
+from fuels.data.synthetic import synthesise
+from fuels.forecasting import saved_run, states
+from fuels.forecasting.folder import LEARNED
+from fuels.forecasting.saved_run import SavedRun
+from fuels.runs.run import run
+from fuels.storage.checkpoint import load_state
+from fuels.storage.run_folder import RunFolder
+
+DAYS, HOURS = 17, 40  # of the run's own data, and after them
+
+
+@pytest.fixture(scope="module")
+def panel() -> Panel:
+    whole = synthesise("net", clients=10, days=DAYS + 9, seed=3)
+    return replace(whole, values=np.round(whole.values, 2), coordinates=None)
+
+
+@pytest.fixture(scope="module")
+def made(panel: Panel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of preset best, with shared sums, on the first days; some last values are missing."""
+    folder = tmp_path_factory.mktemp("hourly")
+    settings = merge(Settings(), {"preset": "best", **PRESETS["best"]}, "preset")
+    changes = {
+        "windows": {"split": "12/0/5"},
+        "model": {"hidden": 32},
+        "training": {"rounds": 1},
+    }
+    settings = merge(settings, changes, "test")
+    own = hours(panel, 0, DAYS * 24)
+    own.values[-3:, 4] = np.nan
+    run(settings, Engine(threads=1), RunFolder(folder / "run"), panel=own, plots=False)
+    return folder / "run"
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "run"))
+
+
+def hours(panel: Panel, first: int, last: int, clients: slice = slice(None)) -> Panel:
+    """Some steps of some clients."""
+    values = panel.values[first:last, clients].copy()
+    return replace(panel, values=values, ids=panel.ids[clients], start=panel.times[first])
+
+
+def forecast(folder: Path, new: Panel | None, horizon: int = 1) -> np.ndarray:
+    made, _ = SavedRun.load(folder).forecast(new, horizon)
+    assert made.lower is not None and made.upper is not None
+    return np.concatenate([made.values[None], made.lower, made.upper])
+
+
+def state(folder: Path) -> dict[str, Any]:
+    """Everything that was learned, and the values behind it."""
+    arrays, facts = load_state(folder / LEARNED)
+    values, more = load_state(folder / "live" / "values.safetensors")
+    return {**arrays, **values, "facts": facts, "more": more}
+
+
+def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, other[name], err_msg=name)
+
+
+def deliveries(panel: Panel, count: int) -> Iterator[Panel]:
+    """Files as they arrive hour by hour: gaps, late, revised and repeated rows, single clients."""
+    rng, start = np.random.default_rng(0), DAYS * 24
+    late: dict[int, list[tuple[int, int]]] = {}  # by hour of arrival: step, client
+    for hour in range(count):
+        step = start + hour
+        new = hours(panel, step - 2, step + 1)  # two hours repeated
+        for client in np.flatnonzero(rng.random(len(panel.ids)) < 0.1):
+            new.values[-1, client] = np.nan
+            delay = int(rng.choice([1, 3, 13]))
+            late.setdefault(hour + delay, []).append((step, int(client)))
+        if hour % 10 != 3:  # now and then nothing arrives in time
+            yield new
+        for when, client in late.pop(hour, []):
+            yield hours(panel, when, when + 1, slice(client, client + 1))
+        if hour == 5:
+            yield hours(panel, start - 3, start, slice(4, 5))  # the values that the run lacked
+        if hour == 12:
+            wrong = hours(panel, step - 5, step - 4, slice(2, 4))
+            yield replace(wrong, values=wrong.values * 1.5)
+        if hour == 20:  # corrected
+            yield hours(panel, step - 13, step - 12, slice(2, 4))
+    for place in sorted(late):  # what is still under way
+        for when, client in late[place]:
+            yield hours(panel, when, when + 1, slice(client, client + 1))
+    yield hours(panel, start, start + count)  # and all of it once more
+
+
+def test_hour_by_hour_equals_one_call(
+    made: Path, panel: Panel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where each of its writes may be the last thing that a call does."""
+    one, many = (Path(shutil.copytree(made, tmp_path / name)) for name in ("one", "many"))
+    expected = forecast(one, hours(panel, DAYS * 24 - 3, DAYS * 24 + HOURS))
+    killed = 0
+    for number, new in enumerate(deliveries(panel, HOURS)):
+        if number % 4 == 1:  # die at one of the first three writes, then do it again
+            with monkeypatch.context() as patched:
+                die_at(number // 4 % 3, patched)
+                try:
+                    forecast(many, new)
+                except Killed:
+                    killed += 1
+        found = forecast(many, new)
+    assert killed > 5
+    np.testing.assert_array_equal(found, expected)
+    assert_same(state(many), state(one))
+    for name in {path.name for path in (one / "live").glob("state-*")}:
+        for left, right in zip(*(load_state(f / "live" / name) for f in (one, many)), strict=True):
+            assert_same(left, right)
+    longer = forecast(many, None, 3)  # other horizons too
+    np.testing.assert_array_equal(longer, forecast(one, None, 3))
+    np.testing.assert_array_equal(longer[:, :, :1], expected)
+
+
+class Killed(BaseException):
+    pass
+
+
+def die_at(write: int, patched: pytest.MonkeyPatch) -> None:
+    """Stop at a write: half of the file is written under its temporary name."""
+    left = [write]
+
+    def replace_state(path: Path, *content: Any) -> None:
+        if left[0] == 0:
+            path.with_name(path.name + ".tmp").write_bytes(b"half")
+            raise Killed
+        left[0] -= 1
+        replace_now(path, *content)
+
+    replace_now = saved_run.replace_state
+    for module in (saved_run, states):
+        patched.setattr(module, "replace_state", replace_state)
+    patched.setattr("fuels.storage.panels.replace_state", replace_state)
