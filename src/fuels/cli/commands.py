@@ -13,6 +13,7 @@ from fuels.cli.experiment import experiment_command
 from fuels.cli.federation import federation_app
 from fuels.cli.forecast import forecast_command
 from fuels.cli.parties import server_app, site_app
+from fuels.cli.retrain import retrain_command
 from fuels.cli.run import run_command
 from fuels.version import __version__
 
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 app.command("run")(run_command)
 app.command("forecast")(forecast_command)
+app.command("retrain")(retrain_command)
 app.command("compare")(compare_command)
 app.command("experiment")(experiment_command)
 app.command("cost")(cost_command)

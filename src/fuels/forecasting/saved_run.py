@@ -20,10 +20,10 @@ import numpy as np
 
 from fuels.config import Data, Mixture, Settings
 from fuels.data.clock import format_moment
-from fuels.data.joining import describe_gap
+from fuels.data.joining import add_unknown_clients, describe_gap
 from fuels.data.loading import load_panel
 from fuels.data.merging import listed
-from fuels.data.panel import Panel, find_ids
+from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.experts.ensemble import Ensemble, forecast_ensemble
 from fuels.experts.history import History
@@ -155,11 +155,7 @@ class SavedRun:
 
     def _with_all_clients(self, own: Panel) -> Panel:
         """The values of the models' clients, missing ones included."""
-        values = np.full((own.length, len(self.models.ids)), np.nan)
-        known = [client for client in self.models.ids if client in set(own.ids)]
-        columns = find_ids(self.models.ids, known, own.name)
-        values[:, columns] = own.select(known).values
-        return replace(own, values=values, ids=self.models.ids, coordinates=None)
+        return add_unknown_clients(own, self.models.ids).select(self.models.ids)
 
     # -- forecasts -----------------------------------------------------------------------------
 
@@ -178,7 +174,7 @@ class SavedRun:
         from later; nothing is then saved.
         """
         if new is not None:
-            new = self._useful(new)
+            new = self.useful(new)
         memory = self.memory(new)
         if new is not None:
             self.notes += describe_gap(memory.panel, new)
@@ -208,7 +204,7 @@ class SavedRun:
             self._save(memory, ensemble, times)
         return self._with_unseen(ensemble, memory, result, horizon), self.notes
 
-    def _useful(self, new: Panel) -> Panel | None:
+    def useful(self, new: Panel) -> Panel | None:
         """New data on the clock of the models, up to the last value; None without any."""
         new = on_model_clock(self.models, new)
         cut = without_empty_end(new)

@@ -8,6 +8,7 @@ models.safetensors, server.safetensors, forecasts.parquet, plots/, summary.json 
 mixture.safetensors      the experts and their weights, if the run has a mixture
 weights.parquet          the weights over time: client, time, one column per expert
 coverage.parquet         share of each client's values inside its intervals, by level
+data.parquet             what `fuels retrain` trains on
 history.safetensors      the values of the run's clients since the start of training
 learned.safetensors      what the mixture learned from later values (saved_run.py)
 live/                    later values, and earlier states to learn late ones (memory.py, states.py)
@@ -35,7 +36,7 @@ from fuels.storage.config_file import read_config, write_toml
 from fuels.storage.journal import Journal
 from fuels.storage.panels import save_panel
 
-METRICS, HISTORY = "metrics.jsonl", "history.safetensors"
+METRICS, HISTORY, DATA = "metrics.jsonl", "history.safetensors", "data.parquet"
 
 
 @contextmanager
@@ -92,8 +93,8 @@ class RunFolder:
     def refuse_used(self) -> None:
         path = self.path
         try:
-            # Files that a killed start may leave behind do not count.
-            ours = {".lock", "config.toml.tmp"}
+            # Files that a killed start may leave behind do not count, nor data for this run.
+            ours = {".lock", "config.toml.tmp", DATA}
             used = path.exists() and (
                 not path.is_dir() or any(item.name not in ours for item in path.iterdir())
             )
