@@ -10,13 +10,18 @@ from fuels.version import __version__
 __all__ = ["Forecaster", "FuelsError", "__version__", "example_frame"]
 
 if TYPE_CHECKING:
-    from fuels.forecasting.forecaster import Forecaster, example_frame
+    from fuels.forecasting.forecaster import Forecaster
+    from fuels.forecasting.table import example_frame
 
 
 def __getattr__(name: str) -> Any:
     """Import the forecaster, and torch with it, only when it is asked for."""
-    if name in ("Forecaster", "example_frame"):
-        from fuels.forecasting import forecaster
+    if name == "Forecaster":
+        from fuels.forecasting.forecaster import Forecaster
 
-        return getattr(forecaster, name)
+        return Forecaster
+    if name == "example_frame":
+        from fuels.forecasting.table import example_frame
+
+        return example_frame
     raise AttributeError(f"module 'fuels' has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from fuels.cli.backtest import backtest_command
 from fuels.cli.bench import bench_command
 from fuels.cli.command import equip
 from fuels.cli.compare import compare_command
@@ -32,6 +33,7 @@ app = typer.Typer(
 app.command("run")(run_command)
 app.command("forecast")(forecast_command)
 app.command("retrain")(retrain_command)
+app.command("backtest")(backtest_command)
 app.command("compare")(compare_command)
 app.command("experiment")(experiment_command)
 app.command("cost")(cost_command)

@@ -6,14 +6,15 @@ of the same kind as the input.
 
 from __future__ import annotations
 
+import copy
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from fuels.config import (
@@ -28,31 +29,22 @@ from fuels.config import (
 from fuels.data.joining import describe_gap, join_panels
 from fuels.data.loading import as_setting, frame_panel
 from fuels.data.panel import Panel
-from fuels.data.synthetic import synthesise
 from fuels.data.windows import LEAST
 from fuels.errors import FuelsError, options_renamed
-from fuels.evaluation.scores import errors
 from fuels.experts.ensemble import Ensemble, forecast_ensemble, new_ensemble
-from fuels.experts.history import Floats, History
 from fuels.experts.intervals import checked_levels
 from fuels.experts.personal_model import (
     check_horizon,
     forecast,
-    forecasts_ahead,
     history_for,
     on_model_clock,
 )
-from fuels.forecasting.folder import (
-    CONFIG,
-    LEARNED,
-    MIXTURE,
-    MODELS,
-    RECENT,
-    check_save_folder,
-)
+from fuels.federation.loop import Loop, Watcher
+from fuels.forecasting.folder import CONFIG, LEARNED, MIXTURE, MODELS, RECENT, check_save_folder
 from fuels.forecasting.memory import LIVE
+from fuels.forecasting.one_step import one_step_errors
 from fuels.forecasting.saved_run import SavedRun
-from fuels.forecasting.table import forecast_table, long_frame
+from fuels.forecasting.table import forecast_table
 from fuels.methods.registry import find_method
 from fuels.runs.build import build, kept_parameters
 from fuels.runs.settings import resolve
@@ -60,10 +52,11 @@ from fuels.storage.models import PersonalModels, save_models
 from fuels.storage.run_folder import HISTORY
 from fuels.training.runtime import set_up
 
+# Shows a training: given the round loop, a context manager that yields its watcher.
+Watch = Callable[[Loop], AbstractContextManager[Watcher]]
 
-def example_frame(activity: str = "net", clients: int = 8, days: int = 28) -> pl.DataFrame:
-    """Synthetic hourly traffic as a long table unique_id, ds, y, for examples."""
-    return long_frame(synthesise(activity, clients=clients, days=days))
+
+NO_INTERVALS = "intervals come with the mixture of experts: Forecaster(preset='best')"
 
 
 class Forecaster:
@@ -141,7 +134,12 @@ class Forecaster:
 
     def fit(self, frame: Any) -> Forecaster:
         """Train on a long table and fit the experts; the newest periods select the best model."""
-        panel, windows = self._read(frame, new=False), self.settings.windows
+        self._pandas = _is_pandas(frame)
+        return self.fit_panel(self._read(frame, new=False))
+
+    def fit_panel(self, panel: Panel, watch: Watch | None = None) -> Forecaster:
+        """`fit` on data that are already read; `watch` shows the training."""
+        windows = self.settings.windows
         periods = -(-(panel.length + int(panel.phases(windows.period)[0])) // windows.period)
         usual = min(max(1, periods // 5), periods - 1)
         validation = usual if self.validation is None else self.validation
@@ -155,13 +153,13 @@ class Forecaster:
         split = f"{periods - validation}/{validation}/0"
         settings = replace(self.settings, windows=replace(windows, split=split))
         with build(settings, self.engine, panel) as job:
-            job.loop.run()
+            with watch(job.loop) if watch is not None else nullcontext() as watcher:
+                job.loop.run([] if watcher is None else [watcher])
             self.models = kept_parameters(job, job.loop.final_download())
         self.left_out = job.dataset.left_out
         if self.left_out:
             named = [f"{client} ({why})" for client, why in self.left_out.items()]
             warnings.warn(f"left out: {'; '.join(named[:5])}", stacklevel=2)
-        self._pandas = _is_pandas(frame)
         self._panel = panel
         self._ensemble, self._learned = None, {}
         if settings.mixture.on:
@@ -198,6 +196,35 @@ class Forecaster:
         chosen = table.select(pl.col(old).alias(new) for old, new in columns.items())
         return self._give(chosen, frame)
 
+    def cross_validation(
+        self,
+        h: int = 1,
+        n_windows: int = 1,
+        step_size: int | None = None,
+        frame: Any = None,
+        *,
+        refit: bool | int = False,
+        level: Sequence[float] | None = None,
+    ) -> Any:
+        """Forecasts from several origins: unique_id, ds, cutoff, y and the columns of `predict`.
+
+        The last of `n_windows` windows of `h` steps ends with the data of `fit`, or of `frame`; the
+        others are `step_size` (default: `h`) steps apart. Each is forecast with what was known at
+        its `cutoff`: after one training on the data before the first window or, with `refit`, a
+        training for each window (`refit=2`: for every second). This forecaster is not changed.
+        """
+        from fuels.forecasting.backtest import Plan, rolling
+
+        panel = self._history() if frame is None else self._read(frame, new=False)
+        plan = Plan(h, n_windows, h if step_size is None else step_size, int(refit))
+        wanted = () if level is None else checked_levels(level)
+        if level is not None and not self.settings.mixture.on:
+            raise FuelsError(NO_INTERVALS)
+        name = find_method(self.settings.method).title
+        windows = rolling(self, panel, plan, wanted or None)
+        tables = [w.table(name, levels=wanted) for w in windows]
+        return self._give(pl.concat(tables), frame)
+
     def evaluate(self, frame: Any) -> Any:
         """One-step errors on a table that continues the data of `fit`, one row per client.
 
@@ -212,35 +239,8 @@ class Forecaster:
                 "the frame overlaps the data of fit: errors there say little about future data",
                 stacklevel=2,
             )
-        there = set(new.ids)
-        known = [client for client in models.ids if client in there]
-        if not known:
-            raise FuelsError("no client in this frame has a model")
-        ensemble = self._ensemble
-        history = history_for(models, whole) if ensemble is None else ensemble.history(whole)
-        before = history.length - whole.length  # where the panel begins in the history
-        start = before + int((new.start - whole.start) // whole.step)
-        reach = models.sample.reach
-        first, last = max(start, max(before, 0) + reach), start + new.length
-        if first >= last:
-            raise FuelsError(
-                f"the windows need {reach} steps before the first forecast: give more values"
-            )
-        predicted = self._one_step(new, history, first, last)
-        actual = history.observed[:, first:last]
-        target = ~np.isnan(actual) & ~np.isnan(predicted)
-        mse, mae = errors(np.nan_to_num(actual), np.nan_to_num(predicted), target)
-        table = pl.DataFrame(
-            {
-                "unique_id": models.ids,
-                "mse": mse,
-                "mae": mae,
-                "mse_unit": mse * models.std**2,
-                "mae_unit": mae * models.std,
-                "values": target.sum(axis=1),
-            }
-        )
-        return self._give(table.filter(pl.col("unique_id").is_in(known)), frame)
+        table = one_step_errors(models, self._ensemble_for(new, 1, None), whole, new)
+        return self._give(table, frame)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the models, the ensemble, the data and the settings to a folder.
@@ -295,6 +295,26 @@ class Forecaster:
             loaded._ensemble = loaded._ensemble.as_fitted()
         return loaded
 
+    # -- for backtests -------------------------------------------------------------------------
+
+    @classmethod
+    def of(cls, settings: Settings, engine: Engine) -> Forecaster:
+        """A forecaster with these settings, not fitted."""
+        made = cls(preset="paper")
+        made.settings, made.engine = resolve(settings), engine
+        return made
+
+    def unfitted(self) -> Forecaster:
+        """A forecaster with the same settings, not fitted."""
+        fresh = copy.copy(self)
+        fresh.models, fresh._panel, fresh._ensemble = None, None, None
+        fresh._learned, fresh.left_out = {}, {}
+        return fresh
+
+    def learned(self, horizon: int, levels: Sequence[float] | None = None) -> Ensemble | None:
+        """A copy of the ensemble after all data of `fit`; None without a mixture."""
+        return self._ensemble_for(None, horizon, levels)
+
     # -- inside --------------------------------------------------------------------------------
 
     def _newer(self, frame: Any) -> Panel:
@@ -325,9 +345,7 @@ class Forecaster:
         """
         if self._ensemble is None:
             if level is not None:
-                raise FuelsError(
-                    "intervals come with the mixture of experts: Forecaster(preset='best')"
-                )
+                raise FuelsError(NO_INTERVALS)
             return None
         check_horizon(horizon)
         levels = self._ensemble.levels if level is None else checked_levels(level)
@@ -352,22 +370,6 @@ class Forecaster:
             learned.learn(history, max(self._ensemble.horizons))
             self._learned[levels] = learned
         return learned
-
-    def _one_step(self, new: Panel, history: History, first: int, last: int) -> Floats:
-        """One-step forecasts of steps first..last-1."""
-        ensemble = self._ensemble_for(new, 1, None)
-        if ensemble is None:
-            return forecasts_ahead(self._fitted(), history, first, last)[:, :, 0]
-        backtest = None if ensemble.ends_in_training(history) else ensemble.run(history, last)
-        if backtest is None:
-            raise FuelsError(
-                f"the experts were fitted on values up to {ensemble.trained}: evaluate needs later"
-                " values"
-            )
-        combined = backtest.mixed.combined
-        forecasts = np.full((history.clients, history.length), np.nan)  # NaN in the training part
-        forecasts[:, last - combined.shape[1] : last] = combined
-        return forecasts[:, first:last]
 
     def _fitted(self) -> PersonalModels:
         if self.models is None:

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from fuels.data.panel import Panel
+from fuels.data.synthetic import synthesise
 from fuels.experts.personal_model import Forecast
 from fuels.storage.tables import in_zone
 
@@ -41,3 +42,8 @@ def long_frame(panel: Panel) -> pl.DataFrame:
         }
     )
     return in_zone(frame, panel.timezone).rename({"time": "ds"}).filter(~pl.col("y").is_nan())
+
+
+def example_frame(activity: str = "net", clients: int = 8, days: int = 28) -> pl.DataFrame:
+    """Synthetic hourly traffic as a long table unique_id, ds, y, for examples."""
+    return long_frame(synthesise(activity, clients=clients, days=days))
