@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,19 +17,21 @@ import pytest
 from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.data.panel import Panel
 from fuels.data.synthetic import synthesise
-from fuels.forecasting import saved_run, states
+from fuels.data.writers import write_panel
+from fuels.forecasting import memory, saved_run, states
 from fuels.forecasting.folder import LEARNED
 from fuels.forecasting.saved_run import SavedRun
 from fuels.runs.run import run
 from fuels.storage.checkpoint import load_state
 from fuels.storage.run_folder import RunFolder
+from helpers.commands import FUELS
 
-DAYS, HOURS = 17, 40  # of the run's own data, and after them
+DAYS, HOURS = 17, 28  # of the run's own data, and after them
 
 
 @pytest.fixture(scope="module")
 def panel() -> Panel:
-    whole = synthesise("net", clients=10, days=DAYS + 9, seed=3)
+    whole = synthesise("net", clients=10, days=DAYS + 32, seed=3)
     return replace(whole, values=np.round(whole.values, 2), coordinates=None)
 
 
@@ -130,6 +135,57 @@ def test_hour_by_hour_equals_one_call(
     longer = forecast(many, None, 3)  # other horizons too
     np.testing.assert_array_equal(longer, forecast(one, None, 3))
     np.testing.assert_array_equal(longer[:, :, :1], expected)
+
+
+def test_it_does_not_matter_when_old_values_are_dropped(
+    made: Path, panel: Panel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gaps, and a client that is silent for a while, around the first value that is kept."""
+    panel = replace(panel, values=panel.values.copy())
+    panel.values[DAYS * 24 - 100 : DAYS * 24 + 200, 1] = np.nan
+    panel.values[: 34 * 24, 2][np.arange(34 * 24) % 24 == 7] = np.nan
+    panel.values[23 * 24 : 25 * 24, 3] = np.nan
+    one, many = (Path(shutil.copytree(made, tmp_path / name)) for name in ("one", "many"))
+    forecast(one, hours(panel, DAYS * 24, DAYS * 24 + 30 * 24))
+    kept = load_state(one / "live" / "values.safetensors")[0]["values"]
+    assert len(kept) == (DAYS + 30) * 24  # nothing was dropped
+    monkeypatch.setattr(memory, "LEAST", 3)
+    for day in range(DAYS, DAYS + 30, 6):
+        found = forecast(many, hours(panel, day * 24, (day + 6) * 24))
+    kept = load_state(many / "live" / "values.safetensors")[0]["values"]
+    assert 21 * 24 <= len(kept) < 29 * 24
+    np.testing.assert_array_equal(found, forecast(one, None))
+    found, expected = (load_state(folder / LEARNED)[0] for folder in (many, one))
+    assert_same(found, expected)
+    again = forecast(many, None, 2)  # fitted on what the run itself has kept
+    assert np.isfinite(again).all()
+
+
+@pytest.mark.nightly
+def test_hours_with_real_kills(made: Path, panel: Panel, tmp_path: Path) -> None:
+    """200 hours, some of them killed by the system at any moment of a call."""
+    one, many = (Path(shutil.copytree(made, tmp_path / name)) for name in ("one", "many"))
+    count, rng, killed = 200, np.random.default_rng(1), 0
+    expected = forecast(one, hours(panel, DAYS * 24 - 3, DAYS * 24 + count))
+    command = [*FUELS, "forecast", str(many), "--data", str(tmp_path / "new.csv")]
+    took = None
+    for number, new in enumerate(deliveries(panel, count)):
+        if number % 10 == 9:
+            write_panel(new, tmp_path / "new.npz", overwrite=True)
+            command[-1] = str(tmp_path / "new.npz")
+            begun = time.monotonic()
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            try:
+                process.wait(None if took is None else rng.uniform(0.3, 1) * took)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                killed += 1
+            process.wait()
+            took = took or time.monotonic() - begun
+        found = forecast(many, new)
+    assert killed > 10
+    np.testing.assert_array_equal(found, expected)
+    assert_same(state(many), state(one))
 
 
 class Killed(BaseException):
