@@ -38,8 +38,8 @@ def forecast_command(
     ],
     data: str | None = opt.option(
         "PATH",
-        "File with the newest values; several between commas, a pattern or a folder. Default: the"
-        " data of the run.",
+        "File with the newest values; several between commas, a pattern or a folder. Default: only"
+        " the values that the run remembers.",
     ),
     horizon: int = opt.option(
         "STEPS",
@@ -56,17 +56,18 @@ def forecast_command(
     at_most: str | None = opt.AT_MOST,
     overwrite: bool = opt.flag("Replace the output file if it exists.", name="--overwrite"),
     forget: bool = opt.flag(
-        "Discard what the mixture learned from data given to past forecasts.", name="--forget"
+        "Discard the values given to past forecasts, and what was learned from them.",
+        name="--forget",
     ),
     json_: bool = opt.flag("Print as JSON.", name="--json"),
 ) -> None:
     """Forecast the next value, or several, for each client that has a model.
 
     Prints the forecasts as CSV or writes them to --out: client, time, forecast, and intervals if
-    the run has a mixture of experts. The run's own data are prepended to new data if they can still
-    be read. The mixture learns from the values that have arrived since the last forecast and saves
-    what it has learned in learned.safetensors, in the run folder. No server or other site is
-    needed.
+    the run has a mixture of experts. The run remembers its own values and those of earlier
+    forecasts, so the file may hold just the newest hour, even of one client. The mixture learns
+    from values that are up to seven days late. Everything is stored in the run folder. No server or
+    other site is needed.
 
     Example: fuels forecast first --data today.csv --horizon 24 --out next.csv
     """
