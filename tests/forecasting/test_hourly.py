@@ -17,10 +17,10 @@ import pytest
 from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.data.panel import Panel
 from fuels.data.synthetic import synthesise
-from fuels.data.writers import write_panel
 from fuels.forecasting import memory, saved_run, states
 from fuels.forecasting.folder import LEARNED
 from fuels.forecasting.saved_run import SavedRun
+from fuels.forecasting.table import long_frame
 from fuels.runs.run import run
 from fuels.storage.checkpoint import load_state
 from fuels.storage.run_folder import RunFolder
@@ -167,12 +167,11 @@ def test_hours_with_real_kills(made: Path, panel: Panel, tmp_path: Path) -> None
     one, many = (Path(shutil.copytree(made, tmp_path / name)) for name in ("one", "many"))
     count, rng, killed = 200, np.random.default_rng(1), 0
     expected = forecast(one, hours(panel, DAYS * 24 - 3, DAYS * 24 + count))
-    command = [*FUELS, "forecast", str(many), "--data", str(tmp_path / "new.csv")]
+    command = [*FUELS, "forecast", str(many), "--data", str(tmp_path / "new.parquet")]
     took = None
     for number, new in enumerate(deliveries(panel, count)):
         if number % 10 == 9:
-            write_panel(new, tmp_path / "new.npz", overwrite=True)
-            command[-1] = str(tmp_path / "new.npz")
+            long_frame(new).write_parquet(tmp_path / "new.parquet")
             begun = time.monotonic()
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
             try:
@@ -180,10 +179,10 @@ def test_hours_with_real_kills(made: Path, panel: Panel, tmp_path: Path) -> None
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)
                 killed += 1
-            process.wait()
+            assert process.wait() in (0, -signal.SIGKILL)
             took = took or time.monotonic() - begun
         found = forecast(many, new)
-    assert killed > 10
+    assert killed > 5
     np.testing.assert_array_equal(found, expected)
     assert_same(state(many), state(one))
 

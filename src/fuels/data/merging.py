@@ -63,7 +63,7 @@ class Merged:
         rows = np.flatnonzero(marks.any(axis=1))
         first, last = (format_moment(self.panel.times[row], zone) for row in (rows[0], rows[-1]))
         when = f"at {first}" if first == last else f"from {first} to {last}"
-        named = [c for c, hit in zip(self.panel.ids, marks.any(axis=0), strict=True) if hit]
+        named = [self.panel.ids[i] for i in np.flatnonzero(marks.any(axis=0))]
         return f"{count} {was} value{'s' * (count != 1)} of {listed(named)} {when}"
 
 
@@ -90,8 +90,8 @@ def merge_panels(old: Panel, new: Panel) -> Merged:
     skipped = min(max(-at, 0), new.length)
     given, at = new.values[skipped:], max(at, 0)
     position = {client: i for i, client in enumerate(old.ids)}
-    useful = ~np.isnan(given).all(axis=0)
-    more = [c for c, some in zip(new.ids, useful, strict=True) if some and c not in position]
+    useful = [new.ids[i] for i in np.flatnonzero(~np.isnan(given).all(axis=0))]
+    more = [client for client in useful if client not in position]
     position |= {client: len(old.ids) + i for i, client in enumerate(more)}
     values = np.full((max(old.length, at + len(given)), len(position)), np.nan)
     values[: old.length, : len(old.ids)] = old.values
