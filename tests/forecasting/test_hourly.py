@@ -17,6 +17,7 @@ import pytest
 from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.data.panel import Panel
 from fuels.data.synthetic import synthesise
+from fuels.experts.personal_model import forecast_chain
 from fuels.forecasting import memory, saved_run, states
 from fuels.forecasting.folder import LEARNED
 from fuels.forecasting.saved_run import SavedRun
@@ -135,6 +136,26 @@ def test_hour_by_hour_equals_one_call(
     longer = forecast(many, None, 3)  # other horizons too
     np.testing.assert_array_equal(longer, forecast(one, None, 3))
     np.testing.assert_array_equal(longer[:, :, :1], expected)
+
+
+def test_a_forecast_does_not_depend_on_how_many_are_made(made: Path) -> None:
+    """To the last bit, for every expert."""
+    saved = SavedRun.load(made)
+    ensemble = saved.ensemble
+    assert ensemble is not None
+    ensemble.block = saved_run.BLOCK
+    history = ensemble.with_live_mean(saved.memory().history())
+    first, last = history.length - 30, history.length
+    many = ensemble.horizons[1].pool.forecasts(history, first, last)
+    made_at_once = forecast_chain(ensemble.models, history, first, last, block=ensemble.block)
+    many["model"] = next(made_at_once)
+    assert len(many) == 31
+    for step in range(first, last):
+        single = ensemble.horizons[1].pool.forecasts(history, step, step + 1)
+        chain = forecast_chain(ensemble.models, history, step, step + 1, block=ensemble.block)
+        single["model"] = next(chain)
+        for name, forecasts in single.items():
+            np.testing.assert_array_equal(forecasts[:, 0], many[name][:, step - first], name)
 
 
 def test_it_does_not_matter_when_old_values_are_dropped(
