@@ -407,12 +407,13 @@ def pages() -> dict[Path, str]:
 def main() -> int:
     """Write the pages, or check that they are current."""
     stale = [p for p, text in pages().items() if not p.exists() or p.read_text() != text]
-    for path in stale:
-        print(f"{path.relative_to(ROOT)} is out of date; run: python docs/generate.py")
     if "--check" in sys.argv[1:]:
+        for path in stale:
+            print(f"{path.relative_to(ROOT)} is out of date; run: python docs/generate.py")
         return 1 if stale else 0
     for path in stale:
         path.write_text(pages()[path])
+        print(f"{path.relative_to(ROOT)} is rewritten")
     return 0
 
 

@@ -171,6 +171,21 @@ def test_contributing_has_a_line_for_every_module() -> None:
             assert re.search(re.escape(link) + r"\S.{10,}", text), link
 
 
+def lost_names(text: str) -> Iterator[str]:
+    """Names "`name` in [file](src/...)" that the file does not define."""
+    for name, path in re.findall(r"`(\w+)`[^`|.]*? in\s+\[[^\]]*\]\((src/[^)]*\.py)\)", text):
+        if not re.search(rf"^ *(def|class) {name}\b|^{name}\b.*=", (ROOT / path).read_text(), re.M):
+            yield f"{name} in {path}"
+
+
+def test_contributing_finds_what_it_names() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert list(lost_names(text)) == []
+    assert list(lost_names(text.replace("`intra_loss`", "`inner_loss`"))) == [
+        "inner_loss in src/fuels/paper/losses.py"
+    ]
+
+
 # -- commands --------------------------------------------------------------------------------------
 
 

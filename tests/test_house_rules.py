@@ -5,17 +5,23 @@ from __future__ import annotations
 import ast
 import configparser
 import functools
+import io
 import re
+import statistics
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from fuels.methods.registry import EXTENSIONS, METHODS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "fuels"
 TESTS = ROOT / "tests"
 MOST_LINES = 400
 MOST_MODULES = 5
+LARGEST_METHOD = 60  # lines of code of the median method
 PATH_TO_PRIVATE = re.compile(r"fuels(?:\.[A-Za-z]\w*)+\._[A-Za-z]\w*")  # as monkeypatch takes it
 
 
@@ -43,6 +49,32 @@ def test_every_package_has_its_layer() -> None:
     found |= {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert sorted(contract["layers"].split()) == sorted(found)
     assert contract["exhaustive"] == "True"
+
+
+def test_every_package_has_its_tests() -> None:
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert packages - {path.parent.name for path in TESTS.glob("*/test_*.py")} == set()
+
+
+def code_lines(text: str) -> int:
+    """Lines that are not blank, a comment or a docstring."""
+    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    found: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in skipped and token.string:
+            found |= set(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            found -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(found)
+
+
+def test_most_methods_are_short() -> None:
+    folder = PACKAGE / "methods"
+    names = [name.replace("-", "_") for name in METHODS | EXTENSIONS]
+    sizes = {name: code_lines((folder / f"{name}.py").read_text()) for name in names}
+    assert statistics.median(sizes.values()) < LARGEST_METHOD, sizes
+    assert code_lines('"""Doc."""\n\n# why\nx = f(  # here\n    1,\n)\n') == 3
 
 
 def test_names_of_test_files_are_unique() -> None:

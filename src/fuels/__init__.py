@@ -1,4 +1,4 @@
-"""Personal traffic forecasters, learned together, without showing the data."""
+"""Personal traffic forecasters, trained together without sharing the data."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ class Data:
     client_column: str = ""
     time_column: str = ""  # DATE,HOUR: two columns
     value_column: str = ""
-    time_format: str = ""  # how times are written, e.g. %d.%m.%Y %H:%M; empty: found out
+    time_format: str = ""  # how times are written, e.g. %d.%m.%Y %H:%M; empty: detected
     timezone: str = ""
-    decimal: str = ""  # mark before decimals: point or comma; empty: found out
+    decimal: str = ""  # decimal separator: point or comma; empty: detected
     thousands: str = ""  # between thousands: point, comma, space, apostrophe or none
     missing: str = ""  # numbers that mark missing values, e.g. 0 in METR-LA, or -1,9999
     duplicates: str = ""  # rows of one client and time: error, same (default), first, sum, ...
@@ -119,7 +119,7 @@ class Defence:
     # Leave out uploads whose direction differs from the others' by more than median + this many
     # MAD; 0: none.
     admission: float = 0.0
-    farthest: float = 100.0  # percentile of divergence beyond which a prototype is no negative
+    farthest: float = 100.0  # percentile of divergence beyond which a prototype is not a negative
     # A FUELS client leaves L_inter out while its own validation error is lower without: tried every
     # so many rounds, on average. 0: never.
     trials: int = 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fuels.federation.codec import Envelope
-from fuels.federation.guard import Gate, download_refusal, refusals, size_limit
+from fuels.federation.guard import EnvelopeGuard, download_refusal, refusals, size_limit
 from fuels.methods.base import Sent
 from fuels.methods.messages import Download, Upload
 from helpers.tripwires import nothing_executed
@@ -230,25 +230,25 @@ def letter(**changes: Any) -> Envelope:
     ],
 )
 def test_the_gate(envelope: Envelope, reason: str) -> None:
-    found = Gate("r", staleness=1).refusal(envelope, "north", "train", 5, envelope.round)
+    found = EnvelopeGuard("r", staleness=1).refusal(envelope, "north", "train", 5, envelope.round)
     assert (found == "") == (reason == "") and reason in found
 
 
 def test_a_message_is_of_the_round_that_was_asked() -> None:
-    gate = Gate("r", staleness=1)
-    assert gate.refusal(letter(round=4), "north", "train", 5, 4) == ""
+    guard = EnvelopeGuard("r", staleness=1)
+    assert guard.refusal(letter(round=4), "north", "train", 5, 4) == ""
     for claimed, asked in ((4, 5), (5, 4)):
-        found = gate.refusal(letter(round=claimed), "north", "train", 5, asked)
+        found = guard.refusal(letter(round=claimed), "north", "train", 5, asked)
         assert found == f"it is from round {claimed}, but round {asked} was requested"
 
 
 def test_the_same_round_is_used_once() -> None:
-    gate = Gate("r")
-    gate.use(letter(round=5))
-    assert "duplicate" in gate.refusal(letter(round=5), "north", "train", 5, 5)
-    assert "duplicate" in gate.refusal(letter(round=5), "north", "train", 6, 5)
-    assert gate.refusal(letter(round=6), "north", "train", 6, 6) == ""
-    assert gate.refusal(letter(site="south"), "south", "train", 5, 5) == ""
+    guard = EnvelopeGuard("r")
+    guard.use(letter(round=5))
+    assert "duplicate" in guard.refusal(letter(round=5), "north", "train", 5, 5)
+    assert "duplicate" in guard.refusal(letter(round=5), "north", "train", 6, 5)
+    assert guard.refusal(letter(round=6), "north", "train", 6, 6) == ""
+    assert guard.refusal(letter(site="south"), "south", "train", 5, 5) == ""
 
 
 def test_the_size_limit_follows_the_declaration() -> None:

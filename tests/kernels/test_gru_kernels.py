@@ -200,54 +200,6 @@ def test_two_forward_passes_before_their_backward_passes() -> None:
     assert_near(gradient, separate[0] + separate[1], 1e-6)
 
 
-@pytest.mark.parametrize("kernels", ["fused", "plain"])
-def test_adam_equals_torch_with_clients_sitting_out(kernels: str) -> None:
-    use_kernels(kernels)
-    rng = np.random.default_rng(10)
-    size = 37
-    start = torch.from_numpy(rng.normal(size=(3, size)).astype(np.float32))
-    param, m, v = start.clone(), torch.zeros(3, size), torch.zeros(3, size)
-    step = torch.zeros(3, dtype=torch.int64)
-    singles = [row.clone().requires_grad_() for row in start]
-    optimisers = [torch.optim.Adam([single], lr=0.01) for single in singles]
-    for _ in range(20):
-        grad = torch.from_numpy(rng.normal(size=(3, size)).astype(np.float32))
-        active = torch.from_numpy(rng.random(3) < 0.7)
-        before = param.clone()
-        adam(param, grad, m, v, step, active, lr=0.01)
-        for client, single in enumerate(singles):
-            if active[client]:
-                single.grad = grad[client].clone()
-                optimisers[client].step()
-            else:
-                assert torch.equal(param[client], before[client])
-    counts = [
-        int(optimiser.state[s]["step"]) for optimiser, s in zip(optimisers, singles, strict=True)
-    ]
-    assert step.tolist() == counts
-    assert_near(param, torch.stack(singles).detach(), 1e-6)
-
-
-@pytest.mark.parametrize("kernels", ["fused", "plain"])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_sgd_equals_torch_with_clients_sitting_out(kernels: str, momentum: float) -> None:
-    use_kernels(kernels)
-    rng = np.random.default_rng(11)
-    start = torch.from_numpy(rng.normal(size=(2, 21)).astype(np.float32))
-    param, buffer = start.clone(), torch.zeros(2, 21)
-    singles = [row.clone().requires_grad_() for row in start]
-    optimisers = [torch.optim.SGD([single], lr=0.1, momentum=momentum) for single in singles]
-    for turn in range(20):
-        grad = torch.from_numpy(rng.normal(size=(2, 21)).astype(np.float32))
-        active = torch.tensor([turn % 3 != 1, True])
-        sgd(param, grad, buffer, active, lr=0.1, momentum=momentum)
-        for client, single in enumerate(singles):
-            if active[client]:
-                single.grad = grad[client].clone()
-                optimisers[client].step()
-    assert_near(param, torch.stack(singles).detach(), 1e-6)
-
-
 def small_step() -> bytes:
     """Encoder, gradient, Adam and JSD on drawn numbers, to the byte."""
     shape = GruShape(32, ((3, 1), (2, 2)))

@@ -24,7 +24,12 @@ BACKTEST, METHOD, OUTPUT = "Backtest", "Method and training", "Results"
 @opt.with_read_options()
 def backtest_command(
     data: str | None = opt.DATA_SOURCE,
-    clients: int | None = opt.CLIENTS,
+    clients: int | None = opt.option(
+        "N|all",
+        "Number of clients to draw at random. Default: all.",
+        opt.DATA,
+        parser=opt.count("--clients"),
+    ),
     read: opt.ReadOptions = opt.ReadOptions(),
     period: int | None = opt.PERIOD,
     horizon: int = opt.option(

@@ -11,6 +11,7 @@ from fuels.cli.compare import compare_command
 from fuels.cli.cost import cost_command
 from fuels.cli.data import data_app
 from fuels.cli.experiment import experiment_command
+from fuels.cli.export import export_command
 from fuels.cli.federation import federation_app
 from fuels.cli.forecast import forecast_command
 from fuels.cli.parties import server_app, site_app
@@ -36,6 +37,7 @@ app.command("retrain")(retrain_command)
 app.command("backtest")(backtest_command)
 app.command("compare")(compare_command)
 app.command("experiment")(experiment_command)
+app.command("export")(export_command)
 app.command("cost")(cost_command)
 app.command("bench")(bench_command)
 app.add_typer(data_app, name="data")

@@ -175,7 +175,7 @@ def show(console: Any, table: Table, notes: Sequence[str]) -> None:
     if console.is_terminal:
         console.print("", table.to_rich(), "", sep="\n")
     else:
-        marks = "* best of its column\n" if any(column.best for column in table.columns) else ""
+        marks = "* best in its column\n" if any(column.best for column in table.columns) else ""
         console.out("\n" + table.to_plain() + marks, highlight=False)
     for note in notes:
         say(console, note)

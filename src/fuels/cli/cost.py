@@ -33,8 +33,8 @@ def cost_command(
     rounds: int = opt.option("", "Rounds, T.", SIZES, default=200, min=1),
     selection: float = opt.option(
         "",
-        "Share of the clients that train in a round, alpha; 0 means the method's default:"
-        " all clients, for FedDA a tenth.",
+        "Share of the clients that train in a round, alpha; 0 means the method's default (a"
+        " tenth for FedDA, all clients for the others).",
         SIZES,
         default=0.0,
         min=0.0,

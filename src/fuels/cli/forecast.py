@@ -38,8 +38,8 @@ def forecast_command(
     ],
     data: str | None = opt.option(
         "PATH",
-        "File with the newest values; several between commas, a pattern or a folder. Default: only"
-        " the values that the run remembers.",
+        "File with the newest values, or several files: separated by commas, a pattern or a folder."
+        " Default: only the values that the run remembers.",
     ),
     horizon: int = opt.option(
         "STEPS",

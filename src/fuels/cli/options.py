@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fuels.data.readers import PanelOptions
     from fuels.data.sources import Source
 
-DATA, COMPUTE = "Data", "Computation"
+DATA, FORECASTS, COMPUTE = "Data", "Forecasts", "Computation"
 
 # What the shell completes, besides names.
 ACTIVITIES = ("net", "sms", "call")
@@ -104,17 +104,20 @@ SPLIT = option(
 
 AT_LEAST = option(
     "NUMBER",
-    "Least possible value: no forecast and no interval goes below it. Default: 0 if no training"
+    "Lowest possible value: no forecast and no interval goes below it. Default: 0 if no training"
     " value is negative; none: no bound.",
+    FORECASTS,
 )
-AT_MOST = option("NUMBER", "Largest possible value: no forecast and no interval goes above it.")
+AT_MOST = option(
+    "NUMBER", "Highest possible value: no forecast and no interval goes above it.", FORECASTS
+)
 
 
 DATA_SOURCE = option(
     "PATH|synthetic:NAME",
-    "A CSV, Parquet, Excel, npz or HDF5 file; several tables between commas, a pattern such as"
-    " 'daily/*.csv' or a folder of them; raw Telecom Italia records (a file or a folder of them);"
-    " or built-in synthetic data: synthetic:net, synthetic:sms, synthetic:call. Default:"
+    "A CSV, Parquet, Excel, npz or HDF5 file; several tables, separated by commas, as a pattern"
+    " such as 'daily/*.csv', or as a folder; raw Telecom Italia records (a file or a folder); or"
+    " built-in synthetic data: synthetic:net, synthetic:sms, synthetic:call. Default:"
     " synthetic:net.",
     DATA,
 )
@@ -162,7 +165,7 @@ _READ = {
     "value_column": option("NAME", "Column of values. Default: found by name (value, y).", DATA),
     "time_format": option(
         "FORMAT",
-        "How times are written, such as '%d.%m.%Y %H:%M'. Default: found out; dates that could be"
+        "How times are written, such as '%d.%m.%Y %H:%M'. Default: detected; dates that could be"
         " read in two ways are refused.",
         DATA,
     ),
@@ -174,21 +177,20 @@ _READ = {
         autocompletion=_zones,
     ),
     "decimal": option(
-        "point|comma", "Mark before decimals. Default: found out.", DATA, choices=MARKS[:2]
+        "point|comma", "Decimal separator. Default: detected.", DATA, choices=MARKS[:2]
     ),
     "thousands": option(
-        "|".join(MARKS), "Mark between thousands. Default: found out.", DATA, choices=MARKS
+        "|".join(MARKS), "Thousands separator. Default: detected.", DATA, choices=MARKS
     ),
     "missing": option(
         "NUMBERS",
-        "Number that marks missing values, such as 0 in METR-LA, several, such as -1,9999, or none"
-        " if no number does.",
+        "Numbers that mark missing values, such as 0 (METR-LA) or -1,9999; none if no number does.",
         DATA,
     ),
     "duplicates": option(
         "|".join(DUPLICATES),
-        "Several rows of a client at a time: refuse them (error), accept those with the same value"
-        " (same), or use the first, the last, their sum or their mean. Default: same.",
+        "Several rows for one client and time: refuse them (error), accept those with the same"
+        " value (same), or use the first, the last, their sum or their mean. Default: same.",
         DATA,
         choices=DUPLICATES,
     ),

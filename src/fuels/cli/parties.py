@@ -75,7 +75,7 @@ def server_admit(
         Path, typer.Argument(metavar="FILE", help="The site.pub file that the site sent.")
     ],
 ) -> None:
-    """Register a site's public key: of a new site, or the new key of a known one.
+    """Register the public key of a new site, or the new key of a known one.
 
     A running server picks the key up within seconds and revokes the site's former key.
 

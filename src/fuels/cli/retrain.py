@@ -26,8 +26,8 @@ def retrain_command(
     ],
     data: str | None = opt.option(
         "PATH",
-        "File with newer values; several between commas, a pattern or a folder. Default: only what"
-        " the run remembers.",
+        "File with newer values, or several files: separated by commas, a pattern or a folder."
+        " Default: only what the run remembers.",
     ),
     out: Path | None = opt.option(
         "DIR", "Folder of the new run, new or empty. Default: a new one next to RUN."

@@ -100,6 +100,12 @@ def run_command(
     resume: Path | None = opt.option("DIR", "Continue the interrupted run in this folder.", OUTPUT),
     json_: bool = opt.flag("Print summary.json instead of tables.", OUTPUT, name="--json"),
     plots: bool = opt.flag("Draw plots.", OUTPUT, default=True),
+    track: list[str] | None = opt.option(
+        "tensorboard|mlflow",
+        "Also show the run in this tool (an extra of the same name). Can be repeated.",
+        OUTPUT,
+        choices=("tensorboard", "mlflow"),
+    ),
     profile: bool = opt.flag("Show the time taken by each stage.", COMPUTE, name="--profile"),
     threads: int | None = opt.THREADS,
     device: str | None = opt.option(
@@ -135,6 +141,7 @@ def run_command(
     from fuels.runs.run import run
     from fuels.runs.settings import resolve
     from fuels.storage.run_folder import RunFolder, free_folder
+    from fuels.tracking.trackers import opened
 
     changes = given(
         {
@@ -175,15 +182,19 @@ def run_command(
         return loop_progress(loop, console, loop.method.title)
 
     try:
-        outcome = run(
-            resolved,
-            engine,
-            folder,
-            resume=resume is not None,
-            watch=watch,
-            plots=plots,
-            announce=working(console),
-        )
+        with opened(track or [], settings, folder.path) as trackers:
+            outcome = run(
+                resolved,
+                engine,
+                folder,
+                resume=resume is not None,
+                watch=watch,
+                trackers=trackers,
+                plots=plots,
+                announce=working(console),
+            )
+            for tracker in trackers:
+                tracker.finish(outcome.summary, folder.path)
     except KeyboardInterrupt:
         if not folder.config.exists():
             raise InterruptedRunError(

@@ -58,7 +58,7 @@ _HOUR = {
 }
 _INDEX = {"", "index", "unnamed:_0"}  # names of a frame's index saved to CSV
 _VALUE = {"value", "y"}
-# Columns that describe a row, and are no client of a wide table.
+# Columns that describe a row, and are not clients of a wide table.
 _LABELS = {
     *("comment", "comments", "note", "notes", "remark", "remarks", "quality", "status", "flag"),
     *("unit", "units", "weekday", "day_of_week", "dow", "holiday", "bemerkung", "kommentar"),

@@ -49,7 +49,7 @@ def read_tables(files: Sequence[Path], given: TableOptions) -> Panel:
         frame = renamed[0] if len(renamed) == 1 else pl.concat(renamed, how="diagonal_relaxed")
     except pl.exceptions.PolarsError as error:
         raise FuelsError(
-            f"{place}: the columns of the files do not go together ({_first_line(error)})"
+            f"{place}: the columns of the files do not match ({_first_line(error)})"
         ) from None
     del frames, renamed
     european = any(isinstance(t.content, TextFile) and t.content.separator == ";" for t in tables)

@@ -26,7 +26,7 @@ HOW = ("sum", "mean")
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What the user says about a table; None: it is found out."""
+    """What the user says about a table; None: it is detected."""
 
     client: str | None = None
     time: str | None = None  # a column, or two: DATE,HOUR

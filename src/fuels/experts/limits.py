@@ -43,8 +43,8 @@ class Limits:
                 unit = values * std[:, None] + mean[:, None]
                 extreme = (np.nanmin if what == "at least" else np.nanmax)(unit)
                 raise FuelsError(
-                    f"values are said to be {what} {value:g}, but the training part has"
-                    f" {extreme:.6g}: give another bound, or {NO_BOUND}"
+                    f"values must be {what} {value:g}, but the training part has {extreme:.6g}:"
+                    f" give another bound, or {NO_BOUND}"
                 )
         return found
 

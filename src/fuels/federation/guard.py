@@ -134,7 +134,7 @@ def size_limit(clients: int, declared: Mapping[str, Sent]) -> int:
 
 
 @dataclass
-class Gate:
+class EnvelopeGuard:
     """Accepts a message by its sender, run and round, and each upload only once."""
 
     run: str

@@ -246,7 +246,7 @@ class Alignment:
         )
         self.sides = list(zip(positive, negative, strict=True))
 
-    def only(self, clients: Tensor) -> None:
+    def restrict_to(self, clients: Tensor) -> None:
         """Leave L_inter to these clients, [client]."""
         self.weights = tuple(weight * clients.unsqueeze(1) for weight in self.weights)
 

@@ -4,7 +4,7 @@ In a trial round a client trains twice from the same start, with L_inter and wit
 model with the lower error on its validation part (without one, on its last training days). It goes
 on with or without L_inter until its next trial, so whatever the server sends can harm a client only
 between two trials. The first trial is in the first round with PR_n and NR_n. The later rounds are
-drawn, in a federation with the site's secret, so that nobody can behave in trial rounds alone.
+drawn, in a federation with the site's secret, so that no attacker can behave well in just those.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def train_with_trial(
     key = (secret.hex(),) if secret else ()
     drawn = generator(group.seed, TRIAL, group.round, *key).random() < 1 / every
     due = alignment.has & (torch.full_like(alignment.has, drawn) | (trust == UNTRIED))
-    alignment.only(due | (trust != WITHOUT))
+    alignment.restrict_to(due | (trust != WITHOUT))
     if not due.any():
         return train(group, alignment)
 

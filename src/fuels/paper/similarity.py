@@ -115,7 +115,7 @@ class SimilarityTable:
 
         A client that has not sent a prototype has neither; one without a dissimilar client has no
         NR_n and trains without L_inter. Not in the paper: only the clients in `used` are averaged
-        (and n itself), a client beyond the percentile `farthest` is no negative, and `rows_as`
+        (and n itself), a client beyond the percentile `farthest` is not a negative, and `rows_as`
         changes the rows before they are averaged.
         """
         rows = np.array([self.position[client] for client in clients], dtype=np.int64)

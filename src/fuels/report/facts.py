@@ -82,7 +82,7 @@ def _unused(rounds: Mapping[str, int], of: int) -> str:
     most = sorted(rounds.items(), key=lambda item: -item[1])
     named = ", ".join(f"{client} in {count}" for client, count in most[:NAMED])
     more = ", and others" if len(most) > NAMED else ""
-    return f"uploads too far from the others (defence.admission): of {named}{more} of {of} rounds"
+    return f"uploads of {named}{more} of {of} rounds, too far from the others (defence.admission)"
 
 
 def _against_references(summary: Summary) -> dict[str, str]:

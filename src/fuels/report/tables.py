@@ -208,7 +208,7 @@ def print_outcome(
 def to_plain(summary: Summary, folder: Path | None = None) -> str:
     """Tables and facts as text."""
     first, *more = [table.to_plain() for table in _tables(summary)] or [""]
-    table = "\n".join([f"{first}* lowest of its column\n" if first else "", *more, ""])
+    table = "\n".join([f"{first}* lowest in its column\n" if first else "", *more, ""])
     known = facts(summary, folder)
     width = max(len(label) for label in known)
     lines = [f"{label.ljust(width)}  {text}" for label, text in known.items()]

@@ -55,12 +55,14 @@ def run(
     panel: Panel | None = None,
     resume: bool = False,
     watch: Any = None,
+    trackers: Sequence[Watcher] = (),
     plots: bool = True,
     announce: Announce = nullcontext,
 ) -> Outcome:
     """Train and write the run folder; `resume` continues from its checkpoint.
 
-    `watch(loop)` returns a context manager that yields a watcher: the progress display.
+    `watch(loop)` returns a context manager that yields a watcher: the progress display; `trackers`
+    are more watchers.
     `announce(text)` returns one that wraps each longer piece of work after the last round.
     """
     # Data and settings are checked before anything is written: a run that cannot start leaves no
@@ -80,8 +82,8 @@ def run(
                 watch(job.loop) if watch is not None else nullcontext()
             )
             with display as watcher:
-                watchers: Sequence[Watcher] = [folder] if watcher is None else [folder, watcher]
-                job.loop.run(watchers, saver=_Saver(folder, job))
+                shown = [] if watcher is None else [watcher]
+                job.loop.run([folder, *shown, *trackers], saver=_Saver(folder, job))
             return conclude(job, folder, plots=plots, announce=announce)
 
 

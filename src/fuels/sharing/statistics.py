@@ -1,4 +1,4 @@
-"""Shared statistics: ridge coefficients from the data of all clients, without showing any row.
+"""Shared statistics: ridge coefficients from the data of all clients, without revealing any row.
 
 All clients declare the same row: their lagged values, the lagged live mean, whether the day is
 free, a constant, and the target. For every slot of the period (an hour, where the period is a day)

@@ -1,22 +1,33 @@
-"""A newer version of this package: the app that is submitted follows it."""
+"""A newer version of this package: the app that is submitted follows it, and old runs continue."""
 
 from __future__ import annotations
 
+import json
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 
 from fuels.config import Settings
 from fuels.federation.flower import commands, flower_app, runs, supervisor
-from fuels.federation.flower.flower_app import update_app
+from fuels.federation.flower.flower_app import settings_of, update_app
 from fuels.federation.flower.folders import ServerFolder
+from fuels.federation.flower.inbox import Time
 from fuels.federation.flower.provisioning import provision
 from fuels.federation.flower.runs import new_run
+from fuels.federation.flower.server import serve
+from fuels.federation.flower.status import status
+from fuels.storage.run_folder import RunFolder
 from fuels.version import DISTRIBUTION, __version__
+from helpers.flower_world import MemoryNetwork
 
 pytest.importorskip("flwr")
+
+OLD = Path(__file__).parents[2] / "data_files" / "federation-0.1.0"
 
 
 @pytest.fixture
@@ -38,14 +49,18 @@ def accepted(server: ServerFolder, run: str) -> dict[str, Any]:
     """The run config as Flower makes it of the app and the file that is handed over."""
     from flwr.common.config import get_fused_config_from_dir
 
+    fused: dict[str, Any] = get_fused_config_from_dir(server.app, handed_over(server, run))
+    return fused
+
+
+def handed_over(server: ServerFolder, run: str) -> dict[str, Any]:
+    """The run config that is submitted, as `section.key`."""
     override = tomllib.loads((server.runs / run / "flower.toml").read_text())
-    flat = {
+    return {
         f"{key}.{inner}" if inner else key: value
         for key, section in override.items()
         for inner, value in (section.items() if isinstance(section, dict) else [("", section)])
     }
-    fused: dict[str, Any] = get_fused_config_from_dir(server.app, flat)
-    return fused
 
 
 def test_a_run_is_submitted_with_the_app_of_this_version(
@@ -101,3 +116,28 @@ def test_a_damaged_app_is_written_anew(older: ServerFolder, damage: str | None) 
     file.unlink() if damage is None else file.write_text(damage)
     update_app(older)
     assert project(older) == flower_app._project()
+
+
+def test_a_run_of_version_0_1_0_continues_as_that_version_would_have(tmp_path: Path) -> None:
+    """The federation was stopped after round 2 of 4; that version's own results are stored."""
+    root = Path(shutil.copytree(OLD, tmp_path / "metro"))
+    server = ServerFolder(root)
+    assert (status(server)["run"], status(server)["round"]) == ("run", 2)
+    settings = settings_of(handed_over(server, "run"))
+    network = MemoryNetwork(root, list(server.config.sites), settings)
+    serve(network, server, "run", settings, Time(network.clock, network.sleep))
+    assert {number for _, kind, number, _ in network.sent if kind == "train"} == {3, 4}
+
+    expected = [json.loads(line) for line in (OLD / "expected.jsonl").read_text().splitlines()]
+    found = RunFolder(server.runs / "run").history()
+    assert len(found) == len(expected) == 4
+    for line, before in zip(found, expected, strict=True):
+        assert line["failures"] == before.pop("failures") == []
+        assert {key: line[key] for key in before} == pytest.approx(before, rel=1e-5)
+    made = pl.concat(
+        pl.read_parquet(root / "sites" / site / "runs" / "run" / "forecasts.parquet")
+        for site in ("north", "south")
+    )
+    before = pl.read_csv(OLD / "expected.csv")
+    assert made["client"].to_list() == before["client"].to_list()
+    np.testing.assert_allclose(made["forecast"], before["forecast"], rtol=1e-4)

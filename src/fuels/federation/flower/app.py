@@ -239,7 +239,7 @@ class GridNetwork:
             message.has_error() or facts.src_node_id == asked
         ):
             return True
-        log.warning("a message from node %d is no reply to a request", facts.src_node_id)
+        log.warning("a message from node %d is not a reply to a request", facts.src_node_id)
         return False
 
 

@@ -64,7 +64,7 @@ def _project() -> dict[str, Any]:
         "project": {
             "name": "fuels-app",
             "version": "1.0.0",
-            "description": "Personal traffic forecasters, learned together on prototypes",
+            "description": "Personal traffic forecasters, trained together through prototypes",
             "license": "Apache-2.0",
             "dependencies": [f"{requirement('flower')}=={__version__}"],
         },

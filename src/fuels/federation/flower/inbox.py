@@ -16,7 +16,7 @@ from fuels.federation.codec import Envelope, decode, encode
 from fuels.federation.flower.folders import RefusalError, Rules, log
 from fuels.federation.flower.members import Members
 from fuels.federation.flower.messages import read_report, read_upload, read_withheld, request
-from fuels.federation.guard import Gate, refusals
+from fuels.federation.guard import EnvelopeGuard, refusals
 from fuels.federation.refusals import Refusals
 from fuels.federation.site import Report
 from fuels.federation.transport import Failure, Reply
@@ -136,21 +136,21 @@ class Requests:
 class Inbox:
     """Checks replies: who may send them, what was used already, and what they contain."""
 
-    gate: Gate
+    guard: EnvelopeGuard
     members: Members
     refused: Refusals
 
     def upload(
         self, method: Method, sent: Request, envelope: Envelope, number: int
     ) -> tuple[Reply | None, list[Failure]]:
-        """The upload in a reply, if the gate accepts it and at least one of its clients is usable.
+        """The upload in a reply, if the guard accepts it and at least one of its clients is usable.
 
         `number`: the current round. An upload without a usable client does not count towards the
         quorum.
         """
         site, most = sent.site, self.members.periods[sent.site] * method.facts.period
         try:
-            reason = self.gate.refusal(envelope, site, "train", number, sent.number)
+            reason = self.guard.refusal(envelope, site, "train", number, sent.number)
             if reason:
                 raise FuelsError(reason)
             upload = reading(lambda: read_upload(envelope))
@@ -168,7 +168,7 @@ class Inbox:
         if isinstance(report, Failure):
             failures.append(report)
             report = None
-        self.gate.use(envelope)
+        self.guard.use(envelope)
         return Reply(site, upload, report, sent.asked, reasons=reasons), failures
 
     def report(

@@ -89,7 +89,7 @@ def make_site_key(folder: Path) -> str:
 
 
 def public_key_line(pem: bytes) -> str:
-    """A public key in PEM as the line used in config files; "" if it is no such key."""
+    """A public key in PEM as the line used in config files; "" if it is not such a key."""
     try:
         key = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):  # not a key, or on an unknown curve

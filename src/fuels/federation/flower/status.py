@@ -22,7 +22,7 @@ from fuels.federation.transport import Failure
 from fuels.storage.config_file import read_config
 from fuels.storage.run_folder import read_lines
 
-LOOK = 0.5  # seconds between two looks
+LOOK = 0.5  # seconds between two checks
 RECENT = 5  # failures shown
 
 

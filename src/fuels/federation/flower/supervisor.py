@@ -31,7 +31,7 @@ from fuels.federation.flower.runs import (
     submit,
 )
 
-LOOK = 1.0  # seconds between two looks
+LOOK = 1.0  # seconds between two checks
 AGAIN = 30.0  # seconds before a failed change of the keys is tried again
 GRACE = 60.0  # seconds a submitted run has to start
 TRIES = 5  # times that a run is resumed without finishing a round
@@ -120,8 +120,8 @@ class Tries:
         self.folder = folder
         self.count, self.mark = 0, ("", 0)
 
-    def are_over(self) -> bool:
-        """Whether the limit is reached; the run is then marked as failed."""
+    def give_up(self) -> bool:
+        """Mark the run as failed if the limit is reached; returns whether it was."""
         run = str(Current(self.folder).read()["run"])
         metrics = self.folder.runs / run / "metrics.jsonl"  # grows by one line per round
         mark = (run, metrics.stat().st_size if metrics.is_file() else 0)
@@ -157,7 +157,7 @@ def supervise(folder: ServerFolder) -> None:
         # A run that started and is not running was interrupted; a submitted one needs some time.
         patience = GRACE if resumed or state == "submitted" else 2 * LOOK
         waited = idle_since is not None and time.monotonic() - idle_since > patience
-        if waited and not tries.are_over():
+        if waited and not tries.give_up():
             idle_since, resumed = time.monotonic(), True
             log.info("the current run was interrupted: resuming it")
             reason = submit(folder)

@@ -24,7 +24,7 @@ from fuels.federation.flower.folders import Rules, log
 from fuels.federation.flower.inbox import Inbox, Network, Request, Requests, Time, failed, reading
 from fuels.federation.flower.members import Members
 from fuels.federation.flower.messages import agreed, need_equal
-from fuels.federation.guard import OVERHEAD, Gate, size_limit
+from fuels.federation.guard import OVERHEAD, EnvelopeGuard, size_limit
 from fuels.federation.refusals import Refusals
 from fuels.federation.site import Report
 from fuels.federation.transport import Chosen, Failure, Reply, TooFewError
@@ -47,9 +47,9 @@ class FlowerTransport:
     ) -> None:
         self.network, self.run, self.rules, self.rounds = network, run, rules, rounds
         self.clock, self.sleep = time.clock, time.sleep
-        self.gate = Gate(run, rules.staleness)
+        self.guard = EnvelopeGuard(run, rules.staleness)
         self.members, self.refused = Members(), refused
-        self.inbox = Inbox(self.gate, self.members, refused)
+        self.inbox = Inbox(self.guard, self.members, refused)
         self.greeted: set[str] = set()  # connected sites that have stated their clients
         self.requests = Requests(network, run, rules, refused, self._limit)
         # By site: the newest reply of an earlier round.
@@ -140,7 +140,7 @@ class FlowerTransport:
         """Handle a site's list of clients, sent when it connects or reconnects."""
         site = sent.site
         try:
-            reason = self.gate.refusal(envelope, site, "hello", sent.number, sent.number)
+            reason = self.guard.refusal(envelope, site, "hello", sent.number, sent.number)
             if reason:
                 raise FuelsError(reason)
             clients, periods = reading(lambda: self.members.check(site, envelope, self.rules))
@@ -330,7 +330,7 @@ class FlowerTransport:
                     failures.append(reply)
                 if not isinstance(reply, Envelope):
                     continue
-                reason = self.gate.refusal(reply, sent.site, kind, number, sent.number)
+                reason = self.guard.refusal(reply, sent.site, kind, number, sent.number)
                 if reason:
                     failures.append(self.refused.add(sent.site, number, kind, reason))
                 else:
@@ -384,7 +384,7 @@ class FlowerTransport:
     def state(self) -> dict[str, NDArray[Any]]:
         facts = {
             "members": self.members.state(),
-            "used": self.gate.used,
+            "used": self.guard.used,
             "counters": self.requests.counters,
         }
         return {"facts": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)}
@@ -392,7 +392,7 @@ class FlowerTransport:
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         facts = json.loads(state["facts"].tobytes())
         self.members.load(facts["members"])
-        self.gate.used = facts["used"]
+        self.guard.used = facts["used"]
         self.count(facts["counters"])
 
     def count(self, before: Mapping[str, int]) -> None:

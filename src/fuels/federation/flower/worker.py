@@ -165,7 +165,7 @@ class Worker:
         unknown = sorted(set(asked) - set(everyone))
         if unknown:
             raise RefusalError(
-                f"the server asks for {unknown[0]!r}, which is no client of this site"
+                f"the server asks for {unknown[0]!r}, which is not a client of this site"
             )
         expected = asked if envelope.kind == "train" else everyone
         reason = download_refusal(download, job.method.downloads(), expected)
@@ -288,7 +288,7 @@ def check_upload(
     reasons, whole = refusals(upload, method.uploads(number), asked, counted=counted)
     rows = [i for i, client in enumerate(upload.clients) if client not in reasons]
     for client, reason in reasons.items():
-        log.error("round %d: nothing of client %s is sent: %s", number, client, reason)
+        log.error("round %d: nothing from client %s is sent: %s", number, client, reason)
     if whole or not rows:
         # Without the numbers that a reason quotes.
         each = [f"client {client}: {general(reason)}" for client, reason in reasons.items()]

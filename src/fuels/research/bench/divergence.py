@@ -18,8 +18,6 @@ from fuels.paper.divergence import pairwise_jsd
 from fuels.paper.similarity import softmax_rows
 from fuels.research.bench.work import PERIOD, Sizes
 
-DIVERGENCE = ("ours", "scipy")
-
 
 class Divergences:
     """Microseconds per pair of prototypes [24, 2 hidden]."""

@@ -106,7 +106,7 @@ class Context:
             found = list(dict.fromkeys(float(word) for word in text.split(",")))
         except ValueError:
             raise FuelsError(
-                f"--option {option} takes numbers between commas, not {text!r}"
+                f"--option {option} takes comma-separated numbers, not {text!r}"
             ) from None
         if whole and any(value < 1 or not value.is_integer() for value in found):
             raise FuelsError(f"--option {option} takes whole numbers of at least 1, not {text!r}")

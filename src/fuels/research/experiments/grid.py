@@ -23,7 +23,7 @@ from fuels.report.style import (
 )
 from fuels.report.tables import Cell, Column, Table
 from fuels.research.experiments.base import Context, source_name
-from fuels.research.study.compare import Comparison, compare, spread
+from fuels.research.study.compare import Comparison, Row, compare, spread
 from fuels.research.study.periods import divide, parse_lengths, stretches
 from fuels.research.study.record import Record
 
@@ -104,12 +104,10 @@ def wide_table(
     title: str,
     *,
     first: str = "method",
-    references: bool = True,
-    sent: bool = True,
 ) -> Table:
     """MSE and MAE of every row on every source, their average, and the numbers sent up."""
     comparisons = list(found.values())
-    names = [row.name for row in comparisons[0].rows if row.is_method or references]
+    names = [row.name for row in comparisons[0].rows]
     columns = [Column(first)]
     for source in found:
         columns += [Column(f"{title_of(source)} {m}", "z-scored", "lowest") for m in ("MSE", "MAE")]
@@ -119,8 +117,7 @@ def wide_table(
     seeds = len(comparisons[0].rows[0].records)
     if seeds > 1:
         columns.append(Column(f"{'average ' if several else ''}MSE ±", "sd over seeds"))
-    if sent:
-        columns.append(Column("sent", "numbers up per client and round"))
+    columns.append(Column("sent", "numbers up per client and round"))
     rows: list[list[Cell]] = []
     for name in names:
         own = [c.row(name) for c in comparisons]
@@ -134,8 +131,7 @@ def wide_table(
         if seeds > 1:
             # Of the average: what one seed does to all sources does not cancel out.
             cells.append(spread(np.mean([row.means("mse") for row in there], axis=0)))
-        if sent:
-            cells.append(round(there[0].sent("numbers_up")) if there[0].is_method else None)
+        cells.append(round(there[0].sent("numbers_up")) if there[0].is_method else None)
         rows.append(cells)
     return Table(columns, rows, title)
 
@@ -189,37 +185,8 @@ def dots(
         best = comparison.ranking[0].name
         for row in comparison.rows:
             colour = METHOD if row.name in highlight else RIVAL if row.name == best else QUIET
-            if not row.is_method and row.mean() > end:
-                axis.text(
-                    1.0,
-                    place[row.name],
-                    f"{number(row.mean(), 3)} →",
-                    transform=axis.get_yaxis_transform(),
-                    ha="right",
-                    va="center",
-                    size=8,
-                    color=colour,
-                )
-                continue
-            axis.errorbar(
-                row.mean(),
-                place[row.name],
-                xerr=row.spread(),
-                fmt="o" if row.is_method else "D",
-                color=colour,
-                markerfacecolor=colour if row.is_method else "white",
-                markersize=6.5 if row.is_method else 5,
-                capsize=2.5,
-            )
-            text = f" {number(row.mean(), 3)}"
-            axis.annotate(
-                text,
-                (row.mean() + (row.spread() or 0.0), place[row.name]),  # right of its whisker
-                (7, -3),
-                textcoords="offset points",
-                size=8,
-                color=colour,
-            )
+            far = not row.is_method and row.mean() > end
+            (_number_at_the_edge if far else _dot)(axis, row, place[row.name], colour)
         log_scale(axis, "x", means, 0 if wide else math.inf, narrow=len(found) > 1)
         axis.set_xlabel(f"MSE (z-scored{', log scale' if wide else ''})")
         name_panel(axis, source, len(found))
@@ -236,6 +203,22 @@ def dots(
         spec.get_gridspec().left = room
         axis.set_position(spec.get_position(picture))
     return picture
+
+
+def _dot(axis: Axes, row: Row, place: float, colour: str) -> None:
+    """A dot with its spread over seeds, and its number to the right of it."""
+    mean, whisker = row.mean(), row.spread()
+    shape, size, inside = ("o", 6.5, colour) if row.is_method else ("D", 5, "white")
+    look: dict[str, Any] = {"fmt": shape, "markersize": size, "markerfacecolor": inside}
+    axis.errorbar(mean, place, xerr=whisker, capsize=2.5, color=colour, **look)
+    text, end = f" {number(mean, 3)}", (mean + (whisker or 0.0), place)
+    axis.annotate(text, end, (7, -3), textcoords="offset points", size=8, color=colour)
+
+
+def _number_at_the_edge(axis: Axes, row: Row, place: float, colour: str) -> None:
+    look: dict[str, Any] = {"ha": "right", "va": "center", "size": 8, "color": colour}
+    edge = axis.get_yaxis_transform()
+    axis.text(1.0, place, f"{number(row.mean(), 3)} →", transform=edge, **look)
 
 
 def sweep(

@@ -71,7 +71,7 @@ NOT_COMPARABLE = (
 )
 
 
-def beside(ours: Table, printed: Mapping[str, Sequence[float]], name: str = "") -> Table:
+def with_paper_errors(ours: Table, printed: Mapping[str, Sequence[float]], name: str = "") -> Table:
     """Our table with the paper's MSE and MAE after our errors; empty where it shows none."""
     heading = f"paper {name}".rstrip()
     rows: list[list[Cell]] = []

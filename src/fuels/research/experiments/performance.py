@@ -35,7 +35,7 @@ def run(context: Context) -> Result:
     tables = {
         "performance": wide_table(found, "Test errors of all methods and references"),
         **{
-            f"performance-{file_name(title_of(source).lower())}": beside_paper(
+            f"performance-{file_name(title_of(source).lower())}": with_paper_errors(
                 table(comparison), context.options["paper"] or embedded(title_of(source))
             )
             for source, comparison in found.items()
@@ -60,13 +60,13 @@ def run(context: Context) -> Result:
     return Result(tables, {"performance": picture}, [*text, paper.NOT_COMPARABLE])
 
 
-def beside_paper(ours: Table, activity: str) -> Table:
+def with_paper_errors(ours: Table, activity: str) -> Table:
     """Our table with the paper's errors on SMS, Call or Net, if that is what the data are."""
     if not activity:
         return ours
     place = 2 * list(TITLES.values()).index(activity)
     printed = {name: row[place : place + 2] for name, (row, _) in paper.PERFORMANCE.items()}
-    return paper.beside(ours, printed, activity)
+    return paper.with_paper_errors(ours, printed, activity)
 
 
 def embedded(title: str) -> str:

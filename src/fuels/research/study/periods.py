@@ -1,4 +1,4 @@
-"""Comparisons on stretches of the test part: one training, judged on several kinds of days.
+"""Comparisons on stretches of the test part: one training, evaluated on several kinds of days.
 
 Records keep the errors of the method by test period. Those of the references are computed again
 from the data.
@@ -50,14 +50,14 @@ def divide(
     names: Sequence[str] = (),
 ) -> dict[str, Comparison]:
     """A comparison for each stretch; one inner sequence of runs per row, one dataset per seed."""
-    judged = [
+    scored = [
         {name: by_period(dataset, each) for name, each in references(dataset, "test").items()}
         for dataset in datasets
     ]
     return {
         f"test periods {first + 1} to {end}": compare(
             [
-                [restricted(*pair, first, end) for pair in zip(row, judged, strict=True)]
+                [restricted(*pair, first, end) for pair in zip(row, scored, strict=True)]
                 for row in runs
             ],
             names,
