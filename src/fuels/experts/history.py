@@ -165,7 +165,7 @@ def fill_from_earlier(observed: Floats, period: int, past: Past | None = None) -
 
 def steps_since_value(observed: Floats, before: Floats) -> Floats:
     """Steps since the newest value [client, time]; at step 0 without a value, `before` [client]."""
-    step = np.arange(observed.shape[1])
+    step = np.arange(observed.shape[1], dtype=np.float64)
     newest = np.where(np.isnan(observed), -np.inf, step)
     newest[:, :1] = np.fmax(newest[:, :1], -before[:, None])
     result: Floats = step - np.maximum.accumulate(newest, axis=1)
