@@ -247,7 +247,7 @@ class Ensemble:
         history = self.history(panel)
         training = history.observed[:, : max(self._step(history, self.trained), 0)]
         spans = history.start <= self.since and not self.ends_in_training(history)
-        return spans and not np.isnan(training).all(axis=1).any()
+        return spans and not bool(np.isnan(training).all(axis=1).any())
 
     def confined_to(self, limits: Limits) -> None:
         """Confine forecasts and intervals to another range from now on."""
