@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
+from fuels.cli.forecast import step_counter
 from helpers.commands import FUELS, SMALL, Fuels
 
 
@@ -81,3 +83,17 @@ def test_forecast_refuses_a_file_that_holds_no_models(fuels: Fuels, tmp_path: Pa
     (tmp_path / "models.safetensors").write_text("hi")
     code, _, err = fuels("forecast", "models.safetensors", "--data", "x.csv")
     assert code == 1 and "models.safetensors: not a readable" in err and len(err.splitlines()) == 1
+
+
+def test_progress_names_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """10 s after the start a third is done, so 20 s are left; a second later nothing is added."""
+    moments = iter([100.0, 110.0, 110.0, 111.0])
+    clock = SimpleNamespace(monotonic=lambda: next(moments))
+    monkeypatch.setattr("fuels.cli.forecast.time", clock)
+    with step_counter(24) as progress:
+        monkeypatch.setattr("fuels.cli.forecast.PATIENCE", 5.0)
+        progress(8)
+        progress(9)
+    assert capsys.readouterr().err == "8 of 24 steps ahead, about 20 s left\n"

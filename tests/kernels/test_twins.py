@@ -1,8 +1,9 @@
 """Every reference has a twin of the same name; both give the same results.
 
 The twins that need more than a call are compared in test_gru_kernels (encode), test_loss_kernels
-(local_losses), test_divergence_kernel (pairwise_jsd) and training/test_step (descend,
-differentiate). Loops with one source are compared with themselves as plain Python.
+(local_losses), test_divergence_kernel (pairwise_jsd), training/test_step (descend, differentiate)
+and experts/test_regressions (those of regressions). Loops with one source are compared with
+themselves as plain Python.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ import pytest
 import torch
 
 from fuels.experts.intervals import Intervals
+from fuels.experts.linear import fit_ridges, forecast_ridges
 from fuels.experts.mixture import Mixture
+from fuels.experts.shared import contributions, forecast_pooled
 from fuels.kernels.smoothing import choose_pace, smooth_all
 from fuels.kernels.telecom import sum_lines
 from fuels.model.gru import encode
@@ -32,7 +35,8 @@ from fuels.paper.losses import local_losses
 from fuels.training.step import descend, differentiate
 
 REFERENCES = [
-    adam, descend, differentiate, encode, local_losses, pairwise_jsd, proximal, sgd
+    adam, contributions, descend, differentiate, encode, fit_ridges, forecast_pooled,
+    forecast_ridges, local_losses, pairwise_jsd, proximal, sgd,
 ]  # fmt: skip
 
 

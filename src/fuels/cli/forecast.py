@@ -145,21 +145,22 @@ def read_new(saved: SavedRun, data: str | None, read: opt.ReadOptions) -> Panel 
 
 @contextmanager
 def step_counter(horizon: int) -> Iterator[Callable[[int], None]]:
-    """Show on stderr for how many steps ahead forecasts are done."""
+    """Show on stderr for how many steps ahead forecasts are done, and the time left."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("steps ahead", total=horizon)
-        shown = time.monotonic()
+        begun = shown = time.monotonic()
 
         def progress(steps: int) -> None:
             nonlocal shown
             bar.update(task, completed=steps)
             if not console.is_terminal and time.monotonic() - shown > PATIENCE:
                 shown = time.monotonic()
-                typer.echo(f"{steps} of {horizon} steps ahead", err=True)
+                left = (shown - begun) / steps * (horizon - steps)
+                typer.echo(f"{steps} of {horizon} steps ahead, about {left:.0f} s left", err=True)
 
         yield progress
 

@@ -10,6 +10,7 @@ share is at most 1/2, and less for farther steps, down to FAR.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,29 @@ class Blend:
         self.alone = Mixture(clients, [names[i] for i in self.local], delay)
         self.share = np.ones(clients)  # of `whole`
 
+    def part(self, rows: slice) -> Blend:
+        """As `Mixture.part`."""
+        part = copy(self)
+        part.whole, part.alone = self.whole.part(rows), self.alone.part(rows)
+        part.share = self.share[rows]
+        part.clients = len(part.share)
+        return part
+
+    @classmethod
+    def joined(cls, parts: Sequence[Blend]) -> Blend:
+        """As `Mixture.joined`."""
+        whole = copy(parts[0])
+        whole.whole = Mixture.joined([part.whole for part in parts])
+        whole.alone = Mixture.joined([part.alone for part in parts])
+        whole.share = np.concatenate([part.share for part in parts])
+        whole.clients = len(whole.share)
+        return whole
+
+    def count(self, steps: int) -> None:
+        """As `Mixture.count`."""
+        self.whole.count(steps)
+        self.alone.count(steps)
+
     def run(self, truth: NDArray[Any], forecasts: NDArray[Any]) -> Mixed:
         """As `Mixture.run`; learners and trust are blended as well."""
         one, other = self.whole.run(truth, forecasts), self.alone.run(truth, forecasts[self.local])
@@ -59,10 +83,10 @@ class Blend:
         local, local_weights = self.alone.next(np.asarray(forecasts)[self.local])
         return self._blended(value, local, self.share), self._weights(weights, local_weights)
 
-    def arrays(self) -> State:
-        """The state, to be saved."""
-        whole = {f"whole-{name}": array for name, array in self.whole.arrays().items()}
-        alone = {f"alone-{name}": array for name, array in self.alone.arrays().items()}
+    def arrays(self, copy: bool = True) -> State:
+        """As `Mixture.arrays`."""
+        whole = {f"whole-{name}": array for name, array in self.whole.arrays(copy).items()}
+        alone = {f"alone-{name}": array for name, array in self.alone.arrays(copy).items()}
         return {**whole, **alone, "share": self.share.copy()}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:

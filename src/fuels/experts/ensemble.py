@@ -78,7 +78,7 @@ class Ensemble:
     limits: Limits = NO_LIMITS
     block: int = 0  # of `forecast_chain`
 
-    def fit(self, history: History, horizons: Iterable[int]) -> None:
+    def fit(self, history: History, horizons: Iterable[int], keep: bool = True) -> None:
         """Fit the experts for the horizons that have none yet, on the training part."""
         for horizon in horizons:
             if horizon in self.horizons:
@@ -100,6 +100,7 @@ class Ensemble:
                 external=[self.title],
                 pooled=self._coefficients(history, horizon),
                 limits=self._normalised_limits(),
+                keep=keep,
             )
             self.learned_until[horizon] = self._first(horizon)
 
@@ -109,13 +110,15 @@ class Ensemble:
         last: int | None = None,
         horizon: int = 1,
         model: ModelForecasts | None = None,
+        keep: bool = True,
     ) -> Backtest | None:
         """Forecast and learn the steps not learned yet, up to `last`; None if there are none.
 
-        `model` gives the personal model's forecasts if they are already computed.
+        `model` gives the personal model's forecasts if they are already computed. Without `keep`,
+        nothing is returned, which takes less memory.
         """
         history = self.with_live_mean(history)
-        self.fit(history, [horizon])
+        self.fit(history, [horizon], keep)
         last = history.length if last is None else last
         first = self._step(history, self.learned_until[horizon])
         if first < 0:  # the data begin later
@@ -125,16 +128,17 @@ class Ensemble:
             return None
         self.limits.warn_outside(history.observed[:, first:last], self._normalised_limits())
         model = model or self._model(history, horizon, last)
-        backtest = self.horizons[horizon].run(
-            history, first, last, {self.title: model(first, last)}
-        )
+        online, external = self.horizons[horizon], {self.title: model(first, last)}
+        backtest = online.run(history, first, last, external) if keep else None
+        if not keep:
+            online.advance(history, first, last, external)
         self.learned_until[horizon] = history.times(last, last + 1)[0]
         return backtest
 
     def learn(self, history: History, horizon: int) -> None:
         """Learn all steps of a history, 1 to `horizon` steps ahead."""
         for h, model in self.model_forecasts(history, horizon, history.length):
-            self.run(history, horizon=h, model=model)
+            self.run(history, horizon=h, model=model, keep=False)
 
     def next(
         self, history: History, horizon: int = 1, model: ModelForecasts | None = None
@@ -153,7 +157,7 @@ class Ensemble:
             )
         history = self.with_live_mean(history)
         model = model or self._model(history, horizon, history.length + 1)
-        self.run(history, horizon=horizon, model=model)
+        self.run(history, horizon=horizon, model=model, keep=False)
         target = history.length + horizon - 1
         return self.horizons[horizon].next(history, {self.title: model(target, target + 1)})
 
@@ -207,8 +211,6 @@ class Ensemble:
         """Whether a history ends before the training does."""
         return self._step(history, self.trained) > history.length
 
-    # -- copies --------------------------------------------------------------------------------
-
     def unfitted(self) -> Ensemble:
         """The same models without any fitted expert."""
         return replace(self, horizons={}, learned_until={})
@@ -245,9 +247,9 @@ class Ensemble:
     def covers_training(self, panel: Panel) -> bool:
         """Whether a panel spans the training and has some of every client's values there."""
         history = self.history(panel)
-        training = history.observed[:, : max(self._step(history, self.trained), 0)]
+        known = ~np.isnan(history.observed[:, : max(self._step(history, self.trained), 0)])
         spans = history.start <= self.since and not self.ends_in_training(history)
-        return spans and not bool(np.isnan(training).all(axis=1).any())
+        return spans and bool(known.any(axis=1).all())
 
     def confined_to(self, limits: Limits) -> None:
         """Confine forecasts and intervals to another range from now on."""
@@ -264,7 +266,7 @@ class Ensemble:
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         arrays: dict[str, NDArray[Any]] = {}
         for horizon, fitted in self.horizons.items():
-            arrays |= prefixed(f"{horizon}.online", fitted.arrays())
+            arrays |= prefixed(f"{horizon}.online", fitted.arrays(copy=False))
             arrays |= prefixed(f"{horizon}.pool", fitted.pool.arrays())
         facts = {
             "format": FORMAT,
@@ -282,7 +284,7 @@ class Ensemble:
 
     @classmethod
     def load(cls, path: Path, models: PersonalModels) -> Ensemble:
-        arrays, facts = load_state(path)
+        arrays, facts = load_state(path, mapped=True)
         if facts.get("format") not in READABLE:
             raise FuelsError(
                 f"{path}: the mixture has format {facts.get('format')}, written by another version"

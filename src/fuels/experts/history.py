@@ -71,7 +71,7 @@ class History:
     def length(self) -> int:
         return int(self.observed.shape[1])
 
-    def take(self, clients: NDArray[np.int64]) -> History:
+    def take(self, clients: NDArray[np.int64] | slice) -> History:
         """The history of some clients, by position."""
         live = None if self.live is None else self.live[clients]
         past = None if self.past is None else self.past.take(clients)

@@ -20,13 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
 from fuels.experts.blend import Blend, shares
+from fuels.experts.groups import by_groups
 from fuels.experts.history import Floats, History
 from fuels.experts.intervals import Bands, Intervals
 from fuels.experts.linear import Arrays
@@ -36,6 +37,7 @@ from fuels.experts.state import State
 
 WARM_SHARE = 11 / 40  # of training, in whole periods: the warm-up
 
+Kept = TypeVar("Kept")
 External = Mapping[str, NDArray[Any]]  # forecasts by expert, [client, step]
 PooledArrays = Callable[[int], Mapping[str, Arrays]]  # by expert, from the steps before an end
 
@@ -48,6 +50,22 @@ class Backtest:
     mixed: Mixed
     bands: Bands
 
+    @classmethod
+    def joined(cls, parts: Sequence[Backtest]) -> Backtest:
+        """The forecasts of several groups of clients."""
+        mixed, bands = [part.mixed for part in parts], [part.bands for part in parts]
+        whole = Mixed(
+            np.concatenate([one.combined for one in mixed]),
+            np.concatenate([one.weights for one in mixed], axis=1),
+            np.concatenate([one.learners for one in mixed], axis=1),
+            np.concatenate([one.trust for one in mixed], axis=1),
+        )
+        lower = np.concatenate([one.lower for one in bands], axis=1)
+        upper = np.concatenate([one.upper for one in bands], axis=1)
+        names = parts[0].experts
+        experts = {name: np.concatenate([part.experts[name] for part in parts]) for name in names}
+        return cls(experts, whole, Bands(bands[0].levels, lower, upper))
+
 
 @dataclass(frozen=True)
 class HorizonEnsemble:
@@ -57,6 +75,7 @@ class HorizonEnsemble:
     mixture: Mixture | Blend
     intervals: Intervals
     warm_up: Backtest | None = None  # its last step is the last one of training
+    warm_points: Floats | None = None  # and its forecasts [client, step], which take less memory
 
     @property
     def horizon(self) -> int:
@@ -66,10 +85,55 @@ class HorizonEnsemble:
         self, history: History, first: int, last: int, external: External | None = None
     ) -> Backtest:
         """Forecast steps first..last-1 and learn from them; pass each step once, in order."""
+        return Backtest.joined(self._run(history, first, last, external or {}, lambda made: made))
+
+    def advance(
+        self, history: History, first: int, last: int, external: External | None = None
+    ) -> None:
+        """As `run`, without keeping the forecasts."""
+        self._run(history, first, last, external or {}, lambda made: None)
+
+    def _run(
+        self,
+        history: History,
+        first: int,
+        last: int,
+        external: External,
+        keep: Callable[[Backtest], Kept],
+    ) -> list[Kept]:
         if last > history.length:
             raise FuelsError(f"the value of step {last - 1} is not known yet: use next")
-        experts = self.experts(history, first, last, external or {})
-        return self.learn(experts, history.observed[:, first:last], first)
+        self.check_external(external, (history.clients, last - first))
+
+        def run(rows: slice) -> Kept:
+            part, own = self.part(rows), history.take(rows)
+            experts = part.experts(own, first, last, {k: f[rows] for k, f in external.items()})
+            return keep(part.learn(experts, own.observed[:, first:last], first))
+
+        parts = by_groups(history.clients, run)
+        self.mixture.count(last - first)
+        self.intervals.count(last - first)
+        return parts
+
+    def part(self, rows: slice) -> HorizonEnsemble:
+        """The ensemble of some clients; what it learns, the whole has learned."""
+        return HorizonEnsemble(
+            self.pool.part(rows), self.mixture.part(rows), self.intervals.part(rows)
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[HorizonEnsemble]) -> HorizonEnsemble:
+        """The ensemble of several groups of clients."""
+        mixtures: list[Any] = [part.mixture for part in parts]
+        warm_ups = [part.warm_up for part in parts if part.warm_up is not None]
+        points = [part.warm_points for part in parts if part.warm_points is not None]
+        return cls(
+            FittedPool.joined([part.pool for part in parts]),
+            type(mixtures[0]).joined(mixtures),
+            Intervals.joined([part.intervals for part in parts]),
+            Backtest.joined(warm_ups) if warm_ups else None,
+            np.concatenate(points) if points else None,
+        )
 
     def learn(self, experts: dict[str, Floats], truth: Floats, first: int) -> Backtest:
         """Combine and learn from forecasts [client, step] of steps from `first` on."""
@@ -108,9 +172,8 @@ class HorizonEnsemble:
         The intervals repeat the warm-up, whose forecasts do not depend on the levels. Returns None
         if these forecasts are not at hand.
         """
-        if self.warm_up is None:
+        if (points := self.warm_points) is None:
             return None
-        points = self.warm_up.mixed.combined
         first = end - points.shape[1]
         limits = self.intervals.limits
         intervals = Intervals(
@@ -121,9 +184,9 @@ class HorizonEnsemble:
         intervals.run(unknown, unknown, 0)
         return replace(self, mixture=deepcopy(self.mixture), intervals=intervals)
 
-    def arrays(self) -> State:
+    def arrays(self, copy: bool = True) -> State:
         """The state that changes from step to step; the pool has its own arrays."""
-        parts = {"mixture": self.mixture.arrays(), "intervals": self.intervals.arrays()}
+        parts = {"mixture": self.mixture.arrays(copy), "intervals": self.intervals.arrays(copy)}
         return {f"{part}/{k}": v for part, arrays in parts.items() for k, v in arrays.items()}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -136,21 +199,25 @@ class HorizonEnsemble:
     ) -> dict[str, Floats]:
         """Forecasts of all experts; an external one that is not given abstains."""
         experts = self.pool.forecasts(history, first, last)
-        names = self.mixture.names[len(experts) :]
-        if unknown := [name for name in external if name not in names]:
-            raise FuelsError(
-                f"external expert '{unknown[0]}' is not in the mixture (it has {list(names)})"
-            )
         shape = (history.clients, last - first)
-        for name in names:
-            forecasts = np.asarray(external.get(name, np.full(shape, np.nan)), dtype=np.float64)
-            if forecasts.shape != shape:
+        self.check_external(external, shape)
+        for name in self.mixture.names[len(experts) :]:
+            experts[name] = np.asarray(external.get(name, np.full(shape, np.nan)), np.float64)
+        return experts
+
+    def check_external(self, external: External, shape: tuple[int, int]) -> None:
+        """Refuse forecasts of an unknown expert, or of other clients and steps."""
+        names = self.mixture.names[len(self.pool.names) :]
+        for name, forecasts in external.items():
+            if name not in names:
                 raise FuelsError(
-                    f"forecasts of external expert '{name}' have shape {forecasts.shape}, not"
+                    f"external expert '{name}' is not in the mixture (it has {list(names)})"
+                )
+            if np.shape(forecasts) != shape:
+                raise FuelsError(
+                    f"forecasts of external expert '{name}' have shape {np.shape(forecasts)}, not"
                     f" {shape}"
                 )
-            experts[name] = forecasts
-        return experts
 
 
 def fit_horizon(
@@ -163,10 +230,12 @@ def fit_horizon(
     external: Sequence[str] = (),
     pooled: PooledArrays | None = None,
     limits: Floats | None = None,
+    keep: bool = True,
 ) -> HorizonEnsemble:
     """Fit the experts on the steps before `end`, and warm up the mixture and the intervals.
 
-    `limits` [client, 2] are the least and largest possible values, on the scale of the history.
+    `keep` keeps all forecasts of the warm-up. `limits` [client, 2] are the least and largest
+    possible values, on the scale of the history.
 
     The first step to `run` is `first_out_of_sample(end, horizon)`. `pooled(end)` gives the arrays
     of the pooled experts from the steps before `end`; with it, each client's warm-up is as long as
@@ -183,20 +252,32 @@ def fit_horizon(
     fitted = max(end - part - (horizon - 1), 2 * period)
     first = first_out_of_sample(fitted, horizon)
     before, whole = ({}, {}) if pooled is None else (pooled(fitted), pooled(end))
-    early = untrained(pool.fit(history, fitted, horizon, before), period, levels, external, limits)
-    if isinstance(early.mixture, Blend):
-        early.mixture.share = shares(history, end, horizon)
-    warm_up = None
-    if first < end:
-        experts = early.experts(history, first, end, {})
-        truth = history.observed[:, first:end]
-        if pooled is not None:
-            truth = truth.copy()
-            _later_warm_ups(pool, history, (fitted, end), horizon, before, experts, truth)
-        warm_up = early.learn(experts, truth, first)
-    ensemble = replace(early, pool=pool.fit(history, end, horizon, whole), warm_up=warm_up)
-    ensemble.skip(horizon - 1)
-    return ensemble
+
+    def fit(rows: slice) -> HorizonEnsemble:
+        own = history.take(rows)
+        bounds = None if limits is None else limits[rows]
+        early = pool.fit(own, fitted, horizon, before)
+        ensemble = untrained(early, period, levels, external, bounds)
+        if isinstance(ensemble.mixture, Blend):
+            ensemble.mixture.share = shares(own, end, horizon)
+        warm_up, points = None, None
+        if first < end:
+            experts = ensemble.experts(own, first, end, {})
+            truth = own.observed[:, first:end]
+            if pooled is not None:
+                truth = truth.copy()
+                _later_warm_ups(pool, own, (fitted, end), horizon, before, experts, truth)
+            warm_up = ensemble.learn(experts, truth, first)
+            points = warm_up.mixed.combined
+        ensemble.skip(horizon - 1)
+        return replace(
+            ensemble,
+            pool=pool.fit(own, end, horizon, whole),
+            warm_up=warm_up if keep else None,
+            warm_points=points,
+        )
+
+    return HorizonEnsemble.joined(by_groups(history.clients, fit))
 
 
 def _later_warm_ups(

@@ -22,6 +22,7 @@ interval that contains them can have less coverage.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.experts.state import State, copied, restored
+from fuels.experts.state import COUNT, State, copied, joined, part_of, restored
 from fuels.kernels.intervals import run, step_ahead
 
 Floats = NDArray[np.float64]
@@ -131,6 +132,26 @@ class Intervals:
         }
         self._order = np.zeros((clients, memory), dtype=np.int64)  # of the scores, by size
 
+    def part(self, rows: slice) -> Intervals:
+        """The intervals of some clients; what they learn, the whole has learned."""
+        part = copy(self)
+        part.state = part_of(self.state, rows)
+        part.limits, part._order = self.limits[rows], self._order[rows]
+        return part
+
+    @classmethod
+    def joined(cls, parts: Sequence[Intervals]) -> Intervals:
+        """The intervals of several groups of clients."""
+        whole = copy(parts[0])
+        whole.state = joined([part.state for part in parts])
+        whole.limits = np.concatenate([part.limits for part in parts])
+        whole._order = np.concatenate([part._order for part in parts])
+        return whole
+
+    def count(self, steps: int) -> None:
+        """Count steps that the parts have learned."""
+        self.state[COUNT] += steps
+
     def confined(self, points: NDArray[Any]) -> Floats:
         """Point forecasts [client, ...] within the limits."""
         shape = (len(self.limits), *(1,) * (np.ndim(points) - 1))
@@ -164,9 +185,9 @@ class Intervals:
         step_ahead(f, slot, *fixed, parts, self._order.copy(), bounds)
         return Bands(self.levels, *bounds)
 
-    def arrays(self) -> State:
-        """The state, to be saved."""
-        return copied(self.state)
+    def arrays(self, copy: bool = True) -> State:
+        """As `Mixture.arrays`."""
+        return copied(self.state) if copy else self.state
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Continue from a saved state of the same clients, levels, period and delay."""

@@ -6,7 +6,7 @@ by whole seasons, so that it is known at every horizon.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fuels.experts.history import Columns, Floats, History
 from fuels.experts.ridge import PENALTIES, SHRINKAGES, Ridge, fit_ridge
+from fuels.kernels.dispatch import has_twin
 
 CHUNK = 64  # clients fitted at once, to limit the memory for their features
 
@@ -203,3 +204,31 @@ class RidgeExpert:
 
 def _chunks(history: History) -> Iterator[slice]:
     return (slice(low, low + CHUNK) for low in range(0, history.clients, CHUNK))
+
+
+@has_twin("fuels.experts.regressions")
+def fit_ridges(
+    experts: Sequence[RidgeExpert],
+    history: History,
+    end: int,
+    horizon: int,
+    bases: Mapping[str, Floats],
+) -> dict[str, Arrays]:
+    """What ridge experts learn from the steps before `end`, by name.
+
+    `bases` are forecasts [client, step] by pooled ridges, for the experts that correct them.
+    """
+    return {e.name: e.fit(history, end, horizon, bases.get(e.towards)) for e in experts}
+
+
+@has_twin("fuels.experts.regressions")
+def forecast_ridges(
+    experts: Sequence[RidgeExpert],
+    learned: Mapping[str, Arrays],
+    history: History,
+    first: int,
+    last: int,
+    horizon: int,
+) -> dict[str, Floats]:
+    """Forecasts [client, step] of steps first..last-1 by ridge experts, by name."""
+    return {e.name: e.forecasts(learned[e.name], history, first, last, horizon) for e in experts}

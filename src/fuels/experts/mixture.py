@@ -13,6 +13,7 @@ these constants, and on which days they were chosen.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.experts.state import State, copied, restored
+from fuels.experts.state import COUNT, State, copied, joined, part_of, restored
 from fuels.kernels.mixture import (
     AHEAD,
     LEARNERS,
@@ -79,6 +80,23 @@ class Mixture:
     def clients(self) -> int:
         return len(self.state["trust"])
 
+    def part(self, rows: slice) -> Mixture:
+        """The mixture of some clients; what it learns, the whole has learned."""
+        part = copy(self)
+        part.state = part_of(self.state, rows)
+        return part
+
+    @classmethod
+    def joined(cls, parts: Sequence[Mixture]) -> Mixture:
+        """One mixture of several groups of clients."""
+        whole = copy(parts[0])
+        whole.state = joined([part.state for part in parts])
+        return whole
+
+    def count(self, steps: int) -> None:
+        """Count steps that the parts have learned."""
+        self.state[COUNT] += steps
+
     def run(self, truth: NDArray[Any], forecasts: NDArray[Any]) -> Mixed:
         """Combine and learn, step by step.
 
@@ -117,9 +135,9 @@ class Mixture:
         step_ahead(now, self.delay, self.constants, scratch, combined, weights)
         return combined, weights
 
-    def arrays(self) -> State:
-        """The state, to be saved."""
-        return copied(self.state)
+    def arrays(self, copy: bool = True) -> State:
+        """The state, to be saved; without a copy only until the next step."""
+        return copied(self.state) if copy else self.state
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Continue from a saved state of the same clients, experts and delay."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from fuels.data.clock import zone_name
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
+from fuels.experts.groups import by_groups
 from fuels.experts.history import Floats, History, Past, make_history
 from fuels.storage.models import PersonalModels
 
@@ -203,20 +204,26 @@ def _chain(
             yield forecasts
 
 
-@torch.no_grad()
 def _heads(
     models: PersonalModels, x: Tensor, clock: Tensor, heads: int, chunk: int
 ) -> list[Floats]:
     """The forecasts of the first head or of all, [client, row] each."""
-    network, parts = models.network, models.parts
-    pieces = []
-    for low in range(0, x.shape[1], chunk):
-        rows = slice(low, low + chunk)
-        if heads == 1:
-            pieces.append(network.predict(parts, x[:, rows], clock[rows]).unsqueeze(2))
-        else:
-            pieces.append(network.predict_all(parts, x[:, rows], clock[rows]))
-    made = torch.cat(pieces, dim=1).double().numpy()
+    network = models.network
+
+    @torch.no_grad()  # of this thread
+    def predict(clients: slice) -> Tensor:
+        parts = {name: part[clients] for name, part in models.parts.items()}
+        pieces = []
+        for low in range(0, x.shape[1], chunk):
+            rows = slice(low, low + chunk)
+            own = x[clients, rows].contiguous()
+            if heads == 1:
+                pieces.append(network.predict(parts, own, clock[rows]).unsqueeze(2))
+            else:
+                pieces.append(network.predict_all(parts, own, clock[rows]))
+        return torch.cat(pieces, dim=1)
+
+    made = torch.cat(by_groups(len(x), predict)).double().numpy()
     return [made[:, :, h] for h in range(heads)]
 
 

@@ -9,7 +9,7 @@ lacks an input.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +24,8 @@ from fuels.experts.linear import (
     change_of_period,
     change_of_week,
     drift,
+    fit_ridges,
+    forecast_ridges,
     last_value,
     no_lags,
     one_period_ago,
@@ -111,14 +113,16 @@ class Pool:
                 f"experts cannot be fitted on {end} steps: the history has {history.length}"
             )
         experts = {e.name: e for e in self.for_horizon(horizon)}
-        learned: dict[str, Arrays] = {}
+        ridges = [e for e in experts.values() if isinstance(e, RidgeExpert)]
+        bases = {
+            name: experts[name].forecasts(pooled.get(name, {}), history, 0, end, horizon)
+            for name in {e.towards: None for e in ridges if e.towards}
+        }
+        learned: dict[str, Arrays] = dict(fit_ridges(ridges, history, end, horizon, bases))
         for name, e in experts.items():
-            if isinstance(e, RidgeExpert) and e.towards:
-                known = pooled.get(e.towards, {})
-                made = experts[e.towards].forecasts(known, history, 0, end, horizon)
-                learned[name] = e.fit(history, end, horizon, made)
-            else:
+            if name not in learned:
                 learned[name] = pooled.get(name, {}) if e.pooled else e.fit(history, end, horizon)
+        learned = {name: learned[name] for name in experts}
         return FittedPool(self, horizon, history.clients, learned)
 
     def load(
@@ -135,7 +139,7 @@ class Pool:
                 raise FuelsError(
                     f"expert '{name}' was fitted for {len(value)} clients, not {clients}"
                 )
-            learned[name][part] = value
+            learned[name][part] = np.array(value)  # which may be a view of a file
         return FittedPool(self, horizon, clients, learned)
 
 
@@ -165,14 +169,38 @@ class FittedPool:
                 f" at step {history.length}"
             )
         experts = self.pool.for_horizon(self.horizon)
+        ridges = [e for e in experts if isinstance(e, RidgeExpert)]
+        found = forecast_ridges(ridges, self.learned, history, first, last, self.horizon)
         made = {
-            e.name: e.forecasts(self.learned[e.name], history, first, last, self.horizon)
+            e.name: found[e.name]
+            if e.name in found
+            else e.forecasts(self.learned[e.name], history, first, last, self.horizon)
             for e in experts
         }
         for e in experts:
             if isinstance(e, RidgeExpert) and e.towards:
                 made[e.name] += made[e.towards]
         return made
+
+    def part(self, rows: slice) -> FittedPool:
+        """The experts of some clients."""
+        clients = len(range(*rows.indices(self.clients)))
+        learned = {
+            name: fitted if self._pooled(name) else {k: a[rows] for k, a in fitted.items()}
+            for name, fitted in self.learned.items()
+        }
+        return replace(self, clients=clients, learned=learned)
+
+    @classmethod
+    def joined(cls, parts: Sequence[FittedPool]) -> FittedPool:
+        """The experts of several groups of clients."""
+        learned = {
+            name: fitted
+            if parts[0]._pooled(name)
+            else {k: np.concatenate([part.learned[name][k] for part in parts]) for k in fitted}
+            for name, fitted in parts[0].learned.items()
+        }
+        return replace(parts[0], clients=sum(part.clients for part in parts), learned=learned)
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -181,8 +209,10 @@ class FittedPool:
 
     def pooled(self) -> dict[str, Arrays]:
         """The arrays of the pooled experts, by name: they serve clients without a fit too."""
-        experts = self.pool.for_horizon(self.horizon)
-        return {e.name: self.learned[e.name] for e in experts if e.pooled}
+        return {name: self.learned[name] for name in self.learned if self._pooled(name)}
+
+    def _pooled(self, name: str) -> bool:
+        return any(e.pooled for e in self.pool.experts if e.name == name)
 
     def arrays(self) -> dict[str, NDArray[np.float64]]:
         """What was learned, by horizon/expert/array, to be saved."""

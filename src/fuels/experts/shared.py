@@ -39,6 +39,7 @@ from fuels.experts.linear import (
     week_lags,
 )
 from fuels.experts.pool import EXPERTS, Pool
+from fuels.kernels.dispatch import has_twin
 from fuels.sharing import live_mean as means
 from fuels.sharing import statistics
 from fuels.sharing.statistics import Coefficients, Columns, Regression, Totals, union_of_lags
@@ -71,11 +72,18 @@ class PooledRidge:
     ) -> Floats:
         if not fitted:
             return np.full((history.clients, last - first), np.nan)
-        # The live mean's columns come last, so they can be left out of the file and of the row.
-        used = declared(history, horizon, live=fitted["inputs"].shape[1] > _own(history, horizon))
-        x = used.inputs(history.filled, history.live, first, last)
-        free = history.calendar.free(history.times(first, last))
-        return Coefficients(**fitted).predict(x, free, slots(history, first, last))
+        return forecast_pooled(fitted, history, first, last, horizon)
+
+
+@has_twin("fuels.experts.regressions")
+def forecast_pooled(
+    fitted: Arrays, history: History, first: int, last: int, horizon: int
+) -> Floats:
+    """Forecasts [client, step] of steps first..last-1 by a fitted pooled ridge."""
+    used = declared_by(fitted, history, horizon)
+    x = used.inputs(history.filled, history.live, first, last)
+    free = history.calendar.free(history.times(first, last))
+    return Coefficients(**fitted).predict(x, free, slots(history, first, last))
 
 
 LIVE: tuple[RidgeExpert, ...] = tuple(
@@ -125,13 +133,27 @@ def declared(history: History, horizon: int, *, live: bool) -> Columns:
     return Columns(lags, means, min(history.period, MOST_SLOTS))
 
 
+@has_twin("fuels.experts.regressions")
+def contributions(columns: Columns, history: History, first: int, last: int) -> Sequence[Floats]:
+    """What each client contributes for steps first..last-1, [slot, pair]."""
+    free = history.calendar.free(history.times(0, last))
+    rows = columns.rows(history.observed, history.live, free, first, last, filled=history.filled)
+    slot = slots(history, first, last)
+    return [statistics.moments(columns, own, slot) for own in rows]
+
+
+def declared_by(fitted: Arrays, history: History, horizon: int) -> Columns:
+    """The columns of a fitted pooled ridge.
+
+    The live mean's columns come last, so they can be left out of the file and of the row.
+    """
+    own = len(declared(history, horizon, live=False).lags)
+    return declared(history, horizon, live=fitted["inputs"].shape[1] > own)
+
+
 def mostly_live(history: History, end: int) -> bool:
     """Whether the live mean is known for most of the steps before `end`."""
     return history.live is not None and bool((~np.isnan(history.live[:, :end])).mean() > 0.5)
-
-
-def _own(history: History, horizon: int) -> int:
-    return len(declared(history, horizon, live=False).lags)
 
 
 def slots(history: History, first: int, last: int) -> NDArray[np.int64]:
@@ -234,17 +256,8 @@ class SharedExperts:
         ]
         first = max(earlier, default=0)
         if first < end:
-            free = history.calendar.free(history.times(0, end))
-            rows = columns.rows(
-                history.observed, history.live, free, first, end, filled=history.filled
-            )
-            found = statistics.exchange(
-                self.carrier,
-                columns,
-                dict(zip(ids, rows, strict=True)),
-                slots(history, first, end),
-                step=end,
-            )
+            parts = dict(zip(ids, contributions(columns, history, first, end), strict=True))
+            found = statistics.add_up(self.carrier, columns, parts, step=end)
             if found is None:
                 return None
             self.totals[horizon, end] = found + self.totals[horizon, first] if first else found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fuels.errors import FuelsError
 
 State = dict[str, NDArray[np.float64]]
+COUNT = "steps"  # seen so far, by all clients: the only array without clients
 
 
 def restored(like: State, arrays: Mapping[str, NDArray[Any]], what: str) -> State:
@@ -27,3 +28,17 @@ def restored(like: State, arrays: Mapping[str, NDArray[Any]], what: str) -> Stat
 
 def copied(state: State) -> State:
     return {name: array.copy() for name, array in state.items()}
+
+
+def part_of(state: State, rows: slice) -> State:
+    """The state of some clients; except for the step count, it shares the memory of the whole."""
+    return {n: array.copy() if n == COUNT else array[rows] for n, array in state.items()}
+
+
+def joined(parts: Sequence[State]) -> State:
+    """The state of several groups of clients, one after the other."""
+    first = parts[0]
+    return {
+        name: first[name] if name == COUNT else np.concatenate([part[name] for part in parts])
+        for name in first
+    }

@@ -59,6 +59,7 @@ def forecast_unseen(
             levels=ensemble.levels,
             pooled=lambda end, pooled=pooled: pooled,  # type: ignore[misc]
             limits=limits.normalised(mean, std),
+            keep=False,
         )
         value, _, bands = fitted.next(history)
         values.append(value * std + mean)

@@ -365,7 +365,7 @@ class Forecaster:
         if learned is None or not learned.horizons.keys() >= set(range(1, horizon + 1)):
             assert self._ensemble is not None
             history = self._ensemble.history(self._history())
-            self._ensemble.fit(history, range(1, horizon + 1))
+            self._ensemble.fit(history, range(1, horizon + 1), keep=False)
             learned = self._ensemble.with_levels(history, levels)
             learned.learn(history, max(self._ensemble.horizons))
             self._learned[levels] = learned

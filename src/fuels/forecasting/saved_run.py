@@ -39,6 +39,7 @@ from fuels.storage.panels import read_panel_file, save_panel
 from fuels.storage.run_folder import HISTORY, METRICS
 
 BLOCK = 8  # steps that the personal models forecast at once
+Progress = Callable[[int], None]  # steps ahead that are done
 READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -164,7 +165,7 @@ class SavedRun:
         new: Panel | None = None,
         horizon: int = 1,
         *,
-        progress: Callable[[int], None] = lambda steps: None,
+        progress: Progress = lambda steps: None,
         ids: Sequence[str] | None = None,
         until: str | None = None,
     ) -> tuple[Forecast, list[str]]:
@@ -190,7 +191,7 @@ class SavedRun:
             return self._without_mixture(memory, panel, horizon)
         history = self.ensemble.with_live_mean(memory.history())
         ensemble = self._ready(memory, history, horizon, saved=not until)
-        ensemble = self._fit(ensemble, memory, history, horizon)
+        ensemble = self._fit(ensemble, memory, history, horizon, progress)
         saved = ensemble is self.ensemble
         if self.forget and saved:
             self._clear()
@@ -305,7 +306,9 @@ class SavedRun:
             if not ensemble.covers_training(memory.panel):
                 ensemble = ensemble.copy()  # a client would get no experts, now and later
             own = history
-        ensemble.fit(own, missing)
+        for h in missing:
+            ensemble.fit(own, [h], keep=False)
+            progress(h)
         if own.start < history.start:  # later values may follow after a gap
             learn_up_to(ensemble, own, own.times(own.length, own.length + 1)[0])
         return ensemble
@@ -381,9 +384,8 @@ class SavedRun:
             if (self.folder / LIVE).exists():
                 shutil.rmtree(self.folder / LIVE)
         except OSError as error:
-            raise FuelsError(
-                f"{self.folder}: cannot delete what was learned ({error.strerror})"
-            ) from None
+            why = f"cannot delete what was learned ({error.strerror})"
+            raise FuelsError(f"{self.folder}: {why}") from None
 
     @contextmanager
     def _saving(self, consequence: str) -> Iterator[None]:

@@ -117,4 +117,4 @@ def learn_up_to(ensemble: Ensemble, history: History, time: Time) -> None:
     if behind:
         for h, model in ensemble.model_forecasts(history, max(behind), last):
             if h in behind:
-                ensemble.run(history, last, h, model)
+                ensemble.run(history, last, h, model, keep=False)

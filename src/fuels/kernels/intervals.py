@@ -118,6 +118,18 @@ def _tail(
     return score
 
 
+@compiled(fastmath={"reassoc", "contract", "nsz"})  # a sum in any order, several at once
+def weigh(points: Floats, point: float, spread: float, far: float, weights: Floats) -> float:
+    """Write the weights of scores by how far their point forecasts are; returns their sum."""
+    total = 0.0
+    for i in range(len(points)):
+        away = (points[i] - point) / spread
+        weight = 1.0 / (1.0 + away * away)
+        weights[i] = weight if weight > far else far
+        total += weights[i]
+    return total
+
+
 @compiled()
 def _issue(
     point: float,
@@ -141,11 +153,7 @@ def _issue(
     count = min(int(seen[c, 0]), scores.shape[1])
     if count == 0 or np.isnan(point):
         return
-    total = 0.0
-    for i in range(count):
-        away = (points[c, i] - point) / spread
-        weights[i] = max(1.0 / (1.0 + away * away), far)
-        total += weights[i]
+    total = weigh(points[c, :count], point, spread, far, weights)
     for level in range(len(misses)):
         # The value to come counts as one more score, beyond all others.
         room = 0.5 * misses[level] * (total + 1.0) - 1.0

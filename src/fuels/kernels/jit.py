@@ -27,7 +27,9 @@ except (ImportError, OSError) as problem:  # an OSError is a compiler library th
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-KERNELS = ("telecom", "intervals", "mixture", "smoothing", "divergence", "step")
+KERNELS = (
+    "telecom", "intervals", "lagged", "mixture", "ridge", "smoothing", "divergence", "step"
+)  # fmt: skip
 
 # Division by 0 gives infinity, as in NumPy and PyTorch: a stage has no way to raise an exception.
 OPTIONS = {"nogil": True, "error_model": "numpy"}

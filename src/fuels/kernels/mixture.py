@@ -162,36 +162,38 @@ def best_lately(
     """
     experts = len(weights)
     count[0] = memory * count[0] + 1.0
-    least = np.inf
+    errors, least_square = np.where(np.isnan(forecasts), said, forecasts) - truth, np.inf
     for i in range(experts):
-        error = (said if np.isnan(forecasts[i]) else forecasts[i]) - truth
-        for j in range(i + 1):
-            other = (said if np.isnan(forecasts[j]) else forecasts[j]) - truth
-            moments[i, j] = memory * moments[i, j] + error * other
-            moments[j, i] = moments[i, j]
-        least = min(least, moments[i, i])
-    pull = least * (pulls[0] + pulls[1] / count[0]) + TINY
-    slope = np.empty(experts)
-    for i in range(experts):
-        slope[i] = pull * weights[i]
+        error = errors[i]
         for j in range(experts):
-            slope[i] += moments[i, j] * weights[j]
+            moments[i, j] = memory * moments[i, j] + error * errors[j]
+        least_square = min(least_square, moments[i, i])
+    pull = least_square * (pulls[0] + pulls[1] / count[0]) + TINY
+    slope = pull * weights
+    for j in range(experts):
+        weight = weights[j]
+        for i in range(experts if weight != 0 else 0):
+            slope[i] += moments[j, i] * weight
+    idle = np.where(weights > 0, 0.0, -np.inf)  # an expert without weight has none to give
     for _ in range(SWEEPS):
-        low, high = 0, -1
-        for i in range(experts):
-            if slope[i] < slope[low]:
-                low = i
-            if weights[i] > 0 and (high < 0 or slope[i] > slope[high]):
-                high = i
-        gap = slope[high] - slope[low]
-        if gap <= 1e-9 * pull:
+        low, high, least, most = 0, 0, slope[0], slope[0] + idle[0]
+        for i in range(1, experts):
+            own = slope[i]
+            if own < least:
+                least, low = own, i
+            own += idle[i]
+            if own > most:
+                most, high = own, i
+        if most - least <= 1e-9 * pull:
             break
         bend = moments[low, low] + moments[high, high] - 2 * moments[low, high] + 2 * pull
-        move = min(gap / max(bend, TINY), weights[high])
+        move = min((most - least) / max(bend, TINY), weights[high])
         weights[low] += move
         weights[high] -= move
+        for i in (low, high):
+            idle[i] = 0.0 if weights[i] > 0 else -np.inf
         for i in range(experts):
-            slope[i] += move * (moments[i, low] - moments[i, high])
+            slope[i] += move * (moments[low, i] - moments[high, i])
         slope[low] += move * pull
         slope[high] -= move * pull
 
@@ -242,9 +244,11 @@ def limited(forecasts: Floats, reach: float, echo: Floats, out: Floats) -> None:
 
     After a spike many experts repeat it, each in its own hour.
     """
+    out[:] = forecasts
+    if reach == np.inf:
+        return
     middle = np.nanmedian(forecasts)
     for i in range(len(forecasts)):
-        out[i] = forecasts[i]
         if echo[i] > EARNED and abs(forecasts[i] - middle) > reach:  # not where an expert sleeps
             out[i] = middle + np.sign(forecasts[i] - middle) * reach
 
@@ -255,6 +259,8 @@ def earned(forecasts: Floats, reach: float, truth: float, echo: Floats) -> None:
 
     It is negative for the only expert that foresees an event, such as a weekly one.
     """
+    if reach == np.inf:
+        return
     middle = np.nanmedian(forecasts)
     for i in range(len(forecasts)):
         if abs(forecasts[i] - middle) > reach:

@@ -129,6 +129,18 @@ def exchange(
 ) -> Totals | None:
     """The totals over clients with rows [step, width]; None if the carrier gives no sum."""
     parts = {client: moments(columns, own, slot) for client, own in rows.items()}
+    return add_up(carrier, columns, parts, step=step, name=name)
+
+
+def add_up(
+    carrier: SumCarrier,
+    columns: Columns,
+    parts: Mapping[str, Floats],
+    *,
+    step: int,
+    name: str = "statistics",
+) -> Totals | None:
+    """The totals over clients with contributions [slot, pair]; None if the carrier gives no sum."""
     total = carrier.total(name, step, parts)
     return None if total is None else unpack(columns, total)
 
