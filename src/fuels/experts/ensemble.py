@@ -249,7 +249,7 @@ class Ensemble:
         history = self.history(panel)
         known = ~np.isnan(history.observed[:, : max(self._step(history, self.trained), 0)])
         spans = history.start <= self.since and not self.ends_in_training(history)
-        return spans and bool(known.any(axis=1).all())
+        return bool(spans and known.any(axis=1).all())
 
     def confined_to(self, limits: Limits) -> None:
         """Confine forecasts and intervals to another range from now on."""

@@ -43,7 +43,7 @@ class Past:
     silent: Floats  # steps without a value at the end, [client]
     smoothing: Mapping[int, Floats] = field(default_factory=dict)  # states, by horizon
 
-    def take(self, clients: NDArray[np.int64]) -> Past:
+    def take(self, clients: NDArray[np.int64] | slice) -> Past:
         """The past of some clients, by position."""
         states = {horizon: state[clients] for horizon, state in self.smoothing.items()}
         return Past(self.newest[clients], self.silent[clients], states)

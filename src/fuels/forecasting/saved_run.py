@@ -294,7 +294,9 @@ class SavedRun:
         states.drop(later for later in states.times() if later > time)
         return earlier
 
-    def _fit(self, ensemble: Ensemble, memory: Memory, history: History, horizon: int) -> Ensemble:
+    def _fit(
+        self, ensemble: Ensemble, memory: Memory, history: History, horizon: int, progress: Progress
+    ) -> Ensemble:
         """The ensemble with experts for all horizons; a copy if they are not to be saved."""
         ahead = range(1, max(horizon, self.refit) + 1)
         missing = [h for h in ahead if h not in ensemble.horizons]
@@ -384,8 +386,7 @@ class SavedRun:
             if (self.folder / LIVE).exists():
                 shutil.rmtree(self.folder / LIVE)
         except OSError as error:
-            why = f"cannot delete what was learned ({error.strerror})"
-            raise FuelsError(f"{self.folder}: {why}") from None
+            raise FuelsError(f"{self.folder}: cannot be cleared ({error.strerror})") from None
 
     @contextmanager
     def _saving(self, consequence: str) -> Iterator[None]:
