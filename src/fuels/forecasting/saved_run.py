@@ -174,8 +174,7 @@ class SavedRun:
         `new` values are remembered, and what they teach is saved. `until` leaves out what is known
         from later; nothing is then saved.
         """
-        if new is not None:
-            new = self.useful(new)
+        new = None if new is None else self.useful(new)
         memory = self.memory(new)
         if new is not None:
             self.notes += describe_gap(memory.panel, new)
