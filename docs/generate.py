@@ -261,6 +261,8 @@ def formats_page() -> str:
     written = {
         "Run folder": ("fuels.storage.run_folder", None),
         "models.safetensors": ("fuels.storage.models", None),
+        "Values that a run remembers": ("fuels.forecasting.memory", None),
+        "Earlier states": ("fuels.forecasting.states", None),
         "Checkpoints": ("fuels.storage.checkpoint", None),
         "Folders of a federation": ("fuels.federation.flower.folders", None),
         "Messages between server and sites": ("fuels.federation.codec", None),

@@ -128,17 +128,14 @@ class Defence:
     # so many rounds, on average. 0: never.
     trials: int = 0
     refusals: int = 0  # exclude a client whose values were refused this often; 0: never
-    # Whether every client has one vote in means and medians, or every site, however many clients it
-    # announces: client or site.
-    votes: str = "client"
+    votes: str = "client"  # in means and medians, one for each client or one for each site
 
 
 @dataclass(frozen=True)
 class Privacy:
     """What bounds how much a FUELS client's prototypes reveal to the server. Not in the paper."""
 
-    # The initial model, and the order in which a prototype's numbers are sent, are drawn from a
-    # secret that the sites of a federation share and the server does not know.
+    # Draw the initial model and the order of a prototype's numbers from the sites' secret.
     secret: bool = False
     first: int = 1  # the first round in which prototypes are sent
     every: int = 1  # and then every so many rounds

@@ -53,7 +53,7 @@ def newest(panel: Panel, hours: int = NEW) -> Panel:
 
 def forecast(folder: Path, panel: Panel) -> tuple[dict[str, np.ndarray], list[str]]:
     saved = SavedRun.load(folder / "run", forget=True)
-    made, notes = saved.forecast(panel, 2, new=True, progress=lambda steps: None)
+    made, notes = saved.forecast(panel, 2)
     assert made.lower is not None and made.upper is not None
     assert (made.lower[0] <= made.upper[0]).all()
     return dict(zip(made.ids, made.values, strict=True)), notes

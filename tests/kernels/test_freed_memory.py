@@ -17,13 +17,14 @@ import pytest
 EVERY_TEST = (
     "kernels/test_loss_kernels.py",
     "kernels/test_gru_kernels.py",
+    "model/test_optimiser.py",
     "kernels/test_divergence_kernel.py",
     "training/test_step.py",
 )
 ONE_PER_KERNEL = (
     "kernels/test_loss_kernels.py::test_terms",
     "kernels/test_gru_kernels.py::test_a_client_does_not_depend_on_its_group",
-    "kernels/test_gru_kernels.py::test_adam_equals_torch_with_clients_sitting_out",
+    "model/test_optimiser.py::test_adam_equals_torch_with_clients_sitting_out",
     "kernels/test_divergence_kernel.py::test_jsd_with_zeros_by_hand",
     "training/test_step.py::test_a_step_on_the_prediction_loss_equals_autograd",
 )

@@ -101,7 +101,9 @@ def loops() -> list[np.ndarray]:
     grid = np.array([[0.1, 0.2, 0.5], [0.5, 0.1, 0.0]])
     best = choose_pace(truth, slot, 6, 2, 12, grid)
     smoothed = np.full((2, 44), np.nan)
-    smooth_all(truth, slot, 6, 2, grid[best], smoothed)
+    state = np.full((2, 8), np.nan)
+    state[:, 1] = 0.0
+    smooth_all(truth, slot, 2, grid[best], state, smoothed)
     screen = Screen.begin(2, 6, Constants(weeks=2.0))
     series = 10 + rng.normal(size=(60, 2))
     series[40], series[45:52, 1] = 1e4, 8.0
@@ -113,7 +115,8 @@ def loops() -> list[np.ndarray]:
     status = sum_lines(text, 0, len(text), 0, 3_600_000, 0, slots, sums, seen, span)
     return [
         past.combined, past.weights, bands.lower, bands.upper, after.upper, best.astype(float),
-        smoothed, judged.score, judged.low, judged.code.astype(float), *screen.arrays().values(),
+        smoothed, state, judged.score, judged.low, judged.code.astype(float),
+        *screen.arrays().values(),
         sums, seen.astype(float), span.astype(float), np.array(status, dtype=float),
     ]  # fmt: skip
 

@@ -214,7 +214,7 @@ def test_every_training_experiment_is_known_and_listed() -> None:
         (["performanc"], "did you mean performance"),
         (["privacy", "--scale", "huge"], "--scale huge is unknown"),
         (["privacy", "--option", "scale=2"], "did you mean scales"),
-        (["privacy", "--option", "scales=a"], "takes numbers between commas"),
+        (["privacy", "--option", "scales=a"], "takes comma-separated numbers"),
         (["privacy", "--option", "scales"], "KEY=VALUE"),
         (["ablation", "--option", "x=1"], "has no option x"),
         (["ablation", "--set", "seed=1"], "sets seed itself"),

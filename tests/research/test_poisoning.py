@@ -133,7 +133,7 @@ def test_the_experiment_compares_the_same_honest_clients(
         ({"defences": "robst"}, "did you mean robust"),
         ({"methods": "solo"}, "unknown solo"),
         ({"shares": "50"}, "below 50"),
-        ({"shares": "many"}, "takes numbers"),
+        ({"shares": "many"}, "takes comma-separated numbers"),
     ],
 )
 def test_wrong_options(options: dict[str, str], reason: str, panel: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from fuels.cli.federation import federation_app
 from fuels.cli.forecast import forecast_command
 from fuels.cli.parties import server_app, site_app
 from fuels.cli.report import report_command
+from fuels.cli.retrain import retrain_command
 from fuels.cli.run import run_command
 from fuels.version import __version__
 
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 app.command("run")(run_command)
 app.command("forecast")(forecast_command)
+app.command("retrain")(retrain_command)
 app.command("backtest")(backtest_command)
 app.command("report")(report_command)
 app.command("compare")(compare_command)

@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fuels.cli import options as opt
 from fuels.cli.settings import refuse_idle
+from fuels.config import Data, Mixture
+from fuels.data.merging import listed
 from fuels.errors import FuelsError
+
+if TYPE_CHECKING:
+    from fuels.data.panel import Panel
+    from fuels.forecasting.saved_run import SavedRun
 
 PATIENCE = 10.0  # seconds between lines without a terminal
 
@@ -32,7 +39,7 @@ def forecast_command(
     data: str | None = opt.option(
         "PATH",
         "File with the newest values, or several files: separated by commas, a pattern or a folder."
-        " Default: the data of the run.",
+        " Default: only the values that the run remembers.",
     ),
     horizon: int = opt.option(
         "STEPS",
@@ -55,28 +62,26 @@ def forecast_command(
     at_most: str | None = opt.AT_MOST,
     overwrite: bool = opt.flag("Replace the output file if it exists.", name="--overwrite"),
     forget: bool = opt.flag(
-        "Discard what the mixture learned from data given to past forecasts.", name="--forget"
+        "Discard the values given to past forecasts, and what was learned from them.",
+        name="--forget",
     ),
     json_: bool = opt.flag("Print as JSON.", name="--json"),
 ) -> None:
     """Forecast the next value, or several, for each client that has a model.
 
     Prints the forecasts as CSV or writes them to --out: client, time, forecast, and intervals if
-    the run has a mixture of experts. The run's own data are prepended to new data if they can still
-    be read. The mixture learns from the values that have arrived since the last forecast and saves
-    what it has learned in learned.safetensors, in the run folder. No server or other site is
-    needed.
+    the run has a mixture of experts. The run remembers its own values and those of earlier
+    forecasts, so the file may hold just the newest hour, even of one client. The mixture learns
+    from values that are up to seven days late. Everything is stored in the run folder. No server or
+    other site is needed.
 
     Example: fuels forecast first --data today.csv --horizon 24 --out next.csv
     """
-    from dataclasses import replace
-
-    from fuels.config import Data, Engine, Mixture
-    from fuels.data.loading import load_panel
-    from fuels.data.readers import is_raw
+    from fuels.config import Engine
     from fuels.data.screening import drops_implausible
-    from fuels.data.sources import find_files
     from fuels.experts.table import forecast_table
+    from fuels.forecasting.folder import MODELS
+    from fuels.forecasting.memory import held
     from fuels.forecasting.saved_run import SavedRun
     from fuels.storage.tables import judged_table, write_table
     from fuels.training.runtime import set_up
@@ -85,52 +90,33 @@ def forecast_command(
     for target, what in ((out, "forecasts"), (anomalies, "anomalies")):
         if target is not None:
             _check_target(target, what, overwrite)
-    saved = SavedRun.load(run, forget=forget)
-    if at_least is not None or at_most is not None:
-        saved.confine(Mixture(at_least=at_least or "", at_most=at_most or ""))
     if implausible is not None:
         drops_implausible(implausible, mixed=True)
-        saved.settings = replace(
-            saved.settings, data=replace(saved.settings.data, implausible=implausible)
-        )
-    settings, models = saved.settings, saved.models
-    if data is None and not saved.data.source:
-        raise FuelsError(
-            f"{run}: without config.toml, the data of the run are unknown; give the newest data"
-            " with --data"
-        )
-    given: dict[str, Any] = {
-        "source": data,
-        **read.changes(),
-    }
-    changes = {key: value for key, value in given.items() if value is not None}
-    if data is not None:  # the run's span and clients do not restrict new data
-        fresh = {"start": "", "end": "", "ids": (), "coordinates": ""}
-        if not any(is_raw(file) for file in find_files(data)):
-            fresh["activity"] = ""
-        changes = {**fresh, **changes}
-    base = saved.data if data is None else settings.data
-    refuse_idle(Data(**{"source": base.source, **changes}))
-    panel = load_panel(replace(settings, data=replace(base, **changes)))
-    with step_counter(horizon) as progress:
-        result, notes = saved.forecast(
-            panel, horizon, new=data is not None, progress=progress, subset=read.ids is not None
-        )
+    with held(run / MODELS if run.is_dir() else run, lambda text: typer.echo(text, err=True)):
+        saved = SavedRun.load(run, forget=forget)
+        if at_least is not None or at_most is not None:
+            saved.confine(Mixture(at_least=at_least or "", at_most=at_most or ""))
+        if implausible is not None:
+            data_ = replace(saved.settings.data, implausible=implausible)
+            saved.settings = replace(saved.settings, data=data_)
+        panel = read_new(saved, data, read)
+        ids = opt.parse_ids(read.ids)
+        with step_counter(horizon) as progress:
+            result, notes = saved.forecast(
+                panel, horizon, progress=progress, ids=ids, until=read.end if data is None else None
+            )
     for note in notes:
         typer.echo(f"note: {note}", err=True)
-    strangers, silent = result.unknown, set(models.ids) - set(result.ids)
-    if data is not None and strangers:
+    given = set() if panel is None else set(panel.ids)
+    if strangers := [client for client in result.unknown if client in given]:
         typer.echo(f"note: no model for {listed(strangers)} in the data", err=True)
-    if data is not None and read.ids is None and silent:
-        absent = f"no data for {listed(sorted(silent))}"
-        typer.echo(f"note: {absent}: no forecast is made and nothing is learned", err=True)
     if anomalies is not None and saved.judged is not None:
         write_table(judged_table(saved.judged), anomalies)
     table = forecast_table(result)
     made = len(table) - table["forecast"].null_count()
     if not made:
         raise FuelsError(
-            f"{panel.name}: the newest values, which a forecast needs, are missing for every client"
+            f"{run}: the newest values, which a forecast needs, are missing for every client"
         )
     if out is not None:
         write_table(table, out)
@@ -141,6 +127,35 @@ def forecast_command(
         typer.echo(json.dumps(table.to_dicts(), default=str, indent=2))
     else:
         typer.echo(table.write_csv(), nl=False)
+    if saved.unsaved:
+        raise FuelsError(saved.unsaved)
+
+
+def read_new(saved: SavedRun, data: str | None, read: opt.ReadOptions) -> Panel | None:
+    """The panel of a file with new values, read as the run's data were; None without a file."""
+    from fuels.data.loading import load_panel
+    from fuels.data.readers import is_raw
+    from fuels.data.sources import find_files
+
+    changes = {key: value for key, value in read.changes().items() if value is not None}
+    if data is None:
+        if idle := set(changes) - {"ids", "end"}:
+            option = "from" if "start" in idle else sorted(idle)[0].replace("_", "-")
+            raise FuelsError(f"--{option} says how a file is read: give the file with --data")
+        if not saved.knows_values:
+            raise FuelsError(
+                f"{saved.folder}: without config.toml, the data of the run are unknown; give the"
+                " newest data with --data"
+            )
+        return None
+    # The run's span and clients do not restrict new data.
+    fresh: dict[str, Any] = {"start": "", "end": "", "ids": (), "coordinates": ""}
+    if not any(is_raw(file) for file in find_files(data)):
+        fresh["activity"] = ""
+    changes = {**fresh, **changes, "source": data}
+    refuse_idle(Data(**changes))
+    settings = replace(saved.settings, data=replace(saved.settings.data, **changes))
+    return load_panel(settings, saved.models.step_seconds)
 
 
 @contextmanager
@@ -177,10 +192,3 @@ def _check_target(out: Path, what: str, overwrite: bool) -> None:
         raise FuelsError(f"{out}: the folder {out.parent} is not writable")
     if out.exists() and not overwrite:
         raise FuelsError(f"{out} already exists; choose another name or give --overwrite")
-
-
-def listed(clients: Sequence[str]) -> str:
-    """`3 clients (a, b, c)`, the first few by name."""
-    more = ", ..." if len(clients) > 5 else ""
-    noun = "client" if len(clients) == 1 else "clients"
-    return f"{len(clients)} {noun} ({', '.join(clients[:5])}{more})"

@@ -85,6 +85,8 @@ class _Rows:
         if len(seconds) == 0:
             raise FuelsError(f"{place}: there are no rows")
         check_years(int(seconds.min()), int(seconds.max()), place)
+        if given.step and not given.resample and not ((seconds - seconds[0]) % given.step).any():
+            return replace(self, step=given.step)
         step, gaps, off = self._usual_gap(place)
         sparse = len(gaps) > 0 and step < np.median(gaps) / 2
         if not off.any() and not (sparse and given.resample):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from fuels.config import Data, Settings
@@ -21,14 +21,15 @@ _PANEL = ("ids", "missing", "start", "end", "resample", "how", "coordinates", "u
 SYNTHETIC_CLIENTS = 100  # data.clients draws from these
 
 
-def load_panel(settings: Settings) -> Panel:
-    """Read or generate the panel that the settings name."""
+def load_panel(settings: Settings, step: int | None = None) -> Panel:
+    """Read or generate the panel that the settings name; `step` in seconds, if it is known."""
     data = settings.data
     if data.source.startswith(SYNTHETIC):
         clients = max(SYNTHETIC_CLIENTS, data.clients)
         panel = synthesise(data.source.removeprefix(SYNTHETIC), clients=clients)
         return panel.select(data.ids) if data.ids else panel
-    return read_source(data.source, table_options(data), panel_options(data), data.activity or None)
+    table = replace(table_options(data), step=step)
+    return read_source(data.source, table, panel_options(data), data.activity or None)
 
 
 def table_options(data: Data) -> TableOptions:

@@ -236,6 +236,10 @@ class Screen:
     def copy(self) -> Screen:
         return Screen(self.profile.copy(), self.numbers.copy(), self.constants)
 
+    def take(self, clients: NDArray[np.bool_]) -> Screen:
+        """The screen of some clients."""
+        return Screen(self.profile[clients], self.numbers[clients], self.constants)
+
 
 def screen_panel(panel: Panel, period: int) -> tuple[Panel, Judged]:
     """The panel with implausible values missing, and what is said of them."""

@@ -40,6 +40,7 @@ class TableOptions:
     missing: str | float | None = None
     resample: Step | None = None  # rows at irregular times are combined into such steps
     how: str | None = None
+    step: int | None = None  # seconds, if it is known: a file may be too short to show it
 
     def check(self) -> None:
         """Reject invalid options before reading, which may take long."""

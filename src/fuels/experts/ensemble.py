@@ -76,6 +76,7 @@ class Ensemble:
     learned_until: dict[int, np.datetime64] = field(default_factory=dict)  # first step not learned
     sharing: SharedExperts | None = None  # None: local experts only
     limits: Limits = NO_LIMITS
+    block: int = 0  # of `forecast_chain`
 
     def fit(self, history: History, horizons: Iterable[int], keep: bool = True) -> None:
         """Fit the experts for the horizons that have none yet, on the training part."""
@@ -174,7 +175,7 @@ class Ensemble:
             for h, time in zip(ahead, known, strict=True)
         )
         start = min(start, last - 1)
-        chain = forecast_chain(self.models, history, start, last)
+        chain = forecast_chain(self.models, history, start, last, block=self.block)
         for h, forecasts in zip(ahead, chain, strict=False):
             yield h, partial(_steps, forecasts, start + h - 1)
 
@@ -210,8 +211,6 @@ class Ensemble:
         """Whether a history ends before the training does."""
         return self._step(history, self.trained) > history.length
 
-    # -- copies --------------------------------------------------------------------------------
-
     def unfitted(self) -> Ensemble:
         """The same models without any fitted expert."""
         return replace(self, horizons={}, learned_until={})
@@ -245,15 +244,12 @@ class Ensemble:
         until = {h: self._first(h) for h in horizons}
         return replace(self, levels=levels, horizons=horizons, learned_until=until)
 
-    def discard_incomplete(self, history: History, horizons: Collection[int]) -> None:
-        """Discard experts just fitted if a client had no training data.
-
-        That client would otherwise never get experts, because they are fitted once.
-        """
-        training = history.observed[:, : max(self._step(history, self.trained), 0)]
-        if np.isnan(training).all(axis=1).any():
-            for horizon in horizons:
-                del self.horizons[horizon], self.learned_until[horizon]
+    def covers_training(self, panel: Panel) -> bool:
+        """Whether a panel spans the training and has some of every client's values there."""
+        history = self.history(panel)
+        known = ~np.isnan(history.observed[:, : max(self._step(history, self.trained), 0)])
+        spans = history.start <= self.since and not self.ends_in_training(history)
+        return bool(spans and known.any(axis=1).all())
 
     def confined_to(self, limits: Limits) -> None:
         """Confine forecasts and intervals to another range from now on."""
@@ -265,6 +261,9 @@ class Ensemble:
 
     def save(self, path: Path) -> None:
         """Write everything but the models, which have their own file."""
+        save_state(path, *self.state())
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         arrays: dict[str, NDArray[Any]] = {}
         for horizon, fitted in self.horizons.items():
             arrays |= prefixed(f"{horizon}.online", fitted.arrays(copy=False))
@@ -281,7 +280,7 @@ class Ensemble:
             "experts": {str(h): list(fitted.pool.names) for h, fitted in self.horizons.items()},
             "seen": {str(horizon): str(time) for horizon, time in self.learned_until.items()},
         }
-        save_state(path, arrays, facts)
+        return arrays, facts
 
     @classmethod
     def load(cls, path: Path, models: PersonalModels) -> Ensemble:

@@ -10,6 +10,7 @@ a forecast computed on stored data equals the one that would have been made at t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -35,6 +36,20 @@ class Columns:
 
 
 @dataclass(frozen=True)
+class Past:
+    """What a history needs to know of the values before its first step."""
+
+    newest: Floats  # the newest normalised value at each time of the period, [client, period]
+    silent: Floats  # steps without a value at the end, [client]
+    smoothing: Mapping[int, Floats] = field(default_factory=dict)  # states, by horizon
+
+    def take(self, clients: NDArray[np.int64] | slice) -> Past:
+        """The past of some clients, by position."""
+        states = {horizon: state[clients] for horizon, state in self.smoothing.items()}
+        return Past(self.newest[clients], self.silent[clients], states)
+
+
+@dataclass(frozen=True)
 class History:
     """Series on the scale of the training part, [client, time], and their clock."""
 
@@ -46,6 +61,7 @@ class History:
     step: np.timedelta64
     calendar: Calendar = field(default_factory=Calendar)
     live: Floats | None = None  # the mean of the other clients [client, time], NaN where unknown
+    past: Past | None = None  # None: there are no earlier values
 
     @property
     def clients(self) -> int:
@@ -58,9 +74,9 @@ class History:
     def take(self, clients: NDArray[np.int64] | slice) -> History:
         """The history of some clients, by position."""
         live = None if self.live is None else self.live[clients]
-        return replace(
-            self, observed=self.observed[clients], filled=self.filled[clients], live=live
-        )
+        past = None if self.past is None else self.past.take(clients)
+        own = self.observed[clients], self.filled[clients]
+        return replace(self, observed=own[0], filled=own[1], live=live, past=past)
 
     def times(self, first: int, last: int) -> NDArray[np.datetime64]:
         """Local standard time of steps first..last-1, which may be after the end."""
@@ -113,6 +129,7 @@ def make_history(
     std: Floats,
     offset: int | None = None,
     calendar: Calendar | None = None,
+    past: Past | None = None,
 ) -> History:
     """The history of a panel's clients, on the scale (mean, std) [client] of their training."""
     if len(mean) != len(panel.ids) or len(std) != len(panel.ids):
@@ -126,27 +143,43 @@ def make_history(
     whole = WEEK_SECONDS % panel.step_seconds == 0
     return History(
         observed=observed,
-        filled=fill_from_earlier(observed, period),
+        filled=fill_from_earlier(observed, period, past),
         period=period,
         week=WEEK_SECONDS // panel.step_seconds if whole else period,
         start=panel.start + panel.standard_offset - offset * panel.step,
         step=panel.step,
         calendar=calendar or Calendar(),
+        past=past,
     )
 
 
-def fill_from_earlier(observed: Floats, period: int) -> Floats:
+def fill_from_earlier(observed: Floats, period: int, past: Past | None = None) -> Floats:
     """Missing values [client, time] replaced by the newest earlier value of the same phase.
 
     Once a client has had no value for a whole period, its values stay NaN.
     """
-    length = observed.shape[1]
-    present = ~np.isnan(observed)
-    step = np.arange(length)
-    newest = np.maximum.accumulate(np.where(present, step, -1), axis=1)
+    silent = np.ones(len(observed)) if past is None else past.silent + 1
+    filled = newest_values(observed, period, past)
+    return np.where(steps_since_value(observed, silent) <= period, filled, np.nan)
+
+
+def steps_since_value(observed: Floats, before: Floats) -> Floats:
+    """Steps since the newest value [client, time]; at step 0 without a value, `before` [client]."""
+    step = np.arange(observed.shape[1], dtype=np.float64)
+    newest = np.where(np.isnan(observed), -np.inf, step)
+    newest[:, :1] = np.fmax(newest[:, :1], -before[:, None])
+    result: Floats = step - np.maximum.accumulate(newest, axis=1)
+    return result
+
+
+def newest_values(observed: Floats, period: int, past: Past | None = None) -> Floats:
+    """The newest value of the same phase up to each step, however old."""
     filled = observed.copy()
-    for first in range(period, length, period):
+    for first in range(0 if past else period, filled.shape[1], period):
         part = filled[:, first : first + period]
-        earlier = filled[:, first - period : first - period + part.shape[1]]
+        if first == 0 and past:
+            earlier = past.newest[:, : part.shape[1]]
+        else:
+            earlier = filled[:, first - period : first - period + part.shape[1]]
         part[...] = np.where(np.isnan(part), earlier, part)
-    return np.where(step - newest <= period, filled, np.nan)
+    return filled

@@ -201,8 +201,11 @@ class Intervals:
         if (waiting & outside).any() or not known:
             raise FuelsError("the saved intervals are damaged, so train again")
         self.state = state
-        later = np.arange(state["scores"].shape[1]) >= state["seen"]  # not used yet
-        self._order = np.argsort(np.where(later, np.inf, state["scores"]), axis=1, kind="stable")
+        place, memory = np.arange(state["scores"].shape[1]), state["scores"].shape[1]
+        scores = np.where(place >= state["seen"], np.inf, state["scores"])  # not used yet
+        # Of equal scores the older one comes first, as when they were added.
+        age = np.where(state["seen"] > memory, (place - state["seen"]) % memory, place)
+        self._order = np.lexsort((age, scores), axis=1)
 
     def _checked(self, points: NDArray[Any]) -> Floats:
         f = np.ascontiguousarray(points, dtype=np.float64)

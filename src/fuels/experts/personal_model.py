@@ -18,7 +18,7 @@ from fuels.data.clock import zone_name
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.experts.groups import by_groups
-from fuels.experts.history import Floats, History, make_history
+from fuels.experts.history import Floats, History, Past, make_history
 from fuels.storage.models import PersonalModels
 
 CHUNK = 4096  # windows encoded at once
@@ -163,13 +163,34 @@ def forecasts_ahead(
 
 
 def forecast_chain(
-    models: PersonalModels, history: History, first: int, last: int, *, direct: bool = True
+    models: PersonalModels,
+    history: History,
+    first: int,
+    last: int,
+    *,
+    direct: bool = True,
+    block: int = 0,
 ) -> Iterator[Floats]:
     """Forecasts one step ahead, then two, and so on without end: [client, step] each.
 
     Unknown values are NaN, as is a forecast that needs one. Without `direct`, only the first head
-    is used, recursively.
+    is used, recursively. The last bits of a matrix product depend on its number of rows; with
+    `block`, products are of blocks of so many steps that begin at fixed times, so a forecast does
+    not depend on how many are asked for.
     """
+    if block:
+        begin, end = first, last
+        place = int((history.start - np.datetime64(0, "s")) // history.step)
+        first -= (place + first) % block
+        last += -(place + last) % block
+        for forecasts in _chain(models, history, first, last, direct, block):
+            yield forecasts[:, begin - first : end - first]
+    yield from _chain(models, history, first, last, direct, CHUNK)
+
+
+def _chain(
+    models: PersonalModels, history: History, first: int, last: int, direct: bool, chunk: int
+) -> Iterator[Floats]:
     sample = models.sample
     made: deque[Floats] = deque(maxlen=max(sample.lags))  # the newest forecasts, in order
     heads = sample.horizon if direct else 1
@@ -182,13 +203,15 @@ def forecast_chain(
         x = torch.from_numpy(np.stack(lags, axis=2).astype(np.float32))
         times = history.times(first + done, last + done + sample.horizon - 1)
         clock = torch.from_numpy(sample.clock(models.calendar, times, first + done))
-        for forecasts in _heads(models, x, clock, heads if done == 0 else 1):
+        for forecasts in _heads(models, x, clock, heads if done == 0 else 1, chunk):
             made.append(forecasts)
             done += 1
             yield forecasts
 
 
-def _heads(models: PersonalModels, x: Tensor, clock: Tensor, heads: int) -> list[Floats]:
+def _heads(
+    models: PersonalModels, x: Tensor, clock: Tensor, heads: int, chunk: int
+) -> list[Floats]:
     """The forecasts of the first head or of all, [client, row] each."""
     network = models.network
 
@@ -196,8 +219,8 @@ def _heads(models: PersonalModels, x: Tensor, clock: Tensor, heads: int) -> list
     def predict(clients: slice) -> Tensor:
         parts = {name: part[clients] for name, part in models.parts.items()}
         pieces = []
-        for low in range(0, x.shape[1], CHUNK):
-            rows = slice(low, low + CHUNK)
+        for low in range(0, x.shape[1], chunk):
+            rows = slice(low, low + chunk)
             own = x[clients, rows].contiguous()
             if heads == 1:
                 pieces.append(network.predict(parts, own, clock[rows]).unsqueeze(2))
@@ -222,7 +245,7 @@ def warn_no_recent_values(models: PersonalModels, history: History, known: Seque
         )
 
 
-def history_for(models: PersonalModels, panel: Panel) -> History:
+def history_for(models: PersonalModels, panel: Panel, past: Past | None = None) -> History:
     """The history of the models' clients in a panel; absent clients have no values."""
     column = {client: i for i, client in enumerate(panel.ids)}
     values = np.full((panel.length, len(models.ids)), np.nan)
@@ -230,4 +253,5 @@ def history_for(models: PersonalModels, panel: Panel) -> History:
         if client in column:
             values[:, i] = panel.values[:, column[client]]
     aligned = replace(panel, values=values, ids=models.ids, coordinates=None)
-    return make_history(aligned, models.period, models.mean, models.std, calendar=models.calendar)
+    scale, calendar = (models.mean, models.std), models.calendar
+    return make_history(aligned, models.period, *scale, calendar=calendar, past=past)

@@ -27,9 +27,10 @@ class Ridge:
 
     def predict(self, x: Floats) -> Floats:
         """Forecasts [client, step] from features [client, step, feature]; NaN in, NaN out."""
-        # Not a matrix product, whose last bits depend on the number of steps: a live forecast then
-        # equals that of a longer backtest exactly.
-        result: Floats = (x * self.weights[:, None, :]).sum(axis=2) + self.constant[:, None]
+        # Not a matrix product, whose last bits depend on the number of steps, and always in one
+        # order in memory: a live forecast then equals that of a longer backtest exactly.
+        weighted = np.ascontiguousarray(x) * self.weights[:, None, :]
+        result: Floats = weighted.sum(axis=2) + self.constant[:, None]
         return result
 
 

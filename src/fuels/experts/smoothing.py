@@ -23,7 +23,7 @@ GRID = np.array(list(product((0.01, 0.05, 0.2, 0.6), (0.05, 0.15, 0.4), (0.0, 0.
 
 @dataclass(frozen=True)
 class Smoothing:
-    """The expert; it smooths the history from its first step on."""
+    """The expert; it smooths all values, those before the history's first step included."""
 
     name: str = "smoothing"
     one_step_only: bool = False
@@ -39,12 +39,24 @@ class Smoothing:
     def forecasts(
         self, fitted: Arrays, history: History, first: int, last: int, horizon: int
     ) -> Floats:
-        slot, slots = _slots(history, last)
         known = min(history.length, last - 1)  # the newest value that these forecasts may use
-        y = np.ascontiguousarray(history.observed[:, :known])
         out = np.full((history.clients, last), np.nan)
-        smooth_all(y, slot, slots, horizon, np.ascontiguousarray(fitted["pace"]), out)
+        self.state(fitted, history, known, horizon, out)
         return out[:, first:]
+
+    def state(
+        self, fitted: Arrays, history: History, end: int, horizon: int, out: Floats | None = None
+    ) -> Floats:
+        """The state after the steps before `end`; the forecasts [client, step] go to `out`."""
+        out = np.empty((history.clients, end)) if out is None else out
+        slot, slots = _slots(history, max(out.shape[1], end))
+        state = np.full((history.clients, 2 + slots), np.nan)
+        state[:, 1] = 0.0
+        if history.past is not None and horizon in history.past.smoothing:
+            state = history.past.smoothing[horizon].copy()
+        y = np.ascontiguousarray(history.observed[:, :end])
+        smooth_all(y, slot, horizon, np.ascontiguousarray(fitted["pace"]), state, out)
+        return state
 
 
 def _slots(history: History, last: int) -> tuple[NDArray[np.int64], int]:

@@ -7,6 +7,7 @@ of the same kind as the input.
 from __future__ import annotations
 
 import copy
+import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -41,21 +42,16 @@ from fuels.experts.personal_model import (
 from fuels.experts.table import forecast_table
 from fuels.federation.loop import Loop, Watcher
 from fuels.forecasting.anomalies import anomaly_frame, without_implausible
+from fuels.forecasting.folder import CONFIG, LEARNED, MIXTURE, MODELS, RECENT, check_save_folder
+from fuels.forecasting.memory import LIVE
 from fuels.forecasting.one_step import one_step_errors
-from fuels.forecasting.saved_run import (
-    CONFIG,
-    LEARNED,
-    MIXTURE,
-    MODELS,
-    RECENT,
-    SavedRun,
-    check_save_folder,
-)
+from fuels.forecasting.saved_run import SavedRun
 from fuels.forecasting.table import as_pandas, is_pandas
 from fuels.methods.registry import find_method
 from fuels.runs.build import build, kept_parameters
 from fuels.runs.settings import resolve
 from fuels.storage.models import PersonalModels, save_models
+from fuels.storage.run_folder import HISTORY
 from fuels.training.runtime import set_up
 
 # Shows a training: given the round loop, a context manager that yields its watcher.
@@ -259,8 +255,8 @@ class Forecaster:
 
         The folder must be empty; `overwrite` replaces one that `save` wrote.
         """
-        from fuels.data.writers import write_panel
         from fuels.storage.config_file import write_toml
+        from fuels.storage.panels import save_panel
 
         folder, models, panel = Path(path), self._fitted(), self._history()
         try:
@@ -268,14 +264,15 @@ class Forecaster:
             folder.mkdir(parents=True, exist_ok=True)
             for learned in folder.glob(f"{Path(LEARNED).stem}*"):
                 learned.unlink()
+            if (folder / LIVE).exists():
+                shutil.rmtree(folder / LIVE)
             save_models(folder / MODELS, models)
             (folder / MIXTURE).unlink(missing_ok=True)
             if self._ensemble is not None:
                 self._ensemble.save(folder / MIXTURE)
-            recent = folder / RECENT
-            write_panel(panel, recent, overwrite=True)
-            # so that `fuels forecast FOLDER` continues from the data of `fit`
-            data = replace(self.settings.data, source=str(recent.resolve()))
+            (folder / RECENT).unlink(missing_ok=True)
+            save_panel(folder / HISTORY, panel)
+            data = replace(self.settings.data, source="")
             write_toml(folder / CONFIG, replace(self.settings, data=data), self.engine)
         except OSError as error:
             raise FuelsError(f"{folder}: cannot be written ({error.strerror})") from None

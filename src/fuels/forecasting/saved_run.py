@@ -1,24 +1,28 @@
-"""Forecasts from a saved run: its models, its ensemble, and what that has learned since.
+"""Forecasts from a saved run: its models, its ensemble, its values, and what came since.
 
-The files of the run never change. What its mixtures learn from the data of later forecasts goes
-into learned.safetensors in the same folder; deleting that file discards it. Each step is learned
-once: a client that is absent from the data skips learning for those steps and resumes when it
-returns.
+The files of the run never change. Later values, and what the mixtures learn from them, go into
+live/ and learned.safetensors in the same folder (memory.py, states.py). A killed forecast loses
+nothing: values are stored before they are learned, and every file is replaced as a whole. What the
+mixtures have learned depends on the values only, not on the calls that brought them, as long as no
+value is more than seven days late.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import errno
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from fuels.config import Data, Mixture, Settings
 from fuels.data.clock import format_moment
-from fuels.data.joining import add_unknown_clients, describe_gap, join_panels
+from fuels.data.joining import add_unknown_clients, describe_gap
 from fuels.data.loading import load_panel
+from fuels.data.merging import listed
 from fuels.data.panel import Panel
 from fuels.data.screening import Judged, drops_implausible
 from fuels.errors import FuelsError
@@ -26,14 +30,19 @@ from fuels.experts.ensemble import Ensemble, forecast_ensemble
 from fuels.experts.history import History
 from fuels.experts.personal_model import Forecast, clients_with_model, forecast, on_model_clock
 from fuels.experts.unseen import can_be_forecast, forecast_unseen, together
-from fuels.forecasting.anomalies import judge_panel
+from fuels.forecasting.anomalies import without_implausible
+from fuels.forecasting.folder import CONFIG, LEARNED, MIXTURE, RECENT, located
+from fuels.forecasting.memory import LIVE, VALUES, Memory, missing_newest, without_empty_end
+from fuels.forecasting.states import States, kept_times, learn_up_to
+from fuels.storage.checkpoint import replace_state
 from fuels.storage.config_file import read_config
 from fuels.storage.models import PersonalModels, load_models
+from fuels.storage.panels import read_panel_file, save_panel
+from fuels.storage.run_folder import HISTORY
 
-MODELS, MIXTURE, LEARNED = "models.safetensors", "mixture.safetensors", "learned.safetensors"
-CONFIG, SUMMARY = "config.toml", "summary.json"  # a run writes its summary last
-RECENT = "recent.parquet"  # the data of `fit` in a folder of Forecaster.save
-SAVED = {MODELS, MIXTURE, RECENT, CONFIG}  # written by Forecaster.save
+BLOCK = 8  # steps that the personal models forecast at once
+Progress = Callable[[int], None]  # steps ahead that are done
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @dataclass
@@ -47,36 +56,27 @@ class SavedRun:
     ensemble: Ensemble | None
     forget: bool = False  # the next forecast deletes what earlier ones have learned
     judged: Judged | None = None  # the new values of the last forecast
+    notes: list[str] = field(default_factory=list)  # for the user
+    unsaved: str = ""  # why something could not be stored
+    fell_back: bool = False  # whether the ensemble is the one that the run left
+    refit: int = 0  # horizons that a rewound ensemble may lack
 
     @classmethod
     def load(cls, path: Path, *, forget: bool = False) -> SavedRun:
         """From the folder or its models; `forget` ignores what earlier forecasts have learned."""
-        if not path.exists():
-            raise FuelsError(f"{path}: no such run")
-        folder = path if path.is_dir() else path.parent
-        found = path / MODELS if path.is_dir() else path
+        folder, found = located(path)
         config, recent = folder / CONFIG, folder / RECENT
-        ended = (folder / SUMMARY).is_file() or recent.is_file()
-        if path.is_dir() and not (found.is_file() and ended):
-            if config.is_file():
-                again = f"continue it: fuels run --resume {path}"
-                raise FuelsError(f"{path}: this run is not finished; {again}")
-            if found.is_file():
-                raise FuelsError(
-                    f"{path}: the folder has {MODELS} but no {CONFIG} or {SUMMARY}; to forecast"
-                    f" with the models only, give {found} and the newest data"
-                )
-            raise FuelsError(f"{path}: not a finished run, {MODELS} is missing")
         models = load_models(found)
         settings = read_config(config)[0] if config.is_file() else Settings()
         # A folder of `save` holds its data, even after it was moved; models without a config do not
         # say where their data are.
         known = settings.data if config.is_file() else Data(source="")
         data = Data(source=str(recent)) if recent.is_file() else known
+        saved = cls(folder, settings, data, models, None, forget)
         # Without settings, a mixture file shows that the models are one expert of several.
-        mixed = settings.mixture.on if config.is_file() else (folder / MIXTURE).is_file()
-        ensemble = _load_ensemble(folder, models, forget) if mixed else None
-        return cls(folder, settings, data, models, ensemble, forget)
+        if settings.mixture.on if config.is_file() else (folder / MIXTURE).is_file():
+            saved.ensemble = saved._load_ensemble()
+        return saved
 
     def confine(self, chosen: Mixture) -> None:
         """Confine forecasts and intervals to other bounds, where given, from now on."""
@@ -87,173 +87,306 @@ class SavedRun:
             )
         self.ensemble.confined_to(self.ensemble.limits.changed(chosen))
 
+    # -- values --------------------------------------------------------------------------------
+
     def training_data(self) -> Panel:
-        """The data of the run."""
+        """The run's own values since the start of training, read from its data if necessary."""
+        path = self.folder / HISTORY
+        if path.is_file():
+            try:
+                return read_panel_file(path)[0]
+            except FuelsError as error:
+                again = " or delete it, so that the data of the run are read again"
+                raise FuelsError(f"{error}; restore it from a backup{again}") from None
         if not self.data.source:
             raise FuelsError(f"{self.folder}: without {CONFIG}, the data of the run are unknown")
-        return on_model_clock(self.models, load_panel(replace(self.settings, data=self.data)))
+        own = on_model_clock(self.models, load_panel(replace(self.settings, data=self.data)))
+        return own if self.ensemble is None else self.ensemble.since_training(own)
+
+    @property
+    def knows_values(self) -> bool:
+        """Whether a forecast needs no new data."""
+        stored = (self.folder / HISTORY, self.folder / LIVE / VALUES)
+        return bool(self.data.source) or any(path.is_file() for path in stored)
+
+    def memory(self, new: Panel | None = None) -> Memory:
+        """The values that are known so far; without any, those of `new`."""
+        found = None if self.forget else Memory.load(self.folder, self.models)
+        if found is not None and (self.folder / HISTORY).is_file():
+            return found
+        try:
+            own = self._own_values(new)
+        except FuelsError as error:
+            if found is not None:
+                return found
+            if new is None or (self.folder / HISTORY).is_file():
+                raise
+            self.notes.append(f"the forecasts use only the new data: {error}")
+            own = new
+        begun = Memory.begin(self.folder, self.models, self._with_all_clients(own))
+        if found is not None:
+            begun.add(found.panel)
+        return begun
+
+    def _own_values(self, new: Panel | None) -> Panel:
+        """The run's own values, which its folder holds from now on; or `new` if it has them all."""
+        try:
+            own = self.training_data()
+        except FuelsError:
+            ensemble = self.ensemble
+            if new is None or ensemble is None or not ensemble.covers_training(new):
+                raise
+            own = new
+        if not (self.folder / HISTORY).is_file():
+            with self._saving("the values of the run are read again for the next forecast"):
+                save_panel(self.folder / HISTORY, self._with_all_clients(own))
+        return own
+
+    def _with_all_clients(self, own: Panel) -> Panel:
+        """The values of the models' clients, missing ones included."""
+        return add_unknown_clients(own, self.models.ids).select(self.models.ids)
+
+    # -- forecasts -----------------------------------------------------------------------------
 
     def forecast(
         self,
-        panel: Panel,
-        horizon: int,
+        new: Panel | None = None,
+        horizon: int = 1,
         *,
-        new: bool,
-        progress: Callable[[int], None],
-        subset: bool = False,
+        progress: Progress = lambda steps: None,
+        ids: Sequence[str] | None = None,
+        until: str | None = None,
     ) -> tuple[Forecast, list[str]]:
-        """The next values, and notes for the user. The run's data are prepended to `new` data.
+        """The next values of all clients, or of `ids`, and notes for the user.
 
-        `subset`: the panel holds only selected clients, so what they learn is not saved; otherwise
-        the others could never learn these steps.
+        `new` values are remembered, and what they teach is saved. `until` leaves out what is known
+        from later; nothing is then saved.
         """
-        notes: list[str] = []
-        panel = whole = on_model_clock(self.models, without_empty_end(panel, notes))
-        known = clients_with_model(self.models, panel)
-        if self.ensemble is None and not self.data.source:
-            notes.append(
-                f"{self.folder}: there is no {CONFIG} and no {MIXTURE}; these are forecasts of the"
-                " personal models without the experts"
-            )
-        if new:
-            try:
-                own = self.training_data()
-                notes += describe_gap(own, panel)
-                whole = join_panels(own, add_unknown_clients(panel, self.models.ids))
-            except FuelsError as error:
-                notes.append(f"the forecasts use only the new data: {error}")
-        whole = self._screened(whole, panel.start if new else None, notes)
+        new = None if new is None else self.useful(new)
+        memory = self.memory(new)
+        if new is not None:
+            self.notes += describe_gap(memory.panel, new)
+            merged = memory.add(new, None if self.ensemble is None else self._as_left())
+            self.notes += merged.notes()
+            if merged.changed.any() or memory.panel.length > merged.known or self.forget:
+                self._store(memory)
+        if until:
+            memory.panel = memory.panel.between(None, until)
+        drop = drops_implausible(self.settings.data.implausible, self.ensemble is not None)
+        self.judged, said = memory.screened(None if new is None else new.start, drop=drop)
+        self.notes += said
+        panel = memory.used if ids is None else memory.used.select(ids)
+        clients_with_model(self.models, panel)
         if self.ensemble is None:
-            return forecast(self.models, whole.select(panel.ids), horizon), notes
-        history = self.ensemble.history(whole)
-        ensemble = self._ensemble_for(history, panel, horizon, notes)
-        fitted = set(ensemble.horizons)
+            return self._without_mixture(memory, panel, horizon)
+        history = self.ensemble.with_live_mean(memory.history())
+        ensemble = self._ready(memory, history, horizon, saved=not until)
+        ensemble = self._fit(ensemble, memory, history, horizon, progress)
+        saved = ensemble is self.ensemble
+        if self.forget and saved:
+            self._clear()
+        times = self._learn(ensemble, history, outdated=memory.outdated) if saved else []
         try:
             result = forecast_ensemble(ensemble, panel, horizon, progress, history)
         except FuelsError as error:
-            raise FuelsError("; ".join([str(error), *notes])) from None
-        if new and (ids := can_be_forecast(ensemble, whole, result.unknown)):
-            result = together(result, forecast_unseen(ensemble, whole, ids, horizon))
-            named = f"{', '.join(ids[:5])}{', ...' * (len(ids) > 5)}"
-            notes.append(
-                f"{len(ids)} client{'s' * (len(ids) != 1)} without a model ({named}): forecast from"
-                " their own values and what the run's clients share"
+            raise FuelsError("; ".join([str(error), *self.notes])) from None
+        if saved:
+            self.notes += missing_newest(self.models, history)
+            self._save(memory, ensemble, times)
+        return self._with_unseen(ensemble, memory, result, horizon), self.notes
+
+    def useful(self, new: Panel) -> Panel | None:
+        """New data on the clock of the models, up to the last value; None without any."""
+        new = on_model_clock(self.models, new)
+        cut = without_empty_end(new)
+        if np.isnan(cut.values).all():
+            self.notes.append(f"{new.name}: there is no value")
+            return None
+        if blank := new.length - cut.length:
+            end = format_moment(cut.times[-1], cut.timezone)
+            steps = f"the last {blank} step{'s have' if blank > 1 else ' has'}"
+            self.notes.append(f"{new.name}: {steps} no value; the data end at {end}")
+        return cut if self.ensemble is None else self.ensemble.since_training(cut)
+
+    def _without_mixture(
+        self, memory: Memory, panel: Panel, horizon: int
+    ) -> tuple[Forecast, list[str]]:
+        if not (self.folder / CONFIG).is_file():
+            self.notes.append(
+                f"{self.folder}: there is no {CONFIG} and no {MIXTURE}; these are forecasts of the"
+                " personal models without the experts"
             )
-        if self.forget:
-            _delete(self.folder / LEARNED)
-        if subset and len(known) < len(self.models.ids):
-            notes.append("only some clients were selected: what they learned is not saved")
-        elif ensemble is self.ensemble:
-            ensemble.discard_incomplete(history, set(ensemble.horizons) - fitted)
-            notes += missing_newest(self.models, history)
-            self._save_learned(notes)
-        return result, notes
+        result = forecast(self.models, panel, horizon)
+        if memory.trim(None) or self.forget:
+            self._store(memory)
+        return result, self.notes
 
-    def _screened(self, panel: Panel, since: np.datetime64 | None, notes: list[str]) -> Panel:
-        """The panel without implausible values, if the settings say so.
+    def _with_unseen(
+        self, ensemble: Ensemble, memory: Memory, result: Forecast, horizon: int
+    ) -> Forecast:
+        """The forecasts, and those of clients without a model that have enough values."""
+        ids = can_be_forecast(ensemble, memory.used, result.unknown)
+        if not ids:
+            return result
+        self.notes.append(
+            f"{listed(ids)} without a model: forecast from their own values and what the run's"
+            " clients share"
+        )
+        return together(result, forecast_unseen(ensemble, memory.used, ids, horizon))
 
-        What is said of the values since a time, by default of the last period, is kept in `judged`.
+    # -- learning ------------------------------------------------------------------------------
+
+    def _ready(self, memory: Memory, history: History, horizon: int, *, saved: bool) -> Ensemble:
+        """The ensemble in a state from which it can learn the history.
+
+        That is an earlier one if values it has learned from have changed, and a copy if nothing is
+        to be saved.
         """
-        panel, judged = judge_panel(panel, self.models.period, self.ensemble, since)
-        newest = panel.times[-min(self.models.period, panel.length)]
-        self.judged = judged.since(newest if since is None else since)
-        if not drops_implausible(self.settings.data.implausible, self.ensemble is not None):
-            return panel
-        if said := self.judged.sentence():
-            notes.append(f"{said}; they count as missing (--implausible keep uses them)")
-        if said := self.judged.accepted():
-            notes.append(said)
-        return judged.removed(panel)
-
-    def _ensemble_for(
-        self, history: History, panel: Panel, horizon: int, notes: list[str]
-    ) -> Ensemble:
-        """The ensemble, or an unfitted one if it has learned from data after the panel's end."""
         ensemble = self.ensemble
         assert ensemble is not None
-        if ensemble.ends_in_training(history) or not ensemble.has_learned_beyond(history, horizon):
+        ensemble.block = BLOCK
+        if ensemble.ends_in_training(history):
             return ensemble  # which refuses data that end in training
-        end = format_moment(panel.times[-1], panel.timezone)
-        notes.append(
-            f"the data end at {end}, before the newest data this run has learned from: the experts"
-            " are fitted again for this forecast, and nothing is saved"
-        )
-        return ensemble.unfitted()
+        if ensemble.has_learned_beyond(history, horizon):
+            end = format_moment(memory.panel.times[-1], memory.panel.timezone)
+            self.notes.append(
+                f"the data end at {end}, before the newest data this run has learned from: the"
+                " experts are fitted again for this forecast, and nothing is saved"
+            )
+            return ensemble.unfitted()
+        if memory.relearn is not None:
+            time = memory.relearn + memory.panel.standard_offset
+            ensemble = self._rewound(ensemble, time, outdated=memory.outdated)
+        elif memory.outdated and self.fell_back:
+            ensemble = self._rewound(ensemble, ensemble.trained, outdated=True)
+        if not saved:
+            return ensemble.copy()
+        self.ensemble = ensemble
+        return ensemble
 
-    def _save_learned(self, notes: list[str]) -> None:
-        """Save what the ensemble has learned; if that fails, the forecast is still returned."""
-        assert self.ensemble is not None
-        learned = self.folder / LEARNED
-        written = learned.with_name(
-            f"{learned.stem}-{os.getpid()}{learned.suffix}"
-        )  # processes may overlap
+    def _rewound(self, ensemble: Ensemble, time: np.datetime64, *, outdated: bool) -> Ensemble:
+        """The newest state that has learned nothing from `time` on.
+
+        `outdated`: not even the one that the run left holds.
+        """
+        if all(until <= time for until in ensemble.learned_until.values()):
+            return ensemble
+        states = States(self.folder / LIVE, self.models)
+        held = states.newest(time), None if outdated else self._as_left()
+        found = [state for state in held if state is not None and state.learned_until]
+        found = [state for state in found if max(state.learned_until.values()) <= time]
+        found.sort(key=lambda state: min(state.learned_until.values()))
+        self.notes += states.damaged
+        earlier = found[-1] if found else ensemble.unfitted()
+        earlier.block = BLOCK
+        earlier.confined_to(ensemble.limits)
+        self.refit = max(ensemble.horizons)
+        states.drop(later for later in states.times() if later > time)
+        return earlier
+
+    def _fit(
+        self, ensemble: Ensemble, memory: Memory, history: History, horizon: int, progress: Progress
+    ) -> Ensemble:
+        """The ensemble with experts for all horizons; a copy if they are not to be saved."""
+        ahead = range(1, max(horizon, self.refit) + 1)
+        missing = [h for h in ahead if h not in ensemble.horizons]
+        if not missing:
+            return ensemble
         try:
-            self.ensemble.save(written)
-            written.replace(learned)
-        except (FuelsError, OSError):
-            written.unlink(missing_ok=True)
-            notes.append(f"cannot write {learned}; the next forecast will learn these steps again")
+            data = without_implausible(self.training_data(), self.settings, ensemble)
+            own = ensemble.history(data)
+        except FuelsError:
+            if not ensemble.covers_training(memory.panel):
+                ensemble = ensemble.copy()  # a client would get no experts, now and later
+            own = history
+        for h in missing:
+            ensemble.fit(own, [h], keep=False)
+            progress(h)
+        if own.start < history.start:  # later values may follow after a gap
+            learn_up_to(ensemble, own, own.times(own.length, own.length + 1)[0])
+        return ensemble
 
+    def _learn(
+        self, ensemble: Ensemble, history: History, *, outdated: bool
+    ) -> list[np.datetime64]:
+        """Learn up to each time whose state is kept, and store it; returns these times."""
+        states = States(self.folder / LIVE, self.models)
+        end = history.times(history.length, history.length + 1)[0]
+        times = kept_times(end, history.step)
+        as_left = self._as_left()
+        left = max(as_left.learned_until.values(), default=None)
+        if not outdated and left is not None and left >= times[0]:
+            times = sorted({*times, left})
+        for time in times:
+            learn_up_to(ensemble, history, time)
+            with self._saving("late values may take longer to learn"):
+                states.keep(ensemble, time, as_left if time == left and not outdated else None)
+        return times
 
-def without_empty_end(panel: Panel, notes: list[str]) -> Panel:
-    """The panel up to the last step with a value: empty rows at the end are not data."""
-    steps = np.flatnonzero(~np.isnan(panel.values).all(axis=1))
-    blank = panel.length - (int(steps[-1]) + 1 if len(steps) else panel.length)
-    if not blank:
-        return panel
-    cut = replace(panel, values=panel.values[: panel.length - blank])
-    end = format_moment(cut.times[-1], cut.timezone)
-    notes.append(f"{panel.name}: the last {blank} steps have no value; the data end at {end}")
-    return cut
+    # -- on disk -------------------------------------------------------------------------------
 
+    def _as_left(self) -> Ensemble:
+        """The ensemble as the run left it."""
+        mixture = self.folder / MIXTURE
+        if not mixture.is_file():
+            raise FuelsError(
+                f"{mixture} is missing: this run forecasts with a mixture of experts, and its"
+                " models on their own would give other values"
+            )
+        return Ensemble.load(mixture, self.models)
 
-def missing_newest(models: PersonalModels, history: History) -> list[str]:
-    """A note that names the clients whose newest value is missing."""
-    missing = np.isnan(history.observed[:, -1])
-    named = [client for client, gone in zip(models.ids, missing, strict=True) if gone]
-    if not named:
-        return []
-    who = f"{len(named)} client{'s' * (len(named) != 1)}"
-    more = ", ..." if len(named) > 5 else ""
-    return [
-        f"the newest value of {who} is missing ({', '.join(named[:5])}{more}); values that arrive"
-        " later are not learned, so give the values of all clients together"
-    ]
+    def _load_ensemble(self) -> Ensemble:
+        """The ensemble with what it has learned since the run, or as the run left it."""
+        as_left, learned = self._as_left(), self.folder / LEARNED
+        if self.forget:
+            return as_left  # fails first if --forget would not help
+        if learned.is_file():
+            try:
+                return Ensemble.load(learned, self.models)
+            except FuelsError as error:
+                if not (self.folder / LIVE / VALUES).is_file():
+                    raise FuelsError(
+                        f"{error}; fuels forecast --forget ignores this file"
+                    ) from None
+                self.notes.append(f"{error}: what it held is learned again")
+        newest = States(self.folder / LIVE, self.models).newest()
+        self.fell_back = newest is None
+        return newest or as_left
 
+    def _store(self, memory: Memory) -> None:
+        if self.forget:
+            self._clear()
+        with self._saving("give the new values again with the next forecast"):
+            memory.store()
 
-def _load_ensemble(folder: Path, models: PersonalModels, forget: bool) -> Ensemble:
-    """The ensemble with what it has learned since the run, or as the run left it."""
-    mixture, learned = folder / MIXTURE, folder / LEARNED
-    if not mixture.is_file():
-        raise FuelsError(
-            f"{mixture} is missing: this run forecasts with a mixture of experts, and its models on"
-            " their own would give other values"
-        )
-    as_left = Ensemble.load(mixture, models)  # fails first if --forget would not help
-    if forget or not learned.is_file():
-        return as_left
-    try:
-        return Ensemble.load(learned, models)
-    except FuelsError as error:
-        raise FuelsError(f"{error}; fuels forecast --forget ignores this file") from None
+    def _save(self, memory: Memory, ensemble: Ensemble, times: Sequence[np.datetime64]) -> None:
+        """Store what was learned; if that fails, the forecast is still returned."""
+        with self._saving("the next forecast will learn these steps again"):
+            replace_state(self.folder / LEARNED, *ensemble.state())
+            states = States(self.folder / LIVE, self.models)
+            states.drop(set(states.times()) - set(times))
+            changed, memory.relearn = memory.relearn is not None, None
+            if memory.trim(ensemble) or changed:
+                memory.store()
 
+    def _clear(self) -> None:
+        """Delete what earlier forecasts have stored."""
+        self.forget = False
+        try:
+            (self.folder / LEARNED).unlink(missing_ok=True)
+            if (self.folder / LIVE).exists():
+                shutil.rmtree(self.folder / LIVE)
+        except OSError as error:
+            raise FuelsError(f"{self.folder}: cannot be cleared ({error.strerror})") from None
 
-def _delete(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise FuelsError(f"cannot delete {path} ({error.strerror})") from None
-
-
-def check_save_folder(folder: Path, overwrite: bool) -> None:
-    """Refuse a folder that Forecaster.save may not write to."""
-    if folder.exists() and not folder.is_dir():
-        raise FuelsError(f"{folder} is a file; save writes a folder")
-    found = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
-    if found and not overwrite:
-        raise FuelsError(f"{folder} is not empty; choose another folder or give overwrite=True")
-    learned = {name for name in found if name.startswith(Path(LEARNED).stem)}
-    if strange := sorted(found - SAVED - learned):
-        raise FuelsError(
-            f"{folder} contains {strange[0]}, which save did not write; choose another folder"
-        )
+    @contextmanager
+    def _saving(self, consequence: str) -> Iterator[None]:
+        """Say why something could not be stored; a folder that is only read is no failure."""
+        try:
+            yield
+        except OSError as error:
+            said = f"cannot write to {self.folder} ({error.strerror or error}): {consequence}"
+            if error.errno in READ_ONLY:
+                self.notes.append(said)
+            elif not self.unsaved:
+                self.unsaved = said

@@ -12,16 +12,17 @@ Floats = NDArray[np.float64]
 
 @compiled()
 def smooth(
-    y: Floats, slot: NDArray[np.int64], slots: int, horizon: int, pace: Floats, out: Floats
+    y: Floats, slot: NDArray[np.int64], horizon: int, pace: Floats, state: Floats, out: Floats
 ) -> None:
     """Forecasts out [step] of one series y [step], NaN where missing; slot is [step + horizon].
 
-    out[k] is made when y[k - horizon] is known. Nothing is forecast before the first value.
+    out[k] is made when y[k - horizon] is known. Nothing is forecast before the first value. The
+    state holds the level, NaN before the first value, the last deviation, and the profile, NaN for
+    a slot without a value so far.
     """
     alpha, gamma, phi = pace
-    level, deviation, started = 0.0, 0.0, False
-    profile = np.zeros(slots)
-    seen = np.zeros(slots, dtype=np.bool_)
+    level, deviation, started = state[0], state[1], not np.isnan(state[0])
+    profile = state[2:]
     for k in range(len(out)):
         if k < horizon:
             out[k] = np.nan
@@ -32,16 +33,18 @@ def smooth(
         else:
             if not started:
                 level, started = value, True
-            if not seen[here]:  # a slot's first value is its profile
-                profile[here], seen[here] = value - level, True
+            if np.isnan(profile[here]):  # a slot's first value is its profile
+                profile[here] = value - level
             innovation = value - level - profile[here] - phi * deviation
             level += alpha * innovation
             profile[here] += gamma * innovation
             deviation = value - level - profile[here]
         if k + horizon < len(out):
-            out[k + horizon] = (
-                level + profile[slot[k + horizon]] + phi**horizon * deviation if started else np.nan
-            )
+            usual = profile[slot[k + horizon]]
+            if np.isnan(usual):
+                usual = 0.0
+            out[k + horizon] = level + usual + phi**horizon * deviation if started else np.nan
+    state[0], state[1] = level, deviation
 
 
 @compiled(ahead="(f8[:, ::1], i8[::1], i8, i8, i8, f8[:, ::1])")
@@ -50,11 +53,13 @@ def choose_pace(
 ) -> NDArray[np.int64]:
     """The row of the grid with the least squared error after `warm` steps, for each series."""
     best = np.zeros(len(y), dtype=np.int64)
-    out = np.empty(y.shape[1])
+    out, state = np.empty(y.shape[1]), np.empty(2 + slots)
     for client in range(len(y)):
         least = np.inf
         for row in range(len(grid)):
-            smooth(y[client], slot, slots, horizon, grid[row], out)
+            state[:] = np.nan
+            state[1] = 0.0
+            smooth(y[client], slot, horizon, grid[row], state, out)
             total = 0.0
             for k in range(warm, y.shape[1]):
                 error = y[client, k] - out[k]
@@ -65,10 +70,13 @@ def choose_pace(
     return best
 
 
-@compiled(ahead="(f8[:, ::1], i8[::1], i8, i8, f8[:, ::1], f8[:, ::1])")
+@compiled(ahead="(f8[:, ::1], i8[::1], i8, f8[:, ::1], f8[:, ::1], f8[:, ::1])")
 def smooth_all(
-    y: Floats, slot: NDArray[np.int64], slots: int, horizon: int, pace: Floats, out: Floats
+    y: Floats, slot: NDArray[np.int64], horizon: int, pace: Floats, state: Floats, out: Floats
 ) -> None:
-    """The forecasts of all series y [client, step], each at its pace [client, 3]."""
+    """The forecasts of all series y [client, step], each at its pace [client, 3].
+
+    The state [client, 2 + slots] is that before the first step, and then that after the last one.
+    """
     for client in range(len(y)):
-        smooth(y[client], slot, slots, horizon, pace[client], out[client])
+        smooth(y[client], slot, horizon, pace[client], state[client], out[client])

@@ -219,7 +219,8 @@ def write_models(job: Job, folder: RunFolder, download: Download) -> PersonalMod
 
 
 def write_evaluation(dataset: Dataset, folder: RunFolder, evaluation: Evaluation) -> None:
-    """Write the method's forecasts, all errors, coverage, weights of experts, and the mixture."""
+    """Write forecasts, all errors, coverage, weights, the mixture, and the clients' values."""
+    folder.remember(dataset.panel)
     for forecast in list(evaluation.forecasts.values())[:1]:
         bands = None if evaluation.mixture is None else evaluation.mixture.bands
         frame = forecast_frame(dataset, forecast, bands)

@@ -13,6 +13,7 @@ import mmap
 import os
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,6 +26,17 @@ from fuels.errors import FuelsError
 
 def save_state(path: Path, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
     """Write arrays and facts; `path` holds the old content or the new, never a part of it."""
+    try:
+        replace_state(path, arrays, facts)
+    except OSError as error:
+        raise FuelsError(
+            f"{path}: cannot be written ({_cause(error)}); the last checkpoint is intact, so free"
+            " some space and continue with --resume"
+        ) from None
+
+
+def replace_state(path: Path, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+    """`save_state` that leaves it to the caller to say what an OSError means."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         with temporary.open("wb") as file:
@@ -32,12 +44,10 @@ def save_state(path: Path, arrays: Mapping[str, NDArray[Any]], facts: Mapping[st
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise FuelsError(
-            f"{path}: cannot be written ({_cause(error)}); the last checkpoint is intact, so free"
-            " some space and continue with --resume"
-        ) from None
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 CHECKSUM = "crc32"

@@ -13,7 +13,10 @@ mixture.safetensors      the experts and their weights, if the run has a mixture
 weights.parquet          the weights over time: client, time, one column per expert
 coverage.parquet         share of each client's values inside its intervals, by level
 implausible.csv          values of the data that count as missing, if there are any
-learned.safetensors      what the mixture learned from later forecasts' data (saved_run.py)
+data.parquet             what `fuels retrain` trains on
+history.safetensors      the values of the run's clients since the start of training
+learned.safetensors      what the mixture learned from later values (saved_run.py)
+live/                    later values, and earlier states to learn late ones (memory.py, states.py)
 """
 
 from __future__ import annotations
@@ -32,9 +35,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.config import Engine, Settings
+from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.storage.config_file import read_config, write_toml
 from fuels.storage.journal import Journal, Writer
+from fuels.storage.panels import save_panel
+
+METRICS, HISTORY, DATA = "metrics.jsonl", "history.safetensors", "data.parquet"
 
 
 @contextmanager
@@ -72,7 +79,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / "config.toml"
-        self.metrics = path / "metrics.jsonl"
+        self.metrics = path / METRICS
         self.timings = path / "timings.jsonl"
         self.checkpoint = path / "checkpoint.safetensors"
         self.journal = Journal(self.checkpoint)
@@ -99,8 +106,8 @@ class RunFolder:
     def refuse_used(self) -> None:
         path = self.path
         try:
-            # Files that a killed start may leave behind do not count.
-            ours = {".lock", "config.toml.tmp"}
+            # Files that a killed start may leave behind do not count, nor data for this run.
+            ours = {".lock", "config.toml.tmp", DATA}
             used = path.exists() and (
                 not path.is_dir() or any(item.name not in ours for item in path.iterdir())
             )
@@ -244,6 +251,13 @@ class RunFolder:
                 if stage != "round":
                     total[stage] = total.get(stage, 0.0) + seconds
         return total
+
+    def remember(self, panel: Panel) -> None:
+        """Write the values of the run, so that forecasts do not need its data any more."""
+        try:
+            save_panel(self.path / HISTORY, panel)
+        except OSError as error:
+            raise FuelsError(f"{self.path}: cannot be written ({error.strerror})") from None
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, which marks the run as finished, and delete its checkpoint."""

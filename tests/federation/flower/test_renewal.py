@@ -146,7 +146,7 @@ def test_a_site_makes_itself_a_new_key(kept: Path, tmp_path: Path) -> None:
     fuels("server", "admit", server.path, "north", folder / "site.pub")
     assert server.config.sites["north"] == public(folder)
     fuels("site", "renew-key", folder)  # as often as one likes
-    names = {"ca.pem", "federation.secret", "runs", "site.toml", "site.key", "site.pub"}
+    names = {"ca.pem", "federation.secret", "runs", "state", "site.toml", "site.key", "site.pub"}
     assert {p.name for p in folder.iterdir()} == {*names, "site.key.former", "site.pub.former"}
 
 

@@ -220,7 +220,7 @@ class Figures:
 
         def draw(chart: Chart) -> None:
             each = 44.0 if chart.narrow else 28.0
-            room = 0.0 if chart.narrow else min(300.0, 14 + LETTER * max(len(r[0]) for r in rows))
+            room = 0.0 if chart.narrow else min(380.0, 14 + LETTER * max(len(r[0]) for r in rows))
             inside = chart.width - room - 10 - LETTER * max(len(row[2]) for row in rows)
             for i, (label, value, text, kind) in enumerate(rows):
                 top = i * each

@@ -1,0 +1,50 @@
+"""The files from which forecasts are made: of a run folder, or of a folder of Forecaster.save."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fuels.errors import FuelsError
+from fuels.forecasting.memory import LIVE
+from fuels.storage.run_folder import HISTORY, METRICS
+
+MODELS, MIXTURE, LEARNED = "models.safetensors", "mixture.safetensors", "learned.safetensors"
+CONFIG, SUMMARY = "config.toml", "summary.json"  # a run writes its summary last
+RECENT = "recent.parquet"  # the data of `fit` in a folder that an earlier version saved
+SAVED = {MODELS, MIXTURE, RECENT, HISTORY, CONFIG, LIVE}  # written by Forecaster.save
+
+
+def located(path: Path) -> tuple[Path, Path]:
+    """The folder and the file of some models, from either; refuses a run that is not finished."""
+    if not path.exists():
+        raise FuelsError(f"{path}: no such run")
+    if not path.is_dir():
+        return path.parent, path
+    found, config = path / MODELS, path / CONFIG
+    ended = any((path / name).is_file() for name in (SUMMARY, RECENT))
+    ended |= (path / HISTORY).is_file() and not (path / METRICS).is_file()
+    if found.is_file() and ended:
+        return path, found
+    if config.is_file():
+        again = f"continue it: fuels run --resume {path}"
+        raise FuelsError(f"{path}: this run is not finished; {again}")
+    if found.is_file():
+        raise FuelsError(
+            f"{path}: the folder has {MODELS} but no {CONFIG} or {SUMMARY}; to forecast with the"
+            f" models only, give {found} and the newest data"
+        )
+    raise FuelsError(f"{path}: not a finished run, {MODELS} is missing")
+
+
+def check_save_folder(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder that Forecaster.save may not write to."""
+    if folder.exists() and not folder.is_dir():
+        raise FuelsError(f"{folder} is a file; save writes a folder")
+    found = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
+    if found and not overwrite:
+        raise FuelsError(f"{folder} is not empty; choose another folder or give overwrite=True")
+    learned = {name for name in found if name.startswith(Path(LEARNED).stem)}
+    if strange := sorted(found - SAVED - learned):
+        raise FuelsError(
+            f"{folder} contains {strange[0]}, which save did not write; choose another folder"
+        )

@@ -1,0 +1,66 @@
+"""Panels on disk, exactly and with a checksum: what a run remembers of its clients' values.
+
+Values that single precision holds exactly take 4 bytes each, others 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.data.panel import Panel
+from fuels.errors import FuelsError
+from fuels.storage.checkpoint import load_state, replace_state
+
+FORMAT = 1
+VALUES = "values"
+NOTHING: Mapping[str, Any] = {}
+
+
+def save_panel(
+    path: Path,
+    panel: Panel,
+    arrays: Mapping[str, NDArray[Any]] = NOTHING,
+    facts: Mapping[str, Any] = NOTHING,
+) -> None:
+    """Write a panel without its coordinates, with more arrays and facts; raises OSError."""
+    about = {
+        "format": FORMAT,
+        "ids": list(panel.ids),
+        "start": str(panel.start),
+        "step": panel.step_seconds,
+        "timezone": panel.timezone,
+        "name": panel.name,
+        "unit": panel.unit,
+        "synthetic": panel.synthetic,
+    }
+    replace_state(path, {**arrays, VALUES: compact(panel.values)}, {**facts, **about})
+
+
+def read_panel_file(path: Path) -> tuple[Panel, dict[str, NDArray[Any]], dict[str, Any]]:
+    """The panel, and the arrays and facts with it."""
+    arrays, facts = load_state(path)
+    if facts.get("format") != FORMAT or VALUES not in arrays:
+        raise FuelsError(f"{path}: not a file of values that this version of fuels reads")
+    panel = Panel(
+        values=arrays.pop(VALUES).astype(np.float64),
+        ids=tuple(facts["ids"]),
+        start=np.datetime64(facts["start"], "s"),
+        step=np.timedelta64(facts["step"], "s"),
+        timezone=facts["timezone"],
+        name=facts["name"],
+        unit=facts["unit"],
+        synthetic=facts["synthetic"],
+    )
+    return panel, arrays, facts
+
+
+def compact(values: NDArray[np.float64]) -> NDArray[Any]:
+    """The values in single precision if that loses nothing."""
+    single = values.astype(np.float32)
+    same = np.array_equal(single.astype(np.float64), values, equal_nan=True)
+    return single if same else np.ascontiguousarray(values)
