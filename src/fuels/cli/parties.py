@@ -204,8 +204,8 @@ def site_start(
         ("the worker: stays loaded and trains", commands.worker(site)),
         ("the SuperNode", commands.supernode(site, processes.site_data(site, data), PORT)),
         (
-            "the attendant: takes the SuperNode's messages to the worker",
-            commands.attendant(site, PORT),
+            "the dispatcher: takes the SuperNode's messages to the worker",
+            commands.dispatcher(site, PORT),
         ),
     ):
         typer.echo(f"# {what}\n{commands.shown(command, extra)}")

@@ -25,9 +25,9 @@ from flwr.supercore.error import FlowerError
 
 from fuels.errors import FuelsError
 from fuels.federation.flower import gateway, processes
+from fuels.federation.flower.access import check_access
 from fuels.federation.flower.folders import ServerFolder, SiteFolder, key_of, log
 from fuels.federation.flower.gateway import LARGEST, PULL, PUSH, Gateway, is_open, is_reply
-from fuels.federation.flower.knock import knock
 from fuels.federation.flower.pki import make_site_key
 from fuels.federation.flower.processes import explain
 from fuels.federation.flower.provisioning import admit, provision
@@ -267,23 +267,23 @@ def test_a_site_asks_why_it_is_refused(metro: Path, caplog: pytest.LogCaptureFix
     with opened(SiteKeys(server), Link(empty=0), tls=server) as port:
         file = site.config_file
         file.write_text(file.read_text().replace("127.0.0.1:9092", f"127.0.0.1:{port}"))
-        reason, ahead = knock(site)
+        reason, ahead = check_access(site)
         assert reason == "" and abs(ahead) < 2
         line = server.config.sites["north"]
         server.config_file.write_text(text.replace(f'north = "{line}"\n', ""))
-        assert knock(site)[0].startswith("The key of site north was revoked.")
+        assert check_access(site)[0].startswith("The key of site north was revoked.")
         log.propagate = True
         explain(site)
     assert f"the server at 127.0.0.1:{port} refuses this site: The key of site no" in caplog.text
     with pytest.raises(FuelsError, match="does not answer"):
-        knock(site)
+        check_access(site)
 
 
 def test_a_supernode_that_is_refused_is_killed(
     metro: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that was let in and then is not neither goes on nor ends."""
-    monkeypatch.setattr(processes, "KNOCKING", 0.1)
+    monkeypatch.setattr(processes, "ACCESS_EVERY", 0.1)
     server, site = ServerFolder(metro), SiteFolder(metro / "sites/north")
     supernode = processes.RestartedProcess("SuperNode", lambda: child)
     child = supernode.child = subprocess.Popen(["sleep", "60"], start_new_session=True)

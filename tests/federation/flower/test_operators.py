@@ -113,7 +113,7 @@ def test_strangers_are_not_let_in(running: Cluster, tmp_path: Path) -> None:
         assert "SuperNode ID" not in text
 
     running.wait(lambda: len(running.history(run)) >= 1, LONG, "round 1 did not end")  # all are in
-    knocks = len(superlink("/v1/fleet/activate-node"))
+    activations = len(superlink("/v1/fleet/activate-node"))
     attempt("unregistered", "[code: 2004] The request is not signed by a key in server.toml")
     attempt(
         "authority",
@@ -127,7 +127,7 @@ def test_strangers_are_not_let_in(running: Cluster, tmp_path: Path) -> None:
         "[Errno 104] Connection reset by peer",  # the same, seen a moment earlier
         insecure="yes",
     )
-    assert len(superlink("/v1/fleet/activate-node")) == knocks  # none came through the gateway
+    assert len(superlink("/v1/fleet/activate-node")) == activations  # none came through the gateway
     port = running.server.config.port
     with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
         plain.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\n\r\n")

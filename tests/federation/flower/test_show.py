@@ -55,7 +55,7 @@ def test_every_process_of_a_party_is_shown(metro: Path) -> None:
         assert f"fuels.federation.flower.{name}" in command
     site = lines("site", "start", metro / "sites" / "north", "--data", metro.parent / "panel.csv")
     assert len(site) == 3
-    for command, name in zip(site, ("worker", "supernode", "attendant"), strict=True):
+    for command, name in zip(site, ("worker", "supernode", "dispatcher"), strict=True):
         assert any(name in word for word in command)
 
 

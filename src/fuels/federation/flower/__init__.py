@@ -7,14 +7,15 @@ Messages      messages (requests and replies, what a method declares to send), a
 At the server server (runs the rounds), transport (deadline, quorum, late replies), inbox (sends
               requests, checks replies), members (which site has which clients), exclusion (who
               takes no further part)
-At a site     attendant (takes messages to the worker), worker (trains), leaving (the last check)
+At a site     dispatcher (takes messages to the worker), worker (trains), outbox (the last check)
 Processes     processes (starts those of a server or a site), gateway (the public port of a server,
-              with site_keys and knock), supervisor (registers keys, resumes an interrupted run),
-              launcher (starts the ServerApp), parent (no process outlives its parent)
+              with site_keys and access), supervisor (registers keys, resumes an interrupted run),
+              launcher (starts the ServerApp), child_process (none outlives its
+              parent)
 Operation     commands (Flower's own), flower_app (the app that is submitted and its run config),
               runs (submits and stops), status (follows), database (Flower's), records (audit log,
               figures), metrics, demo
 
 Processes of a server: the SuperLink, the gateway, the supervisor and, during a run, the ServerApp.
-Processes of a site: its own, which attends to the SuperNode, the SuperNode, and the worker.
+Processes of a site: its own, which serves the SuperNode, the SuperNode, and the worker.
 """

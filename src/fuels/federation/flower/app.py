@@ -1,7 +1,7 @@
 """The Flower app: the ClientApp that answers for a site, and the ServerApp that runs the rounds.
 
-A message is handed to the site's worker, which stays loaded, by the attendant (attendant.py) or, if
-only Flower's own programs were started, by the process that they start for every message.
+A message is handed to the site's worker, which stays loaded, by the dispatcher (dispatcher.py) or,
+if only Flower's own programs were started, by the process that they start for every message.
 
 At the server, Flower reports the node that each reply comes from. The node's public key, which the
 SuperLink has verified, identifies the site. An error that Flower itself reports carries the
@@ -28,6 +28,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fuels.errors import FuelsError
+from fuels.federation.flower.child_process import end_with_parent
 from fuels.federation.flower.folders import (
     RefusalError,
     ServerFolder,
@@ -36,7 +37,6 @@ from fuels.federation.flower.folders import (
     log,
     set_up_log,
 )
-from fuels.federation.flower.parent import end_with_parent
 from fuels.federation.flower.pki import public_key_line
 
 RECORD, FIELD, STYPE = "fuels", "payload", "fuels.envelope"

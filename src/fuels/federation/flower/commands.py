@@ -113,15 +113,15 @@ def supernode(folder: SiteFolder, data: str, port: int) -> list[str]:
         "--root-certificates", str(folder.ca),
         "--auth-supernode-private-key", str(folder.key),
         "--node-config", " ".join(f'{key}="{value}"' for key, value in values.items()),
-        "--isolation", "process",  # it starts none: the attendant takes its messages
+        "--isolation", "process",  # it starts none: the dispatcher takes its messages
         "--host", "127.0.0.1",
         "--port", str(port),
     ]  # fmt: skip
 
 
-def attendant(folder: SiteFolder, port: int) -> list[str]:
+def dispatcher(folder: SiteFolder, port: int) -> list[str]:
     """Not Flower's: takes the SuperNode's messages to the worker."""
-    return [*MODULE, "fuels.federation.flower.attendant", str(folder.path), str(port)]
+    return [*MODULE, "fuels.federation.flower.dispatcher", str(folder.path), str(port)]
 
 
 def start_run(folder: ServerFolder, config: str) -> list[str]:

@@ -31,9 +31,9 @@ from flwr.proto.fleet_pb2 import PushMessagesRequest
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from fuels.federation.flower.access import ACCESS, refusal
+from fuels.federation.flower.child_process import end_with_parent
 from fuels.federation.flower.folders import ServerFolder, set_up_log
-from fuels.federation.flower.knock import KNOCK, refusal
-from fuels.federation.flower.parent import end_with_parent
 from fuels.federation.flower.site_keys import SiteKeys
 
 Scope = MutableMapping[str, Any]
@@ -75,7 +75,7 @@ class Gateway:
         if reason:
             await respond(send, 412, refusal(reason), CLOSE)
             return
-        if path == KNOCK:  # a site asks whether it is let in
+        if path == ACCESS:  # a site asks whether it is let in
             await respond(send, 200, b"", CLOSE)
             return
         try:

@@ -14,8 +14,8 @@ from flwr.supercore.runtime import RuntimeHttpClient
 
 from fuels.errors import FuelsError
 from fuels.federation.flower import commands
+from fuels.federation.flower.child_process import bind_to_parent
 from fuels.federation.flower.folders import ServerFolder, log
-from fuels.federation.flower.parent import bind_to_parent
 from fuels.federation.flower.runs import is_listening
 
 POLL = 0.5  # seconds between two looks for a run

@@ -18,9 +18,9 @@ from fuels.data.sources import find_files, located
 from fuels.errors import FuelsError
 from fuels.federation.audit import fingerprint
 from fuels.federation.flower import commands, database, metrics
+from fuels.federation.flower.access import check_access
+from fuels.federation.flower.child_process import bind_to_parent
 from fuels.federation.flower.folders import ServerFolder, SiteFolder, key_of, log, set_up_log
-from fuels.federation.flower.knock import knock
-from fuels.federation.flower.parent import bind_to_parent
 from fuels.federation.flower.records import audit
 from fuels.version import __version__
 
@@ -28,7 +28,7 @@ ENDING = 60.0  # seconds that a stopped run, or a process, has to end
 LOOK = 0.2  # seconds between two checks of a server's processes
 SHORTEST, LONGEST = 1.0, 10.0  # seconds before a SuperNode that ended is started again
 STOPPING = 20.0  # seconds that a process of a demo has to end
-KNOCKING = 15.0  # seconds between two questions of a site whether it is let in
+ACCESS_EVERY = 15.0  # seconds between two questions of a site whether it is let in
 CLOCK = 2.0  # seconds that the clocks may differ without a warning
 LAUNCH = [*commands.MODULE, "fuels.federation.flower.processes"]
 
@@ -131,7 +131,7 @@ def run_site(folder: SiteFolder, data: str) -> None:
     with this process; the SuperNode also inherits the lock, so that a site is never started twice
     where the kernel cannot end them.
     """
-    from fuels.federation.flower.attendant import Attendant  # imports Flower: a server need not
+    from fuels.federation.flower.dispatcher import Dispatcher  # imports Flower: a server need not
 
     data = site_data(folder, data)
     folder.home.mkdir(parents=True, exist_ok=True)
@@ -145,13 +145,13 @@ def run_site(folder: SiteFolder, data: str) -> None:
         key = fingerprint(key_of(public)) if public else "not in the folder"
         audit(folder).add("site started", version=__version__, key=key)
 
-        attendant = Attendant()
+        dispatcher = Dispatcher()
 
         def supernode() -> subprocess.Popen[bytes]:
             port = commands.free_port()
             command = commands.supernode(folder, data, port)
             child = begin(command, environment, pass_fds=[lock.fileno()])
-            attendant.port = port
+            dispatcher.port = port
             (folder.state / "supernode.pid").write_text(str(child.pid))
             return child
 
@@ -169,7 +169,7 @@ def run_site(folder: SiteFolder, data: str) -> None:
             start_metrics(port, folder, kept)
         for process in kept:
             process.start()
-        attendant.start()
+        dispatcher.start()
         threading.Thread(target=end_refused, args=(folder, kept[1], stopping), daemon=True).start()
         stopping.wait()
         stop(kept)
@@ -190,7 +190,7 @@ def start_metrics(port: int, folder: SiteFolder, kept: Sequence[RestartedProcess
 def explain(folder: SiteFolder) -> None:
     """Log why the server refuses this site, if it does, and a clock that differs from its own."""
     try:
-        reason, ahead = knock(folder)
+        reason, ahead = check_access(folder)
     except (FuelsError, OSError, ValueError) as error:
         log.warning("%s", error)
         return
@@ -206,9 +206,9 @@ def end_refused(folder: SiteFolder, supernode: RestartedProcess, stopping: threa
 
     It is restarted, which shows the reason, until it is let in again.
     """
-    while not stopping.wait(KNOCKING):
+    while not stopping.wait(ACCESS_EVERY):
         try:
-            reason, _ = knock(folder)
+            reason, _ = check_access(folder)
         except (FuelsError, OSError, ValueError):  # the SuperNode itself keeps trying
             continue
         child = supernode.child

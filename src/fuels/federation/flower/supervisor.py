@@ -19,11 +19,11 @@ from pathlib import Path
 from fuels.errors import FuelsError
 from fuels.federation.audit import fingerprint
 from fuels.federation.flower import commands, database, metrics
+from fuels.federation.flower.child_process import end_with_parent
 from fuels.federation.flower.commands import REVOKED, registered
 from fuels.federation.flower.flower_app import update_app
 from fuels.federation.flower.folders import ServerFolder, key_of, log, set_up_log
 from fuels.federation.flower.launcher import Launcher
-from fuels.federation.flower.parent import end_with_parent
 from fuels.federation.flower.records import audit
 from fuels.federation.flower.runs import (
     ACTIVE,

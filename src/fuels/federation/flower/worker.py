@@ -1,6 +1,6 @@
 """The worker of a site: reads a request, checks it, trains, replies.
 
-Requests arrive through a socket in the site's folder, from the attendant. This process stays
+Requests arrive through a socket in the site's folder, from the dispatcher. This process stays
 loaded, with PyTorch, the compiled kernels and the last job with its data, while nothing the job was
 built from changes. A SuperNode of Flower's own without a worker computes replies itself.
 
@@ -37,6 +37,7 @@ from fuels.config import Engine, Settings
 from fuels.data.sources import find_files
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, decode, encode
+from fuels.federation.flower.child_process import end_with_parent
 from fuels.federation.flower.flower_app import settings_of
 from fuels.federation.flower.folders import (
     RefusalError,
@@ -44,7 +45,6 @@ from fuels.federation.flower.folders import (
     log,
     set_up_log,
 )
-from fuels.federation.flower.leaving import check_upload, keep_copy
 from fuels.federation.flower.messages import (
     check_consent,
     check_declaration,
@@ -53,7 +53,7 @@ from fuels.federation.flower.messages import (
     reply,
     without_figures,
 )
-from fuels.federation.flower.parent import end_with_parent
+from fuels.federation.flower.outbox import check_upload, keep_copy
 from fuels.federation.flower.protection import (
     Secrets,
     check_protection,
@@ -345,7 +345,7 @@ def reply_to(
         raise RefusalError("it could not answer; see the log in the site's folder") from None
 
 
-def attend(folder: SiteFolder, connection: Connection, jobs: JobCache) -> None:
+def serve_connection(folder: SiteFolder, connection: Connection, jobs: JobCache) -> None:
     """Answer the request that arrives on a connection."""
     try:
         facts, content = json.loads(connection.recv_bytes()), connection.recv_bytes()
@@ -369,7 +369,7 @@ def main() -> None:
     with Listener(folder.socket, "AF_UNIX") as listener:
         while True:
             with listener.accept() as connection:
-                attend(folder, connection, jobs)
+                serve_connection(folder, connection, jobs)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 from fuels.errors import FuelsError
 from fuels.federation.flower.folders import SiteFolder
 
-KNOCK = "/v1/fleet/knock"  # answered by the gateway, not by Flower
+ACCESS = "/v1/fleet/access"  # answered by the gateway, not by Flower
 NOT_ADMITTED = 2004  # Flower's code for a node that is not admitted
 PATIENCE = 5.0  # seconds for an answer
 
@@ -28,7 +28,7 @@ def refusal(reason: str) -> bytes:
     return json.dumps({"code": NOT_ADMITTED, "detail": reason}).encode()
 
 
-def knock(folder: SiteFolder) -> tuple[str, float]:
+def check_access(folder: SiteFolder) -> tuple[str, float]:
     """Why the server refuses this site ("" if it does not), and how far its clock is ahead.
 
     Raises FuelsError if the server does not answer.
@@ -54,7 +54,7 @@ def knock(folder: SiteFolder) -> tuple[str, float]:
     }
     try:
         context = ssl.create_default_context(cafile=str(folder.ca))
-        url = f"https://{folder.config.server}{KNOCK}"
+        url = f"https://{folder.config.server}{ACCESS}"
         answer = httpx.post(url, headers=headers, verify=context, timeout=PATIENCE)
         theirs = parsedate_to_datetime(answer.headers["date"])
         ahead = (datetime.datetime.now(datetime.UTC) - theirs).total_seconds()

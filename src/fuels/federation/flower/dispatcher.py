@@ -24,18 +24,18 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fuels.federation.flower import app
+from fuels.federation.flower.child_process import end_with_parent
 from fuels.federation.flower.folders import RefusalError, SiteFolder, log, set_up_log
-from fuels.federation.flower.parent import end_with_parent
 
 POLL = 0.2  # seconds between two looks for a message
-NAME = "fuels-attendant"  # to the SuperNode
+NAME = "fuels-dispatcher"  # to the SuperNode
 
 
-class Attendant(threading.Thread):
-    """Attends to the SuperNode at `port`, which may be restarted on another one."""
+class Dispatcher(threading.Thread):
+    """Serves the SuperNode at `port`, which may be restarted on another one."""
 
     def __init__(self) -> None:
-        super().__init__(name="attendant", daemon=True)
+        super().__init__(name="dispatcher", daemon=True)
         self.port = 0
         self.client: RuntimeHttpClient | None = None
         self.served = 0  # the port that `client` is for
@@ -106,14 +106,14 @@ def answer(client: RuntimeHttpClient) -> None:
 
 
 def main() -> None:
-    """`DIR PORT`: attend to the SuperNode that listens on this port."""
+    """`DIR PORT`: serve the SuperNode that listens on this port."""
     end_with_parent()
     folder = SiteFolder(Path(sys.argv[1]))
     set_up_log()
     folder.state.mkdir(parents=True, exist_ok=True)  # the worker may start later
-    attendant = Attendant()
-    attendant.port = int(sys.argv[2])
-    attendant.run()
+    dispatcher = Dispatcher()
+    dispatcher.port = int(sys.argv[2])
+    dispatcher.run()
 
 
 if __name__ == "__main__":
