@@ -114,7 +114,7 @@ def test_the_sdist_is_small_and_has_no_records(built: Path) -> None:
 EXTRAS = "|".join(PROJECT["optional-dependencies"])
 ELSEWHERE = re.compile(
     rf"""(?<![\w-])fuels\s*\\*\[\s*(?:{EXTRAS})\b  # the name with an extra
-    | \b(?:pip3?|uv)\s(?:[^\n`&|;]*\s)?(?:install|add|download)\s  # a command ...
+    | \b(?:pip3?|uv)\s(?:[^\n`&|;]*[ \t])?(?:install|add|download)\s  # a command ...
       [^\n`&|;]*(?<![\w./-])fuels(?![\w./-])  # ... that fetches the name
     | \b(?:pipx|uvx)\s+(?:run\s+)?fuels(?![\w-])
     | (?<![\w.-])fuels\s*[=~><]=\s*[\d{{]  # a pin

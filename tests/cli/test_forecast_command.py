@@ -68,7 +68,7 @@ def test_forecast_where_compiled_code_cannot_be_stored(
 
 
 def test_forecast_looks_at_its_target_before_anything_else(fuels: Fuels, tmp_path: Path) -> None:
-    """A wrong --out is told at once, not after minutes of forecasting."""
+    """A wrong --out is refused at once, not after minutes of forecasting."""
     (tmp_path / "folder.csv").mkdir()
     for out, words in (
         ("missing/next.csv", "the folder missing does not exist"),

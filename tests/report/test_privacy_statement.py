@@ -6,49 +6,44 @@ from typing import Any
 
 import pytest
 
-from fuels.config import Settings, Sharing, merge
-from fuels.methods.base import Method
-from fuels.report.privacy import statement
-from fuels.runs.build import method_for
-from fuels.runs.settings import resolve
+from fuels.config import Settings, merge, to_dict
+from fuels.report.privacy import revealed
 
 
-def method(name: str = "fuels", **changes: Any) -> Method:
-    return method_for(resolve(merge(Settings(), {"method": name, **changes}, "test")), periods=37)
+def said(method: str = "fuels", audit: dict[str, Any] | None = None, **changes: Any) -> str:
+    settings = to_dict(merge(Settings(), {"method": method, **changes}, "test"))
+    summary: dict[str, Any] = {"settings": settings, "method": method}
+    if method != "solo":
+        summary["per_client_and_round"] = {"numbers_up": 6144.0}
+    if "sharing" in changes:
+        summary["sharing"] = {"sent": {"statistics": 14400}}
+    return " ".join(revealed(summary, audit))
 
 
-def test_prototypes_are_counted_over_the_rounds_that_send_them() -> None:
-    said = " ".join(statement(method(privacy={"first": 2, "every": 3}), 6, Sharing()))
-    assert "In 2 of 6 rounds each client sends prototype: 12,288 numbers" in said
-    assert "and so do models" in said and "can read the daily profile" in said
-    assert "not differential privacy" in said or "Nothing here is differential privacy" in said
+def test_what_is_sent_is_said_with_its_size() -> None:
+    assert "In each round, every client sends a prototype" in said() and "6,144 numbers" in said()
+    rare = said(privacy={"first": 5, "every": 10})
+    assert "From round 5 on, in every 10th, every client sends a prototype" in rare
+    assert "clients exchange nothing" in said("solo")
+    for text in (said(), said("solo"), said("fedavg")):
+        assert "Nothing here is differential privacy" in text
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"privacy": {"secret": True}}, "neither the initial model nor the order"),
-        ({"options": {"noise": "laplace", "noise_scale": 0.5}}, "laplace noise of 0.5"),
-    ],
-)
-def test_protection_is_named(changes: dict[str, Any], words: str) -> None:
-    assert words in " ".join(statement(method(**changes), 3, Sharing()))
+def test_what_prototypes_reveal_is_said() -> None:
+    assert "can read most of a client's normalised daily profile" in said()
+    hidden = said(privacy={"secret": True})
+    assert "neither the initial model nor the order" in hidden and "can read most" not in hidden
+    assert "laplace noise" in said(options={"noise": "laplace"})
+    assert "prototype" not in said("fedavg")
 
 
-def test_models_are_not_said_to_stay() -> None:
-    said = " ".join(statement(method("fedavg"), 3, Sharing()))
-    assert "decoder, encoder" in said and "so do models" not in said
+def test_sums_are_said() -> None:
+    text = said("solo", sharing={"statistics": True})
+    assert "at least 10 clients" in text and "knows the remaining one" in text
 
 
-def test_nothing_sent_and_sums() -> None:
-    assert statement(method("solo"), 3, Sharing()) == [
-        "Training sends nothing: values, models and forecasts stay with each client."
-    ]
-    said = " ".join(statement(method("solo"), 3, Sharing(statistics=True)))
-    assert "at least 10 clients" in said and "differential privacy" in said
-
-
-def test_an_audit_is_quoted_by_its_worst_attacker() -> None:
+@pytest.mark.parametrize(("one", "every"), [(0.4, 0.95), (0.95, 0.4)])
+def test_an_audit_is_quoted_by_its_worst_attacker(one: float, every: float) -> None:
     audit = {
         "clients": 30,
         "rounds": 4,
@@ -56,8 +51,7 @@ def test_an_audit_is_quoted_by_its_worst_attacker() -> None:
         "linked": 0.9,
         "reached": [
             {"attacker": "blind", "one": 0.6, "every": 0.5},
-            {"attacker": "informed", "one": 0.4, "every": 0.95},
+            {"attacker": "informed", "one": one, "every": every},
         ],
     }
-    said = " ".join(statement(method(), 3, Sharing(), audit))
-    assert "read 95 %" in said and "attacker: informed; chance: 5 %" in said
+    assert "read 95 %" in said(audit=audit) and "informed; chance: 5 %" in said(audit=audit)

@@ -183,7 +183,7 @@ def test_what_looks_at_one_is_asked_for_each_of_several(tmp_path: Path) -> None:
     [name] = one.result(context("a/x.csv", seeds=(7,))).tables
     assert name == "look"
     assert list(one.result(context("a/x.csv", seeds=(1, 2))).tables)[1] == "look-seed-2"
-    # What cannot work with the last is told before the first is looked at.
+    # What cannot work with the last is refused before the first is read.
     seen: list[int] = []
 
     def refuse(context: Context) -> None:

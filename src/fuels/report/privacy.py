@@ -1,70 +1,74 @@
-"""What leaves a client in a run and who sees it, as sentences for people who decide about data."""
+"""What leaves a client in a run and what it reveals, for people who decide about data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 from typing import Any
 
-from fuels.config import Sharing
-from fuels.methods.base import MODEL, Method
-from fuels.methods.fuels import Fuels
+from fuels.methods.registry import find_method
 from fuels.privacy.noise import NONE
+from fuels.report.facts import Summary, sums_sent
+from fuels.report.style import number
 
-GUIDE = "docs/explanation/privacy.md"
 
-
-def statement(
-    method: Method, rounds: int, sharing: Sharing, audit: Mapping[str, Any] | None = None
-) -> list[str]:
-    """What a run reveals, and what is not guaranteed; `audit`: the content of its audit.json."""
-    sent = {n: method.uploads(n) for n in range(1, rounds + 1)}
-    busy = [n for n, arrays in sent.items() if arrays]
-    if not busy:
-        said = ["Training sends nothing: values, models and forecasts stay with each client."]
+def revealed(summary: Summary, audit: Mapping[str, Any] | None = None) -> list[str]:
+    """Sentences about a run; `audit` is the content of its audit.json, if there is one."""
+    settings = summary["settings"]
+    method = find_method(str(summary["method"]))
+    up = summary.get("per_client_and_round", {}).get("numbers_up", 0)
+    amount = f" ({number(round(up))} numbers)" if up else ""
+    if method.sends == "nothing":
+        said = ["With this method, clients exchange nothing while the models are trained."]
     else:
-        names = sorted({name for arrays in sent.values() for name in arrays})
-        numbers = sum(prod(each.shape) for arrays in sent.values() for each in arrays.values())
         said = [
-            f"In {len(busy)} of {rounds} rounds each client sends {', '.join(names)}:"
-            f" {numbers:,} numbers in all. The server sees them for each client; the other clients"
-            f" get means or sums over several.",
-            "Values of the series and forecasts stay with each client"
-            + ("." if set(names) & set(MODEL) else ", and so do models."),
+            f"{_rounds(settings.get('privacy', {}))}, every client sends {method.sends}{amount},"
+            f" and receives {method.receives}."
         ]
-    if busy and isinstance(method, Fuels):
-        said += protections(method)
-    if sharing.statistics or sharing.live_mean:
+    if settings["method"].startswith("fuels"):
+        said += _prototypes(settings)
+    sums: Mapping[str, Any] = (summary.get("sharing") or {}).get("sent", {})
+    if sums:
         said.append(
-            f"Sums over at least {sharing.min_clients} clients are shared. Whoever knows all other"
-            " contributions to a sum knows the remaining one."
+            f"For the experts, {sums_sent(sums)}, as parts of sums over at least"
+            f" {settings['sharing']['min_clients']} clients. Whoever knows all other contributions"
+            " to a sum knows the remaining one."
         )
     if audit is not None:
-        said.append(measured(audit))
-    if busy or sharing.statistics or sharing.live_mean:
-        said.append(f"Nothing here is differential privacy; {GUIDE} says what can be inferred.")
-    return said
+        said.append(_measured(audit))
+    return [
+        *said,
+        "The server also learns the names of the clients and the number of training periods; losses"
+        " and validation errors only if the site's owner allows it.",
+        "The series, the forecasts and the scale of a client's values are not sent.",
+        "Nothing here is differential privacy: whatever is sent reveals something about the data.",
+    ]
 
 
-def protections(method: Fuels) -> list[str]:
-    """The sentence about a secret, and the one about noise."""
+def _rounds(privacy: Mapping[str, Any]) -> str:
+    first, every = privacy.get("first", 1), privacy.get("every", 1)
+    if (first, every) == (1, 1):
+        return "In each round"
+    again = f", in every {every}th" if every > 1 else ""
+    return f"From round {first} on{again}"
+
+
+def _prototypes(settings: Mapping[str, Any]) -> list[str]:
+    """What prototypes reveal, and the noise on them."""
+    secret = settings.get("privacy", {}).get("secret", False)
     said = [
         "The server knows neither the initial model nor the order of a prototype's numbers, unless"
         " a site tells it the sites' secret."
-        if method.facts.privacy.secret
-        else "The server knows the initial model, and can read the daily profile from a prototype."
+        if secret
+        else "The server knows the initial model, and can read most of a client's normalised daily"
+        " profile from a prototype."
     ]
-    options = method.options
-    if options.noise != NONE:
-        said.append(
-            f"Prototypes carry {options.noise} noise of {options.noise_scale:g}. It averages out"
-            " over rounds and columns."
-        )
+    noise = settings.get("options", {}).get("noise", NONE)
+    if noise != NONE:
+        said.append(f"Prototypes carry {noise} noise, which averages out over rounds and columns.")
     return said
 
 
-def measured(audit: Mapping[str, Any]) -> str:
-    """The sentence about an audit."""
+def _measured(audit: Mapping[str, Any]) -> str:
     best = max(audit["reached"], key=lambda each: max(each["one"], each["every"]))
     r2 = max(best["one"], best["every"])
     return (

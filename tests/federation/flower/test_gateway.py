@@ -232,7 +232,7 @@ def test_sites_come_and_go_while_the_gateway_runs(metro: Path, tmp_path: Path) -
 
 
 def test_a_refused_site_gets_the_reason(metro: Path, tmp_path: Path) -> None:
-    """A stranger does not: it must have signed with the key whose fate is told."""
+    """A stranger does not: it must have signed with the key in question."""
     server, north = ServerFolder(metro), metro / "sites/north"
     text = server.config_file.read_text().replace('contact = ""', 'contact = "ops@example.org"')
     server.config_file.write_text(text)

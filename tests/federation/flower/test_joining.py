@@ -300,7 +300,7 @@ def consenting(root: Path, method: str, options: dict[str, Any], rounds: int = 2
 def test_one_false_length_ends_no_run(
     tmp_path: Path, method: str, options: dict[str, Any], periods: int
 ) -> None:
-    """The others train as if the site that lies were not there, and it is told why."""
+    """The others train as if the site that lies were not there, and it learns why."""
     world, alone = (consenting(tmp_path / name, method, options) for name in ("fed", "alone"))
     world.network.fate = claim("east", train_periods=periods)
     alone.network.there = {"north", "south"}

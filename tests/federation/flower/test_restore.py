@@ -71,7 +71,7 @@ def test_a_key_is_renewed_in_the_middle_of_a_run(running: Cluster) -> None:
     assert set(arrays["site/slots.encoder.step"].tolist()) == {len(sent) * BATCHES}
     assert registered(server)[key_of(former)].status == "unregistered"
 
-    # Whoever puts it back is told that it cannot be, and what to do.
+    # The message to whoever puts it back says that it cannot be used, and what to do.
     now = server.config_file.read_text()
     server.config_file.write_text(before)
     running.wait(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fuels.methods.registry import find_method
-from fuels.report.facts import BEATEN, count_of, facts, sums_sent
+from fuels.report.facts import BEATEN, count_of, facts
 from fuels.report.page.elements import Html, bullets, definitions, el, joined
 from fuels.report.page.shell import Section, code
 from fuels.report.page.svg import Figures
+from fuels.report.privacy import revealed
 from fuels.report.run.charts import draw_curves
 from fuels.report.run.files import RunFiles
 from fuels.report.style import number
@@ -97,35 +97,9 @@ def learning(history: Sequence[Mapping[str, Any]], figures: Figures) -> Html | N
 
 def privacy(run: RunFiles, figures: Figures) -> Section:
     """What left the clients, in plain words."""
-    summary, settings = run.summary, run.summary["settings"]
-    method = find_method(str(summary["method"]))
-    local = "totals" in summary  # a site knows only its own part
-    up = summary.get("per_client_and_round", {}).get("numbers_up", 0)
-    amount = f" ({number(round(up))} numbers)" if up else ""
-    if method.sends == "nothing":
-        sent = "With this method, clients exchange nothing while the models are trained."
-    else:
-        sent = (
-            f"In each round, every client sends {method.sends}{amount}, and receives"
-            f" {method.receives}."
-        )
-    sums: Mapping[str, Any] = (summary.get("sharing") or {}).get("sent", {})
-    points = [sent]
-    if sums:
-        points.append(
-            f"For the experts, {sums_sent(sums)}, as parts of sums over at least"
-            f" {settings['sharing']['min_clients']} clients."
-        )
-    points += [
-        "The server also learns the names of the clients and the number of training periods; losses"
-        " and validation errors only if the site's owner allows it.",
-        "The series, the forecasts and the scale of a client's values are not sent.",
-        "Nothing here is differential privacy: whatever is sent reveals something about the data."
-        + (
-            f" Noise ({settings['options']['noise']}) was added to the uploads."
-            if settings.get("options", {}).get("noise", "none") != "none"
-            else ""
-        ),
+    local = "totals" in run.summary  # a site knows only its own part
+    points = [
+        *revealed(run.summary, run.audit),
         "This page contains actual values and names of clients: share it only with people who may"
         " see them.",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ class RunFiles:
     errors: Mapping[str, Mapping[str, Floats]]  # by forecast and measure, [client]
     inside: Mapping[str, Floats]  # share of the values inside the intervals by level, [client]
     weights: Mapping[str, Floats]  # mean weight of each expert, [client]
+    audit: Mapping[str, Any] | None  # what `fuels audit` found, if it has looked
 
     @property
     def title(self) -> str:
@@ -119,7 +121,17 @@ def read_run(path: Path, summary: Mapping[str, Any] | None = None) -> RunFiles:
         errors=_errors(folder.errors, ids),
         inside=_by_client(folder.coverage, ids, "inside-"),
         weights=_weights(folder.weights, ids),
+        audit=_json(path / "audit" / "audit.json"),
     )
+
+
+def _json(path: Path) -> Mapping[str, Any] | None:
+    """The content of a JSON file; None without one."""
+    try:
+        found: Mapping[str, Any] | None = json.loads(_text(path) or "null")
+    except ValueError:
+        raise FuelsError(f"{path}: is not JSON; run fuels audit again") from None
+    return found
 
 
 def _text(path: Path) -> str:
