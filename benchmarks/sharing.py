@@ -186,7 +186,8 @@ def evaluate_run(folder: Path) -> None:
     saved = SavedRun.load(folder)
     dataset = load_dataset(saved.settings)
     first, last = dataset.split.part("test")
-    half = (last - first) // 2
+    period = saved.models.period
+    half = round((last - first) / 2 / period) * period  # between two days
     truth = np.where(dataset.target[:, first:last], dataset.series[:, first:last], np.nan)
     print("| statistics | live mean | first half | second half | coverage |\n|---|---|---|---|---|")
     rows = {}
