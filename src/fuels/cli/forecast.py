@@ -168,9 +168,13 @@ def step_counter(horizon: int) -> Iterator[Callable[[int], None]]:
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("steps ahead", total=horizon)
         begun = shown = time.monotonic()
+        done = 0
 
         def progress(steps: int) -> None:
-            nonlocal shown
+            nonlocal begun, shown, done
+            if steps <= done:  # a second pass: forecasting follows fitting
+                begun = shown = time.monotonic()
+            done = steps
             bar.update(task, completed=steps)
             if not console.is_terminal and time.monotonic() - shown > PATIENCE:
                 shown = time.monotonic()
