@@ -32,13 +32,19 @@ NAME = "fuels-dispatcher"  # to the SuperNode
 
 
 class Dispatcher(threading.Thread):
-    """Serves the SuperNode at `port`, which may be restarted on another one."""
+    """Serves the SuperNode at `port`, which may be restarted on another one.
+
+    A SuperNode hands out one message at a time, but it announces a message before it has received
+    all of it. If the run ends in between, it drops the message and leaves the announcement. So each
+    message has its own thread, and the next message ends the wait for one that is still incomplete.
+    """
 
     def __init__(self) -> None:
         super().__init__(name="dispatcher", daemon=True)
         self.port = 0
         self.client: RuntimeHttpClient | None = None
         self.served = 0  # the port that `client` is for
+        self.newest: Answer | None = None
 
     def run(self) -> None:
         while True:
@@ -46,14 +52,14 @@ class Dispatcher(threading.Thread):
                 busy = self.port != 0 and self._look()
             except httpx.HTTPError:  # the SuperNode is starting, or has ended
                 busy = False
-            except Exception:  # whatever Flower raises; the next message may be a good one
-                log.exception("a message of the SuperNode could not be handled")
+            except Exception:  # whatever Flower raises; the next look may succeed
+                log.exception("the SuperNode could not be asked for messages")
                 busy = False
             if not busy:
                 time.sleep(POLL)
 
     def _look(self) -> bool:
-        """Answer the next message; returns whether there was one."""
+        """Take the next message; returns whether there was one."""
         port = self.port
         if self.client is None or self.served != port:
             self.client, self.served = connected(port), port
@@ -61,8 +67,60 @@ class Dispatcher(threading.Thread):
         found = self.client.AcquireTask(request)
         if not (found.HasField("task") and found.token):
             return False
-        with connected(port, found.token) as client:
-            answer(client)
+        if self.newest is not None and not self.newest.received:
+            self.newest.abandon()
+        self.newest = Answer(connected(port, found.token))
+        self.newest.start()
+        return True
+
+
+class Answer(threading.Thread):
+    """Receives one message, has it handled, and sends the reply: an error if there is a reason."""
+
+    def __init__(self, client: RuntimeHttpClient) -> None:
+        super().__init__(name="answer", daemon=True)
+        self.client = client  # with the token of the message
+        self.received = self.abandoned = False
+
+    def run(self) -> None:
+        try:
+            with self.client:
+                self._answer()
+        except Exception as error:  # whatever Flower raises; the next message may be a good one
+            if self.abandoned:
+                log.info("a message was not received completely, because its run has ended")
+            elif not isinstance(error, httpx.HTTPError):  # which means: the SuperNode has ended
+                log.exception("a message of the SuperNode could not be handled")
+
+    def abandon(self) -> None:
+        """Stop waiting for the rest of the message: the next request fails."""
+        self.abandoned = True
+        self.client.close()
+
+    def _answer(self) -> None:
+        beats = HeartbeatSender(self._beat)
+        beats.start()
+        try:
+            message, context, _, _ = pull_task_input(self.client)
+            self.received = True
+            status, details = SubStatus.COMPLETED, ""
+            try:
+                reply = app.handle_message(message, context)
+            except RefusalError as refusal:
+                status, details = SubStatus.FAILED, str(refusal)
+                error = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details)
+                reply = Message(error, reply_to=message)
+            push_message(self.client, reply, context)
+            push_task_output(self.client, context, status, details)
+        finally:
+            if beats.is_running:
+                beats.stop()
+
+    def _beat(self) -> bool:
+        try:
+            self.client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+        except (httpx.HTTPError, RuntimeError):  # a closed client raises the latter
+            return False
         return True
 
 
@@ -75,34 +133,6 @@ def connected(port: int, token: str = "") -> RuntimeHttpClient:
         root_certificates=None,
         interceptors=[about, RuntimeTokenHttpInterceptor(token)] if token else [about],
     )
-
-
-def answer(client: RuntimeHttpClient) -> None:
-    """Handle one message: a reply, or an error with the reason."""
-
-    def alive() -> bool:
-        try:
-            client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
-        except httpx.HTTPError:
-            return False
-        return True
-
-    beats = HeartbeatSender(alive)
-    beats.start()
-    try:
-        message, context, _, _ = pull_task_input(client)
-        status, details = SubStatus.COMPLETED, ""
-        try:
-            reply = app.handle_message(message, context)
-        except RefusalError as refusal:
-            status, details = SubStatus.FAILED, str(refusal)
-            error = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details)
-            reply = Message(error, reply_to=message)
-        push_message(client, reply, context)
-        push_task_output(client, context, status, details)
-    finally:
-        if beats.is_running:
-            beats.stop()
 
 
 def main() -> None:

@@ -1,0 +1,95 @@
+"""Messages on their way from a SuperNode to the worker."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from fuels.federation.flower import dispatcher as module
+from fuels.federation.flower.dispatcher import Dispatcher
+
+SOON = 10.0  # seconds that a test waits for what should happen at once
+
+
+class SuperNode:
+    """A SuperNode that announces messages and has received some of them."""
+
+    def __init__(self) -> None:
+        self.announced = ["incomplete", "whole"]
+        self.replies: list[tuple[str, str]] = []
+        self.replied, self.waited = threading.Event(), threading.Event()
+
+
+class Client:
+    """The SuperNode's interface, for one message if there is a token."""
+
+    def __init__(self, node: SuperNode, token: str) -> None:
+        self.node, self.token = node, token
+        self.closed = threading.Event()
+
+    def AcquireTask(self, _: object) -> SimpleNamespace:  # noqa: N802
+        token = ""
+        if len(self.node.announced) == 2 or (self.node.announced and self.node.waited.is_set()):
+            token = self.node.announced.pop(0)
+        return SimpleNamespace(HasField=lambda _: bool(token), token=token)
+
+    def SendTaskHeartbeat(self, _: object) -> None:  # noqa: N802
+        if self.closed.is_set():
+            raise RuntimeError("the client has been closed")
+
+    def close(self) -> None:
+        self.closed.set()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[SuperNode]:
+    node = SuperNode()
+
+    def pull(client: Client) -> tuple[str, str, None, None]:
+        if client.token == "incomplete":
+            node.waited.set()
+            assert client.closed.wait(SOON), "nobody ends the wait"
+            raise RuntimeError("the client has been closed")
+        return client.token, "context", None, None
+
+    def push(client: Client, reply: str, _: str) -> None:
+        node.replies.append((client.token, reply))
+        node.replied.set()
+
+    monkeypatch.setattr(module, "connected", lambda _, token="": Client(node, token))
+    monkeypatch.setattr(module, "pull_task_input", pull)
+    monkeypatch.setattr(module, "push_message", push)
+    monkeypatch.setattr(module, "push_task_output", lambda *_: None)
+    monkeypatch.setattr(module.app, "handle_message", lambda message, _: f"reply to {message}")
+    yield node
+    node.announced.clear()
+
+
+def test_a_message_that_never_becomes_whole_does_not_keep_back_the_next(
+    node: SuperNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As left by a SuperNode whose server was killed while a message was on its way."""
+    served = Dispatcher()
+    served.port = 1
+    with caplog.at_level(logging.INFO, logger=module.log.name):
+        served.start()
+        assert node.replied.wait(SOON), "the second message was not answered"
+        expected = "a message was not received completely, because its run has ended"
+        until = time.monotonic() + SOON
+        while expected not in caplog.text and time.monotonic() < until:
+            time.sleep(0.01)
+    assert node.replies == [("whole", "reply to whole")]
+    assert expected in caplog.text and "could not be handled" not in caplog.text
