@@ -21,9 +21,13 @@ def said(method: str = "fuels", audit: dict[str, Any] | None = None, **changes: 
 
 
 def test_what_is_sent_is_said_with_its_size() -> None:
-    assert "In each round, every client sends a prototype" in said() and "6,144 numbers" in said()
+    text = said()
+    assert "In each round, every client that trains sends a prototype" in text
+    assert "6,144 numbers" in text
     rare = said(privacy={"first": 5, "every": 10})
-    assert "From round 5 on, in every 10th, every client sends a prototype" in rare
+    assert (
+        "From round 5 on, once every 10 rounds, every client that trains sends a prototype" in rare
+    )
     assert "clients exchange nothing" in said("solo")
     for text in (said(), said("solo"), said("fedavg")):
         assert "Nothing here is differential privacy" in text

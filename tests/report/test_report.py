@@ -175,6 +175,35 @@ def test_an_old_run_has_a_report_of_what_it_stored(reported: Path, tmp_path: Pat
         write_run_report(folder)
 
 
+def test_a_run_of_version_0_1_0_has_a_report(fuels: Fuels, tmp_path: Path) -> None:
+    saved = Path(__file__).parents[1] / "data_files" / "run-0.1.0"
+    folder = shutil.copytree(saved, tmp_path / "old")
+    code, _, err = fuels("report", str(folder))
+    assert code == 0 and "Traceback" not in err
+    seen = " ".join(plain((folder / "report.html").read_text()).split())
+    assert "for each of the 2 clients of data" in seen and "for 100% of the clients." in seen
+    assert "Model kept the best one on the validation part" in seen
+
+
+@pytest.mark.parametrize(
+    ("kept", "why", "said"),
+    [
+        ({"best": 4, "last": 1}, "because of gaps", "decides which round's models are kept"),
+        ({"best": 0, "last": 5}, "as requested", "the last models were kept, as requested"),
+    ],
+)
+def test_the_page_says_what_the_validation_part_was_for(
+    run: RunFiles, kept: dict[str, int], why: str, said: str
+) -> None:
+    summary = {
+        **run.summary,
+        "kept_clients": {**kept, "untrained": 0},
+        "kept_last_because": why,
+    }
+    page = " ".join(plain(run_page(replace(run, summary=summary))).split())
+    assert said in page and page.count("decides which") == (kept["best"] > 0)
+
+
 def test_a_run_without_a_test_part_says_so(run: RunFiles) -> None:
     """Such a run may have shared sums."""
     summary = {**run.summary, "scores": {}, "wape": {}}
@@ -237,7 +266,7 @@ def test_the_page_of_a_server() -> None:
     assert "Uploads of all clients 4.00 kB" in seen and "Round 2: south: no reply" in seen
     assert "12, 5.00 kB received and 2.50 kB sent" in seen
     assert "Refused from north, 2 times: too large" in seen
-    assert "<i>" not in page.split("refused too often: ")[1][:10]
+    assert "<i>" not in page.split("refused or left out too often: ")[1][:10]
 
 
 def test_the_page_of_a_study(tmp_path: Path) -> None:
@@ -265,7 +294,7 @@ def test_report_refuses_what_is_no_finished_run(fuels: Fuels, tmp_path: Path) ->
         "none": "none: no run is here, summary.json is missing",
         "study": "study: the folder of a study, not of a run",
     }.items():
-        code, _, err = fuels("report", folder)
+        code, _, err = fuels("report", str(folder))
         assert code == 1 and reason in err and err.count("\n") == 1
 
 

@@ -204,8 +204,8 @@ def test_a_run_without_references_or_scores_still_reports() -> None:
 def test_facts_of_a_mixture_tell_the_personal_model_from_the_experts() -> None:
     found = facts(mixed(outcome(dataset(), ERRORS)).summary)
     assert found["Experts"] == (
-        "FUELS mixes its personal model with 1 expert; the best of these 2 on its own is"
-        " FUELS model (MSE 0.04667); the personal model had the largest weight in 100% of all steps"
+        "FUELS mixes its model with 1 expert; the best of these 2 on its own is"
+        " FUELS model (MSE 0.04667); the model had the largest weight in 100% of all steps"
     )
     assert found["Intervals"] == (
         "the 80 % intervals contained 80.0 % of the actual values (75 to 85 % by time of the"

@@ -13,6 +13,7 @@ from fuels.report.style import join, number, short
 Summary = Mapping[str, Any]  # the content of summary.json
 
 NAMED = 3  # clients in a sentence
+WHY_EXCLUDED = "their uploads were refused or left out too often"
 BEATEN = "Note"  # label of the sentence that a reference does better
 
 
@@ -37,7 +38,7 @@ def facts(summary: Summary, folder: Path | None = None) -> dict[str, str]:
         first = summary["failures"]["first"]
         found["Failures"] = f"{replies} missing or refused; the first: {first}"
     if summary.get("excluded"):
-        found["Excluded"] = f"{', '.join(summary['excluded'])}: their values were refused too often"
+        found["Excluded"] = f"{', '.join(summary['excluded'])}: {WHY_EXCLUDED}"
     if unused := summary.get("unused_uploads"):
         found["Not used"] = _unused(unused, summary["rounds"])
     if data["left_out"]:
@@ -90,8 +91,9 @@ def _against_references(summary: Summary) -> dict[str, str]:
     title, best = summary["title"], summary.get("best_reference")
     if best is None:
         return {}
-    better, of = summary["clients_better_than_best_reference"], summary["clients_compared"]
-    share = f"{summary['share_better_than_best_reference']:.0%} of the clients ({better} of {of})"
+    share = f"{summary['share_better_than_best_reference']:.0%} of the clients"
+    if of := summary.get("clients_compared"):  # version 0.1.0 wrote only the share
+        share += f" ({summary['clients_better_than_best_reference']} of {of})"
     found = {"Comparison": f"{title} beats {best}, the best reference, for {share}"}
     means = {name: scores["mse"] for name, scores in summary["scores"].items()}
     ahead = [name for name, mse in means.items() if mse < means[title]]
@@ -109,9 +111,9 @@ def _mixture(summary: Summary) -> dict[str, str]:
     experts, best = mixture["experts"], mixture["best_expert"]
     others = count_of(len(experts) - 1, "expert")
     return {
-        "Experts": f"{title} mixes its personal model with {others}; the best of these"
-        f" {len(experts)} on its own is {best} (MSE {number(experts[best]['mse'])}); the personal"
-        f" model had the largest weight in {mixture['model_led']:.0%} of all steps",
+        "Experts": f"{title} mixes its model with {others}; the best of these"
+        f" {len(experts)} on its own is {best} (MSE {number(experts[best]['mse'])}); the model"
+        f" had the largest weight in {mixture['model_led']:.0%} of all steps",
         "Intervals": _intervals(mixture),
         **_range(mixture.get("limits")),
     }
@@ -162,7 +164,7 @@ def _sharing(summary: Summary) -> dict[str, str]:
         change, better = sharing["mse_change"], sharing["clients_better"]
         of, direction = sharing["clients_compared"], "lower" if change < 0 else "higher"
         more = (
-            "; part of the difference is due to the personal model, which could also be trained"
+            "; part of the difference is due to the model, which each client could also train"
             " alone (--method solo)"
         )
         if sharing["compared_with"] == SOLO_NOTHING_SHARED:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fuels.methods.messages import BYTES
 from fuels.methods.registry import find_method
-from fuels.report.facts import count_of
+from fuels.report.facts import WHY_EXCLUDED, count_of
 from fuels.report.page.elements import Html, bullets, definitions, el, joined, table
 from fuels.report.page.shell import NAME, Section, code, page, write_page
 from fuels.report.page.svg import Figures
+from fuels.report.privacy import exchanged
 from fuels.report.run.background import learning, size
 from fuels.report.style import number
 from fuels.report.tables import Column, Table
@@ -36,7 +38,7 @@ def federation_page(name: str, summary: Summary, history: list[dict[str, Any]], 
         Section("sites", "Who took part", participants(summary)),
         Section("training", "Training by round", training(summary, history, figures), "Training"),
         Section("trouble", "Missing and refused replies", trouble(summary, history), "Trouble"),
-        Section("privacy", "What the server received", privacy(summary), "Privacy"),
+        Section("privacy", "What the server received", privacy(summary, config), "Privacy"),
     ]
     if config:
         sections.append(Section("settings", "Settings of this run", code(config), "Settings"))
@@ -119,7 +121,7 @@ def trouble(summary: Summary, history: list[dict[str, Any]]) -> Html:
     if len(found) > len(said):
         said.append(f"... and {number(len(found) - len(said))} more, in metrics.jsonl.")
     if excluded := summary.get("excluded"):
-        said.append(f"Excluded, because their values were refused too often: {', '.join(excluded)}")
+        said.append(f"Excluded, because {WHY_EXCLUDED}: {', '.join(excluded)}")
     for client, rounds in sorted((summary.get("unused_uploads") or {}).items()):
         said.append(f"Not used in {count_of(rounds, 'round')}, too far from the others: {client}")
     for site, reasons in summary.get("refused", {}).items():
@@ -131,11 +133,10 @@ def times(count: int) -> str:
     return "once" if count == 1 else f"{number(count)} times"
 
 
-def privacy(summary: Summary) -> Html:
-    method = find_method(summary["method"])
+def privacy(summary: Summary, config: str) -> Html:
     return bullets(
         [
-            f"In each round, a client sends {method.sends}, and receives {method.receives}.",
+            exchanged(summary["method"], tomllib.loads(config).get("privacy", {})),
             "Sites may also send losses and validation errors, if their owners allow it.",
             "The server has no series and no forecast. Nothing here is differential"
             " privacy: whatever is sent reveals something about the data.",

@@ -14,16 +14,9 @@ from fuels.report.style import number
 def revealed(summary: Summary, audit: Mapping[str, Any] | None = None) -> list[str]:
     """Sentences about a run; `audit` is the content of its audit.json, if there is one."""
     settings = summary["settings"]
-    method = find_method(str(summary["method"]))
     up = summary.get("per_client_and_round", {}).get("numbers_up", 0)
     amount = f" ({number(round(up))} numbers)" if up else ""
-    if method.sends == "nothing":
-        said = ["With this method, clients exchange nothing while the models are trained."]
-    else:
-        said = [
-            f"{_rounds(settings.get('privacy', {}))}, every client sends {method.sends}{amount},"
-            f" and receives {method.receives}."
-        ]
+    said = [exchanged(str(summary["method"]), settings.get("privacy", {}), amount)]
     if settings["method"].startswith("fuels"):
         said += _prototypes(settings)
     sums: Mapping[str, Any] = (summary.get("sharing") or {}).get("sent", {})
@@ -44,11 +37,22 @@ def revealed(summary: Summary, audit: Mapping[str, Any] | None = None) -> list[s
     ]
 
 
+def exchanged(method: str, privacy: Mapping[str, Any], amount: str = "") -> str:
+    """What a client sends and receives in training; `privacy`: that section of the settings."""
+    found = find_method(method)
+    if found.sends == "nothing":
+        return "With this method, clients exchange nothing while the models are trained."
+    return (
+        f"{_rounds(privacy)}, every client that trains sends {found.sends}{amount}, and receives"
+        f" {found.receives}."
+    )
+
+
 def _rounds(privacy: Mapping[str, Any]) -> str:
     first, every = privacy.get("first", 1), privacy.get("every", 1)
     if (first, every) == (1, 1):
         return "In each round"
-    again = f", in every {every}th" if every > 1 else ""
+    again = f", once every {every} rounds" if every > 1 else ""
     return f"From round {first} on{again}"
 
 

@@ -104,8 +104,8 @@ def privacy(run: RunFiles, figures: Figures) -> Section:
         " see them.",
     ]
     where = (
-        "This run trained all clients in one place, so nothing was sent to anybody. In a federation"
-        " across organisations, the same settings mean:"
+        "This run had the data of all clients in one place, so nothing was sent to anybody. In a"
+        " federation across organisations, the same settings mean:"
         if local
         else "What left this site in this run:"
     )

@@ -16,6 +16,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
+from fuels.evaluation.summary import BEST, Kept, why_last
+from fuels.methods.registry import find_method
 from fuels.report.style import number
 from fuels.storage.run_folder import RunFolder
 
@@ -113,7 +115,7 @@ def read_run(path: Path, summary: Mapping[str, Any] | None = None) -> RunFiles:
     ids = () if forecasts is None else forecasts.ids
     return RunFiles(
         path=path,
-        summary=summary,
+        summary=completed(summary),
         config=_text(folder.config),
         history=folder.history(),
         forecasts=forecasts,
@@ -123,6 +125,21 @@ def read_run(path: Path, summary: Mapping[str, Any] | None = None) -> RunFiles:
         weights=_weights(folder.weights, ids),
         audit=_json(path / "audit" / "audit.json"),
     )
+
+
+def completed(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A summary with the entries that version 0.1.0 did not write."""
+    if "kept_clients" in summary:
+        return summary
+    settings, data = summary["settings"], summary["data"]
+    clients, (_, validation, test) = data["clients"], settings["windows"]["split"].split("/")
+    if summary["kept_model"] == BEST:
+        kept = Kept(best=clients)
+    else:
+        kept = Kept(last=clients, reason=why_last(settings["training"]["keep"], int(validation)))
+    known = {"clients_scored": clients, "test_steps": int(test) * settings["windows"]["period"]}
+    title = find_method(summary["method"]).title
+    return {"title": title, **summary, **kept.summary(), "data": {**known, **data}}
 
 
 def _json(path: Path) -> Mapping[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from fuels.evaluation.outcome import SOLO, method_rows
-from fuels.report.facts import BEATEN, facts
+from fuels.report.facts import BEATEN, Summary, facts
 from fuels.report.page.elements import Html, definitions, el, joined, paragraphs, table
 from fuels.report.page.shell import Section
 from fuels.report.page.svg import Figures
@@ -134,8 +134,8 @@ def dates(run: RunFiles, figures: Figures) -> Html | None:
             shown.append((title, length, f"{day(first, True)} to {day(last, True)}", kind))
     what = {
         "train": "the models and experts learn from these values",
-        "val": "decides which round's models are kept",
-        "test": "new values; all errors in this report are from here",
+        "val": validation_use(run.summary),
+        "test": "new values; the errors of the forecasts are from here",
     }
     return joined(
         [
@@ -153,6 +153,14 @@ def dates(run: RunFiles, figures: Figures) -> Html | None:
             ),
         ]
     )
+
+
+def validation_use(summary: Summary) -> str:
+    """Whether the validation part decided which models were kept, and if not, why."""
+    last = summary["kept_last_because"]
+    if summary["kept_clients"]["best"]:
+        return "decides which round's models are kept"
+    return f"measures every round; the last models were kept, {last}" if last else "not used"
 
 
 # -- accuracy ----------------------------------------------------------------------------------
@@ -174,7 +182,7 @@ def accuracy(run: RunFiles, figures: Figures) -> Section | None:
     keys.append(("box rest", "parts of the forecast, and other references"))
     known = facts(summary)
     explained = {
-        own[1]: f"{own[1]}: the personal models without the experts.",
+        own[1]: f"{own[1]}: the trained models without the experts.",
         own[2]: f"{own[2]}: what a client can do with its own data only.",
     }
     ahead = steps_ahead(summary)
