@@ -60,6 +60,13 @@ def forecast_command(
     ),
     at_least: str | None = opt.AT_LEAST,
     at_most: str | None = opt.AT_MOST,
+    wait: float = opt.option(
+        "SECONDS",
+        "In a live federation: once the new values are stored, wait so long for the live mean of the"
+        " newest step, then forecast with or without it. Default: do not wait.",
+        default=0.0,
+        min=0.0,
+    ),
     overwrite: bool = opt.flag("Replace the output file if it exists.", name="--overwrite"),
     forget: bool = opt.flag(
         "Discard the values given to past forecasts, and what was learned from them.",
@@ -102,8 +109,9 @@ def forecast_command(
         panel = read_new(saved, data, read)
         ids = opt.parse_ids(read.ids)
         with step_counter(horizon) as progress:
+            until = read.end if data is None else None
             result, notes = saved.forecast(
-                panel, horizon, progress=progress, ids=ids, until=read.end if data is None else None
+                panel, horizon, progress=progress, ids=ids, until=until, wait=wait
             )
     for note in notes:
         typer.echo(f"note: {note}", err=True)

@@ -41,6 +41,7 @@ from fuels.experts.pool import EXPERTS, Pool
 from fuels.kernels.dispatch import has_twin
 from fuels.sharing import live_mean as means
 from fuels.sharing import statistics
+from fuels.sharing.received import ReceivedMean
 from fuels.sharing.statistics import Coefficients, Columns, Regression, Totals, union_of_lags
 from fuels.sharing.sums import MIN_CLIENTS, LocalSums
 
@@ -170,6 +171,7 @@ class SharedExperts:
     live_mean: bool = True
     min_clients: int = MIN_CLIENTS
     totals: dict[tuple[int, int], Totals] = field(default_factory=dict)  # by horizon and end
+    received: ReceivedMean | None = None  # from a federation; None: the mean is computed here
 
     @classmethod
     def of(cls, chosen: Sharing, seed: int = 0) -> SharedExperts | None:
@@ -217,6 +219,9 @@ class SharedExperts:
         """The history of these clients with the mean of the others at each step."""
         if not self.live_mean or history.live is not None:
             return history
+        if self.received is not None:
+            steps = history.start, history.length, self.min_clients
+            return replace(history, live=self.received.seen(ids, *steps))
         found = self.live(history, ids)
         return history if found is None else replace(history, live=found.others(history.observed))
 

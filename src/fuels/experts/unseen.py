@@ -46,7 +46,7 @@ def forecast_unseen(
     mean, std = np.nanmean(own.values, axis=0), np.nanstd(own.values, axis=0)
     models = ensemble.models
     history = make_history(own, models.period, mean, std, calendar=models.calendar)
-    history = _with_live_mean(history, ensemble, shared, recent)
+    history = _with_live_mean(history, ids, ensemble, shared, recent)
     limits = ensemble.limits.suiting(own.values)
     values, lower, upper = [], [], []
     for h in range(1, horizon + 1):
@@ -79,11 +79,13 @@ def forecast_unseen(
 
 
 def _with_live_mean(
-    history: History, ensemble: Ensemble, shared: SharedExperts, panel: Panel
+    history: History, ids: Sequence[str], ensemble: Ensemble, shared: SharedExperts, panel: Panel
 ) -> History:
     """The history with the mean of the run's clients, to which these have not contributed."""
     if not shared.live_mean:
         return history
+    if shared.received is not None:
+        return shared.with_live_mean(history, ids)
     members = history_for(ensemble.models, panel)
     found = shared.live(members, ensemble.models.ids)
     if found is None:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.data.clock import format_moment
 from fuels.data.merging import Merged, listed, merge_panels
 from fuels.data.panel import Panel
 from fuels.data.screening import Judged, Screen
@@ -192,6 +193,18 @@ def without_empty_end(panel: Panel) -> Panel:
     if not len(steps) or steps[-1] + 1 == panel.length:
         return panel
     return replace(panel, values=panel.values[: int(steps[-1]) + 1])
+
+
+def up_to_last_value(new: Panel) -> tuple[Panel | None, list[str]]:
+    """New data up to the last value, None without any, and a note if something was cut off."""
+    cut = without_empty_end(new)
+    if np.isnan(cut.values).all():
+        return None, [f"{new.name}: there is no value"]
+    if not (blank := new.length - cut.length):
+        return cut, []
+    end = format_moment(cut.times[-1], cut.timezone)
+    steps = f"the last {blank} step{'s have' if blank > 1 else ' has'}"
+    return cut, [f"{new.name}: {steps} no value; the data end at {end}"]
 
 
 def missing_newest(models: PersonalModels, history: History) -> list[str]:

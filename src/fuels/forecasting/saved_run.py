@@ -32,8 +32,10 @@ from fuels.experts.personal_model import Forecast, clients_with_model, forecast,
 from fuels.experts.unseen import can_be_forecast, forecast_unseen, together
 from fuels.forecasting.anomalies import without_implausible
 from fuels.forecasting.folder import CONFIG, LEARNED, MIXTURE, RECENT, located
-from fuels.forecasting.memory import LIVE, VALUES, Memory, missing_newest, without_empty_end
+from fuels.forecasting.memory import LIVE, VALUES, Memory, missing_newest, up_to_last_value
+from fuels.forecasting.received import await_mean
 from fuels.forecasting.states import States, kept_times, learn_up_to
+from fuels.sharing.received import ReceivedMean
 from fuels.storage.checkpoint import replace_state
 from fuels.storage.config_file import read_config
 from fuels.storage.models import PersonalModels, load_models
@@ -60,6 +62,7 @@ class SavedRun:
     unsaved: str = ""  # why something could not be stored
     fell_back: bool = False  # whether the ensemble is the one that the run left
     refit: int = 0  # horizons that a rewound ensemble may lack
+    received: ReceivedMean | None = None  # the live mean of a federation
 
     @classmethod
     def load(cls, path: Path, *, forget: bool = False) -> SavedRun:
@@ -156,11 +159,13 @@ class SavedRun:
         progress: Progress = lambda steps: None,
         ids: Sequence[str] | None = None,
         until: str | None = None,
+        wait: float = 0.0,
     ) -> tuple[Forecast, list[str]]:
         """The next values of all clients, or of `ids`, and notes for the user.
 
         `new` values are remembered, and what they teach is saved. `until` leaves out what is known
-        from later; nothing is then saved.
+        from later; nothing is then saved. `wait`: seconds to wait for a federation's live mean of
+        the newest step, once the values are stored.
         """
         new = None if new is None else self.useful(new)
         memory = self.memory(new)
@@ -170,6 +175,10 @@ class SavedRun:
             self.notes += merged.notes()
             if merged.changed.any() or memory.panel.length > merged.known or self.forget:
                 self._store(memory)
+        if self.ensemble is not None:
+            self.received, said = await_mean(self.folder, memory.panel, wait)
+            self.notes += said
+            self._with_received(self.ensemble)
         if until:
             memory.panel = memory.panel.between(None, until)
         drop = drops_implausible(self.settings.data.implausible, self.ensemble is not None)
@@ -197,16 +206,9 @@ class SavedRun:
 
     def useful(self, new: Panel) -> Panel | None:
         """New data on the clock of the models, up to the last value; None without any."""
-        new = on_model_clock(self.models, new)
-        cut = without_empty_end(new)
-        if np.isnan(cut.values).all():
-            self.notes.append(f"{new.name}: there is no value")
-            return None
-        if blank := new.length - cut.length:
-            end = format_moment(cut.times[-1], cut.timezone)
-            steps = f"the last {blank} step{'s have' if blank > 1 else ' has'}"
-            self.notes.append(f"{new.name}: {steps} no value; the data end at {end}")
-        return cut if self.ensemble is None else self.ensemble.since_training(cut)
+        cut, notes = up_to_last_value(on_model_clock(self.models, new))
+        self.notes += notes
+        return cut if cut is None or self.ensemble is None else self.ensemble.since_training(cut)
 
     def _without_mixture(
         self, memory: Memory, panel: Panel, horizon: int
@@ -277,7 +279,7 @@ class SavedRun:
         found = [state for state in found if max(state.learned_until.values()) <= time]
         found.sort(key=lambda state: min(state.learned_until.values()))
         self.notes += states.damaged
-        earlier = found[-1] if found else ensemble.unfitted()
+        earlier = self._with_received(found[-1] if found else ensemble.unfitted())
         earlier.block = BLOCK
         earlier.confined_to(ensemble.limits)
         self.refit = max(ensemble.horizons)
@@ -334,6 +336,12 @@ class SavedRun:
                 " models on their own would give other values"
             )
         return Ensemble.load(mixture, self.models)
+
+    def _with_received(self, ensemble: Ensemble) -> Ensemble:
+        """The ensemble, with the live mean of a federation if there is one."""
+        if ensemble.sharing is not None:
+            ensemble.sharing.received = self.received
+        return ensemble
 
     def _load_ensemble(self) -> Ensemble:
         """The ensemble with what it has learned since the run, or as the run left it."""
