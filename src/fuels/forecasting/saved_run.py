@@ -33,8 +33,8 @@ from fuels.experts.unseen import can_be_forecast, forecast_unseen, together
 from fuels.forecasting.anomalies import without_implausible
 from fuels.forecasting.folder import CONFIG, LEARNED, MIXTURE, RECENT, located
 from fuels.forecasting.memory import LIVE, VALUES, Memory, missing_newest, up_to_last_value
-from fuels.forecasting.received import await_mean
 from fuels.forecasting.states import States, kept_times, learn_up_to
+from fuels.forecasting.waiting import await_mean
 from fuels.sharing.received import ReceivedMean
 from fuels.storage.checkpoint import replace_state
 from fuels.storage.config_file import read_config
