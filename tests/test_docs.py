@@ -133,6 +133,8 @@ def test_the_navigation_names_every_page() -> None:
     results = {"results/README.md", "results/federation/README.md"}
     pages = [p.relative_to(DOCS).as_posix() for p in WRITTEN if DOCS in p.parents]
     assert named == sorted({*pages} | results)
+    linked = set(re.findall(r"\]\(([^)#]+\.md)\)", (DOCS / "index.md").read_text()))
+    assert linked == {*named} - {"index.md"}  # the first page links every page as well
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

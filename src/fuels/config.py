@@ -32,7 +32,7 @@ class Data:
     decimal: str = ""  # decimal separator: point or comma; empty: detected
     thousands: str = ""  # between thousands: point, comma, space, apostrophe or none
     missing: str = ""  # numbers that mark missing values, e.g. 0 in METR-LA, or -1,9999
-    # Values that the past of their series makes implausible: missing (they count as missing) or
+    # Values that are implausible given the past of their series: missing (they count as missing) or
     # keep; empty: missing with the mixture of experts, otherwise keep.
     implausible: str = ""
     duplicates: str = ""  # rows of one client and time: error, same (default), first, sum, ...

@@ -84,7 +84,8 @@ def test_old_values_are_inputs_and_revised_ones_count(fuels: Fuels, here: Path) 
     before, _ = forecast(fuels)
     old = rows(now - 24 * 8, now - 24 * 8 + 1).with_columns(pl.col("value") + 5)
     _, err = give(fuels, old)
-    assert "4 more than seven days late or revised values of 4 clients" in err
+    assert "4 late or revised values of 4 clients" in err
+    assert "over seven days old, so inputs only" in err
     _, err = give(fuels, rows(now - 1, now, "c1").with_columns(pl.col("value") + 5))
     assert "1 revised value of 1 client (c1) at 2024-01-12 23:00: replaced and learned" in err
     after, _ = forecast(fuels)

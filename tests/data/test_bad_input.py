@@ -31,7 +31,7 @@ CSV = {
     ),
     "off the grid": (
         GOOD + "a,2013-11-01T02:10,9\n",
-        "time 2013-11-01 02:10 of client a is off",
+        "time 2013-11-01 02:10 of client a does not fall on",
     ),
     "no time": (GOOD + "a,,9\n", "row 4 has no time"),
     "not a time": (GOOD + "a,yesterday,9\n", "row 4 has 'yesterday' as its time"),

@@ -24,5 +24,5 @@ def test_join_panels_by_hand() -> None:
     np.testing.assert_array_equal(both.values, [[1, np.nan], [2, np.nan], [3, 0], [5, 0]])
     early = join_panels(old, panel_at(-4, [[7], [8]], ("a",)))  # ends before the old ones begin
     np.testing.assert_array_equal(early.values, [[7], [8]])
-    with pytest.raises(FuelsError, match="off the step"):
+    with pytest.raises(FuelsError, match="do not fall on the steps"):
         join_panels(old, replace(new, start=new.start + np.timedelta64(1800, "s")))

@@ -168,7 +168,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "a few seconds off": (
         text(long(form=off(20))),
-        r"off the regular step of 1h: .*round_times='1h'",
+        r"does not fall on the regular step of 1h: .*round_times='1h'",
     ),
     "a fraction": (
         text(long(form="%Y-%m-%d %H:%M:%S.250")),

@@ -269,7 +269,9 @@ def test_saving_over_another_leaves_nothing_of_it(panel: Panel, tmp_path: Path) 
 def test_times_in_another_zone_are_the_same_moments(made: Path, panel: Panel) -> None:
     finished = SavedRun.load(made / "run")
     zoned = replace(panel, timezone="Asia/Tokyo")
-    with pytest.raises(FuelsError, match="in Asia/Tokyo, those of the training were without a"):
+    with pytest.raises(
+        FuelsError, match="in Asia/Tokyo, but those of the training data were without a"
+    ):
         finished.forecast(zoned)
     models = replace(finished.models, timezone="Asia/Tokyo")
     (made / "elsewhere").mkdir()

@@ -20,8 +20,8 @@ def audit_command(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="Folder of a run, finished or not, with its data.")
     ],
-    clients: int = opt.option("", "Most clients to train.", default=60, min=8),
-    rounds: int = opt.option("", "Most rounds to train.", default=20, min=1),
+    clients: int = opt.option("", "Maximum number of clients to train.", default=60, min=8),
+    rounds: int = opt.option("", "Maximum number of rounds to train.", default=20, min=1),
     data: str | None = opt.option(
         "PATH", "The data of the run, if they have moved. Default: as in its config.toml."
     ),
@@ -33,9 +33,9 @@ def audit_command(
 ) -> None:
     """Attack a run as a curious server or colluding clients would, and report what they find.
 
-    A run does not keep its uploads, so they are made again: the run is trained twice, once as it
-    was and once with some days missing, and the attacker trains as many clients of its own. Sizes
-    above --clients and --rounds are cut to them, so that an audit takes minutes.
+    A run does not keep its uploads, so the audit makes them again: it trains the run twice, once as
+    it was and once with some days missing, and the attacker trains as many clients of its own.
+    --clients and --rounds limit the size, so that an audit takes minutes.
 
     Example: fuels audit first --clients 30
     """

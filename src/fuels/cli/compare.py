@@ -88,7 +88,7 @@ def compare_command(
     """Compare methods on the same data, model and budget.
 
     Each method is run once per seed, with the settings of the paper. Finished runs with the same
-    settings are reused; to continue an interrupted comparison, give the same command again. The
+    settings are reused; to continue an interrupted comparison, run the same command again. The
     table also contains the references (naive and ridge) and the amount of data sent; the lines
     below it include a significance test of the best method against the second best.
 
@@ -241,5 +241,5 @@ def resumable(command: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise InterruptedRunError(
-            f"interrupted; to continue, give the same {command} command again"
+            f"interrupted; to continue, run the same {command} command again"
         ) from None

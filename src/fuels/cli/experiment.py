@@ -59,7 +59,7 @@ def experiment_command(
     """Reproduce a table or figure of the paper, on the embedded data or on your own.
 
     Writes tables (Markdown, CSV) and figures (PNG). Finished runs are reused, including those of
-    fuels compare; to continue an interrupted experiment, give the same command again. Options for
+    fuels compare; to continue an interrupted experiment, run the same command again. Options for
     reading a file are given with --set, such as --set data.resample=1h --set data.how=mean.
 
     Example: fuels experiment ablation --data traffic.csv --rounds 80

@@ -319,7 +319,7 @@ def stop_command(folder: ServerDir, show: bool = SHOW) -> None:
         typer.echo(f"run {found['run']} is stopped; --resume continues it after its last round")
         if rest:
             typer.echo(
-                f"Flower has other runs ({', '.join(rest)}): give this command again to stop them"
+                f"Flower has other runs ({', '.join(rest)}): run this command again to stop them"
             )
         return
     if not rest:

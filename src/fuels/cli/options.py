@@ -115,7 +115,7 @@ AT_MOST = option(
 
 IMPLAUSIBLE = option(
     "|".join((MISSING, KEEP)),
-    "Values that the past of their series makes implausible: treat them as missing until they"
+    "Values that are implausible given the past of their series: treat them as missing until they"
     " persist (missing), or use them at once (keep). Default: missing with the mixture of experts,"
     " otherwise keep.",
     DATA,

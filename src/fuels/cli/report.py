@@ -26,7 +26,7 @@ def report_command(
 ) -> None:
     """Write report.html into a run folder: everything about the run on one page.
 
-    fuels run writes it at the end. Give this command for runs of earlier versions, for runs with
+    fuels run writes it at the end. Use this command for runs of earlier versions, for runs with
     --no-plots, and at a site of a federation, where it adds the forecasts beyond the data. The page
     needs no network. It contains actual values: share it only with people who may see them.
 
@@ -39,7 +39,7 @@ def report_command(
     if not folder.finished:
         if (run / "compare.json").is_file() or list(run.glob("*.md")):
             raise FuelsError(
-                f"{run}: the folder of a study, not of a run; to write its {NAME} again, give its"
+                f"{run}: the folder of a study, not of a run; to write its {NAME} again, run its"
                 " command again: finished runs are reused"
             )
         why = "this run is not finished" if folder.config.is_file() else "no run is here"

@@ -39,9 +39,10 @@ def retrain_command(
 ) -> None:
     """Train again with the settings of a run, on everything it remembers.
 
-    That is the data of the run and the values of later forecasts, as far back as they are kept, and
-    those of --data. The training part takes all additional periods; validation and test stay as
-    long as they were. RUN stays as it is: forecast from the new folder once you like its errors.
+    This covers the data of the run, the values given to later forecasts, as far back as they are
+    kept, and those of --data. All additional periods go to the training part; validation and test
+    keep their length. RUN is not changed: use the new folder for forecasts once you are satisfied
+    with its errors.
 
     Example: fuels retrain first --data newest.csv --out second
     """

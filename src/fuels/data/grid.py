@@ -135,8 +135,8 @@ class _Rows:
         if self.times.wall and step > 3600:  # midnights are 23 or 25 hours apart when clocks change
             hint = "if the step follows the wall clock, omit --timezone"
         return FuelsError(
-            f"{place}: the time {_label(int(seconds[row]), self.times)}{of} is off the regular"
-            f" step of {near}: {hint}"
+            f"{place}: the time {_label(int(seconds[row]), self.times)}{of} does not fall on"
+            f" the regular step of {near}: {hint}"
         )
 
     def placed(self, clients: int, place: Place) -> tuple[int, Codes]:

@@ -22,7 +22,9 @@ def join_panels(old: Panel, new: Panel) -> Panel:
             f"{new.name}: the new data have a different step or time zone from {old.name}"
         )
     if (new.start - old.start) % old.step != np.timedelta64(0, "s"):
-        raise FuelsError(f"{new.name}: the times of the new data are off the step of {old.name}")
+        raise FuelsError(
+            f"{new.name}: the times of the new data do not fall on the steps of {old.name}"
+        )
     start = min(old.start, new.start)
     length = int((new.times[-1] - start) // old.step) + 1
     values = np.full((length, len(new.ids)), np.nan)

@@ -46,7 +46,7 @@ class Merged:
         for marks, was, verb in (
             (self.late & young, "late", "learned"),
             (self.revised & young, "revised", "replaced and learned again"),
-            (self.changed & ~young, "more than seven days late or revised", "only inputs from now"),
+            (self.changed & ~young, "late or revised", "over seven days old, so inputs only"),
         ):
             if marks.any():
                 found.append(f"{self._count(marks, was)}: {verb}")

@@ -86,8 +86,8 @@ class Ensemble:
             end = self._step(history, self.trained)
             if history.start > self.since or end > history.length:
                 raise FuelsError(
-                    f"the experts for {horizon} steps ahead are not fitted yet, which needs the"
-                    f" training data, from {self.since} to {self.trained}: give a file that"
+                    f"the experts for {horizon} steps ahead are not fitted yet; fitting them needs"
+                    f" the training data, from {self.since} to {self.trained}: give a file that"
                     " includes them, or train with as many steps (--horizon) as you forecast"
                 )
             history = self.with_live_mean(history)

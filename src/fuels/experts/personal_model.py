@@ -111,8 +111,8 @@ def on_model_clock(models: PersonalModels, panel: Panel) -> Panel:
     """The panel in the time zone of the models; refuses one that is not on their clock."""
     if panel.step_seconds != models.step_seconds:
         raise FuelsError(
-            f"{panel.name}: the step is {panel.step_seconds} s, the models were trained on"
-            f" {models.step_seconds} s; resample the data"
+            f"{panel.name}: the step is {panel.step_seconds} s, but the models were trained"
+            f" with a step of {models.step_seconds} s; resample the data"
         )
     if (panel.timezone is None) != (models.timezone is None):
         theirs, ours = (
@@ -120,15 +120,15 @@ def on_model_clock(models: PersonalModels, panel: Panel) -> Panel:
             for zone in (models.timezone, panel.timezone)
         )
         raise FuelsError(
-            f"{panel.name}: its times are {ours}, those of the training were {theirs}; write both"
-            " the same way, or give the zone with --timezone"
+            f"{panel.name}: its times are {ours}, but those of the training data were {theirs};"
+            " write both the same way, or give the zone with --timezone"
         )
     panel = replace(panel, timezone=models.timezone)  # the same moments, in UTC
     if panel.clock_seconds != models.clock_seconds:
         raise FuelsError(
-            f"{panel.name}: its times are off the clock of the training: they are"
-            f" {panel.clock_seconds} s after whole steps of {panel.step_seconds} s, those of the"
-            f" training {models.clock_seconds} s"
+            f"{panel.name}: its times do not fall on the steps of the training data: they are"
+            f" {panel.clock_seconds} s past whole steps of {panel.step_seconds} s, those of the"
+            f" training data were {models.clock_seconds} s past"
         )
     return panel
 

@@ -25,7 +25,9 @@ def remembered(saved: SavedRun, new: Panel | None) -> tuple[Panel, list[str]]:
         notes += describe_gap(memory.panel, new)
         merged = memory.add(new)
         if revised := int(merged.revised.sum()):
-            notes.append(f"{new.name}: {revised} values differ from earlier ones; they are used")
+            notes.append(
+                f"{new.name}: {revised} values differ from earlier ones; the new ones are used"
+            )
     panel = memory.panel
     of = f"{panel.length} steps of {len(panel.ids)} clients {panel.span}"
     dropped = ", without the values that the run has dropped" if memory.past else ""

@@ -231,7 +231,7 @@ class SavedRun:
         if not ids:
             return result
         self.notes.append(
-            f"{listed(ids)} without a model: forecast from their own values and what the run's"
+            f"{listed(ids)} without a model: the forecasts use their own values and what the run's"
             " clients share"
         )
         return together(result, forecast_unseen(ensemble, memory.used, ids, horizon))
@@ -356,7 +356,7 @@ class SavedRun:
                     raise FuelsError(
                         f"{error}; fuels forecast --forget ignores this file"
                     ) from None
-                self.notes.append(f"{error}: what it held is learned again")
+                self.notes.append(f"{error}: its content is learned again")
         newest = States(self.folder / LIVE, self.models).newest()
         self.fell_back = newest is None
         return newest or as_left

@@ -67,7 +67,7 @@ def study_page(
         sections.append(Section("figures", "Figures", joined(shown)))
     if notes:
         sections.append(Section("notes", "Notes", bullets(notes)))
-    again = "Give this command again to compute it; finished runs are reused."
+    again = "Run this command to compute it again; finished runs are reused."
     content = joined([code(command), el("p", again)])
     sections.append(Section("settings", "To reproduce this study", content, "Reproduce"))
     return page(title, subtitle, sections, f"Made by fuels {__version__}.")

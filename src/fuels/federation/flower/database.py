@@ -57,7 +57,7 @@ def shrink(path: Path) -> bool:
             log.info("compacted Flower's database: %d of %d pages were free", free, pages)
             return True
     except (sqlite3.Error, OSError) as error:
-        log.info("Flower's database is not compacted now: %s", error)
+        log.info("Flower's database could not be compacted: %s", error)
         return False
 
 

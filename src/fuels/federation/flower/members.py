@@ -70,7 +70,9 @@ class Members:
             )
         digest = envelope.facts.get("secret", "")
         if self.owner and digest != self.digest:
-            raise FuelsError("its federation.secret is not that of the sites that joined first")
+            raise FuelsError(
+                "its federation.secret differs from that of the sites that joined first"
+            )
         taken = [client for client in clients if self.owner.get(client, site) != site]
         if taken:
             raise FuelsError(f"client {taken[0]!r} belongs to site {self.owner[taken[0]]}")

@@ -28,8 +28,8 @@ def worth(comparison: Comparison) -> list[str]:
     base = nothing_shared(comparison)
     if base is None:
         return [
-            "The table does not say what federation is worth: it has no row with nothing shared,"
-            " such as that of the method solo."
+            "The table does not say what federation is worth: it has no row in which nothing is"
+            " shared, such as that of Solo."
         ]
     shown = {row.name: row for row in senders[:1] + [r for r in senders if r.name == "FUELS"]}
     return [against(row, base) for row in shown.values()]
