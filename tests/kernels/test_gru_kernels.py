@@ -101,6 +101,20 @@ def test_encoder_equals_torch_gru_client_by_client() -> None:
                 assert_near(value[client], getattr(gru, name).grad, 1e-6)
 
 
+@settings(max_examples=10, deadline=None)
+@given(shapes, st.integers(1, 200), st.integers(1, 50), st.integers(0, 2**31))
+def test_a_row_does_not_depend_on_the_rows_beside_it(
+    shape: GruShape, rows: int, at_once: int, seed: int
+) -> None:
+    """To the last bit: forecasts of saved runs rely on it."""
+    params, inputs, _ = draw(shape, 2, rows, seed)
+    pieces = [
+        encode(params, [x[:, low : low + at_once] for x in inputs], shape)
+        for low in range(0, rows, at_once)
+    ]
+    assert torch.equal(encode(params, inputs, shape), torch.cat(pieces, dim=1))
+
+
 @pytest.mark.parametrize("rows", [96, 97, 300])
 def test_many_rows_are_encoded_in_blocks(rows: int) -> None:
     shape = GruShape(hidden=24, branches=((3, 2),))

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from fuels.experts.history import Floats, History
 from fuels.experts.mixture import Mixed, Mixture
 from fuels.experts.state import COUNT, State, copied, joined, part_of, restored
+from fuels.kernels import blend as kernels
 from fuels.kernels.mixture import CLIP_FROM, SLOW, TINY
 
 ONLY = 0.3  # one step ahead: of the mixture of shared experts alone
@@ -127,14 +128,7 @@ class Blend:
         found = {part: self.mixtures[part].run(y, f[chosen]) for part, chosen in self.parts.items()}
         whole, alone = found["whole"], found["alone"]
         value, weights = self._shared({n: (m.combined, m.weights) for n, m in found.items()})
-        share = np.empty(value.shape)
-        for k in range(value.shape[1]):
-            entry = self.state["pending"][:, int(self.state[COUNT][0]) % self.delay]
-            _learn(self.state["learned"], entry)
-            local = alone.combined[:, k]
-            share[:, k], difference = self._share_of(self.state["learned"], value[:, k], local)
-            entry[:] = np.stack([difference, local, y[:, k]], axis=1)
-            self.state[COUNT] += 1
+        share = self._shares(y, value, alone.combined)
         by_step = share.T[:, :, None]
         return Mixed(
             _blended(value, alone.combined, share),
@@ -149,10 +143,7 @@ class Blend:
         found = {part: self.mixtures[part].next(f[chosen]) for part, chosen in self.parts.items()}
         value, weights = self._shared({n: (v[:, None], w[None]) for n, (v, w) in found.items()})
         local, local_weights = found["alone"]
-        state = copied(self.state)
-        for k in range(self.delay):
-            _learn(state["learned"], state["pending"][:, (int(state[COUNT][0]) + k) % self.delay])
-        share, _ = self._share_of(state["learned"], value[:, 0], local)
+        share = self._next_share(value[:, 0], local)
         spread = self._spread(local_weights, "alone")
         return _blended(value[:, 0], local, share), _blended(weights[0], spread, share[:, None])
 
@@ -186,25 +177,47 @@ class Blend:
         spread = self._spread(own, "only")
         return _blended(only, value, share), _blended(spread, weights, share.T[:, :, None])
 
-    def _share_of(self, learned: Floats, value: Floats, local: Floats) -> tuple[Floats, Floats]:
-        """The share of a shared forecast [client], and its confined difference from the local one.
-
-        The share is that of the forecast before it is confined.
-        """
-        whole = value - local
+    def _shares(self, truth: Floats, shared: Floats, local: Floats) -> Floats:
+        """The share of each shared forecast [client, step], before it is confined; learns them."""
         if self.fixed:
-            return np.where(np.isnan(whole), 1.0, self.share), whole
-        count, products, squares, errors = learned.T
-        reach = np.full(len(count), np.inf)
-        known = (count >= CLIP_FROM) & (errors > 0)
-        reach[known] = REACH * np.sqrt(errors[known] / count[known])
-        difference = np.clip(whole, -reach, reach)
-        best = products / (squares + TINY)
-        share = (PULL * self.share + count * best) / (PULL + count)
-        share = np.clip(share, 0.0, 1.0 if self.delay == 1 else self.share)
-        part = np.abs(difference) / (np.abs(whole) + TINY)
-        share = np.where(difference == whole, share, share * part)
-        return np.where(np.isnan(whole), 1.0, share), difference
+            return np.where(np.isnan(shared - local), 1.0, self.share[:, None])
+        found = np.empty(shared.shape)
+        kernels.run(
+            np.ascontiguousarray(truth),
+            np.ascontiguousarray(shared),
+            np.ascontiguousarray(local),
+            self.share,
+            self._most(),
+            int(self.state[COUNT][0]),
+            _constants(),
+            self.state["learned"],
+            self.state["pending"],
+            found,
+        )
+        self.state[COUNT] += shared.shape[1]
+        return found
+
+    def _next_share(self, shared: Floats, local: Floats) -> Floats:
+        """As `_shares`, of one step whose value is not known; changes nothing."""
+        if self.fixed:
+            return np.where(np.isnan(shared - local), 1.0, self.share)
+        found, state = np.empty(shared.shape), copied(self.state)
+        kernels.step_ahead(
+            np.ascontiguousarray(shared),
+            np.ascontiguousarray(local),
+            self.share,
+            self._most(),
+            int(state[COUNT][0]),
+            _constants(),
+            state["learned"],
+            state["pending"],
+            found,
+        )
+        return found
+
+    def _most(self) -> Floats:
+        """The largest shares."""
+        return np.ones(self.clients) if self.delay == 1 else self.share
 
     def _spread(self, weights: Floats, part: str) -> Floats:
         """The weights of a part [.., client, expert] among those of all experts."""
@@ -213,19 +226,8 @@ class Blend:
         return result
 
 
-def _learn(learned: Floats, entry: Floats) -> None:
-    """Update what is learned from a past step, if its value is known."""
-    difference, local, truth = entry.T
-    error = truth - local
-    known = ~np.isnan(error) & ~np.isnan(difference)
-    count, errors = learned[known, 0], learned[known, 3]
-    usual = np.full(len(count), np.inf)
-    some = (count >= CLIP_FROM) & (errors > 0)
-    usual[some] = np.sqrt(errors[some] / count[some])
-    d, e = difference[known], np.clip(error[known], -CLIP * usual, CLIP * usual)
-    learned[known] = SLOW * learned[known] + np.stack(
-        [np.ones(len(d)), d * e, d * d, e * e], axis=1
-    )
+def _constants() -> tuple[float, ...]:
+    return tuple(kernels.Constants(REACH, CLIP, PULL, CLIP_FROM, SLOW, TINY))
 
 
 def _blended(one: Floats, other: Floats, share: Floats) -> Floats:

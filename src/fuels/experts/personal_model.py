@@ -21,7 +21,8 @@ from fuels.experts.groups import by_groups
 from fuels.experts.history import Floats, History, Past, make_history
 from fuels.storage.models import PersonalModels
 
-CHUNK = 4096  # windows encoded at once
+CHUNK = 4096  # windows forecast at once
+ROWS = 768  # windows encoded at once where each is encoded on its own
 
 
 @dataclass(frozen=True)
@@ -174,9 +175,9 @@ def forecast_chain(
     """Forecasts one step ahead, then two, and so on without end: [client, step] each.
 
     Unknown values are NaN, as is a forecast that needs one. Without `direct`, only the first head
-    is used, recursively. The last bits of a matrix product depend on its number of rows; with
-    `block`, products are of blocks of so many steps that begin at fixed times, so a forecast does
-    not depend on how many are asked for.
+    is used, recursively. The last bits of a library's matrix product depend on its number of rows;
+    with `block`, such products are of blocks of so many steps that begin at fixed times, so a
+    forecast does not depend on how many are asked for.
     """
     if block:
         begin, end = first, last
@@ -218,14 +219,19 @@ def _heads(
     @torch.no_grad()  # of this thread
     def predict(clients: slice) -> Tensor:
         parts = {name: part[clients] for name, part in models.parts.items()}
+        at_once = max(chunk, ROWS) if network.rows_are_independent(parts) else chunk
         pieces = []
-        for low in range(0, x.shape[1], chunk):
-            rows = slice(low, low + chunk)
+        for low in range(0, x.shape[1], at_once):
+            rows = slice(low, low + at_once)
             own = x[clients, rows].contiguous()
-            if heads == 1:
-                pieces.append(network.predict(parts, own, clock[rows]).unsqueeze(2))
-            else:
-                pieces.append(network.predict_all(parts, own, clock[rows]))
+            encoded = network.encode(parts, own, clock[rows])
+            for first in range(0, own.shape[1], chunk):
+                r, seen = (view[:, first : first + chunk] for view in (encoded, own))
+                signs = clock[rows][first : first + chunk]
+                if heads == 1:
+                    pieces.append(network.decode(parts, r, seen, signs).unsqueeze(2))
+                else:
+                    pieces.append(network.decode_all(parts, r, seen, signs))
         return torch.cat(pieces, dim=1)
 
     made = torch.cat(by_groups(len(x), predict)).double().numpy()

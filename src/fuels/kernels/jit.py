@@ -28,8 +28,8 @@ except (ImportError, OSError) as problem:  # an OSError is a compiler library th
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 KERNELS = (
-    "telecom", "screening", "intervals", "lagged", "mixture", "ridge", "smoothing", "divergence",
-    "step",
+    "telecom", "screening", "blend", "intervals", "lagged", "mixture", "ridge", "smoothing",
+    "divergence", "step",
 )  # fmt: skip
 
 # Division by 0 gives infinity, as in NumPy and PyTorch: a stage has no way to raise an exception.

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fuels.errors import FuelsError
 from fuels.kernels.checks import check_encoder
-from fuels.kernels.dispatch import has_twin
+from fuels.kernels.dispatch import find_kernels, has_twin
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,14 @@ def branch_weights(params: Tensor, shape: GruShape) -> list[tuple[Tensor, Tensor
         )
         start = end
     return weights
+
+
+def has_compiled_rows(params: Tensor) -> bool:
+    """Whether rows are encoded one beside the other, as in compiled code.
+
+    A library's product chooses its order of additions by the number of rows.
+    """
+    return find_kernels("fuels.kernels.gru", params) is not None
 
 
 @has_twin("fuels.kernels.gru", check_encoder)

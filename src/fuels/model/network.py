@@ -20,7 +20,7 @@ from torch import Tensor
 from fuels.config import Model, nearest
 from fuels.data.sample import Branches, Sample
 from fuels.errors import FuelsError
-from fuels.model.gru import GruShape, branch_weights, encode
+from fuels.model.gru import GruShape, branch_weights, encode, has_compiled_rows
 from fuels.randomness import WEIGHTS, generator
 
 Parts = dict[str, Tensor]  # part: [client, size]
@@ -166,6 +166,10 @@ class Network:
         """
         return self.encoder(parts["encoder"], *self.encoder_view(x, clock))
 
+    def rows_are_independent(self, parts: Mapping[str, Tensor]) -> bool:
+        """Whether a row is encoded to the same bits whichever rows are encoded with it."""
+        return self.encoder.gru is not None and has_compiled_rows(parts["encoder"])
+
     def encoder_view(self, x: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
         """What the encoder reads: windows [client, row, lag] and calendar signs [row, sign]."""
         if self.sample.change:  # the encoder too sees only changes, so a level shifts nothing
@@ -228,7 +232,12 @@ class Network:
 
     def predict_all(self, parts: Mapping[str, Tensor], x: Tensor, clock: Tensor) -> Tensor:
         """The next H values, [client, row, H]."""
-        r = self.encode(parts, x, clock)
+        return self.decode_all(parts, self.encode(parts, x, clock), x, clock)
+
+    def decode_all(
+        self, parts: Mapping[str, Tensor], r: Tensor, x: Tensor, clock: Tensor
+    ) -> Tensor:
+        """The values 1, ..., H steps ahead, [client, row, H]."""
         first = self.decode(parts, r, x, clock).unsqueeze(2)
         if self.sample.horizon == 1:
             return first
