@@ -24,6 +24,7 @@ class SuperNode:
     def __init__(self) -> None:
         self.announced = ["incomplete", "whole"]
         self.replies: list[tuple[str, str]] = []
+        self.ended: list[tuple[str, str]] = []
         self.replied, self.waited = threading.Event(), threading.Event()
 
 
@@ -69,10 +70,14 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[SuperNode]:
         node.replies.append((client.token, reply))
         node.replied.set()
 
+    def end(client: Client, _: object, status: str, __: str) -> None:
+        assert not client.closed.is_set()
+        node.ended.append((client.token, status))
+
     monkeypatch.setattr(module, "connected", lambda _, token="": Client(node, token))
     monkeypatch.setattr(module, "pull_task_input", pull)
     monkeypatch.setattr(module, "push_message", push)
-    monkeypatch.setattr(module, "push_task_output", lambda *_: None)
+    monkeypatch.setattr(module, "push_task_output", end)
     monkeypatch.setattr(module.app, "handle_message", lambda message, _: f"reply to {message}")
     yield node
     node.announced.clear()
@@ -92,4 +97,6 @@ def test_a_message_that_never_becomes_whole_does_not_keep_back_the_next(
         while expected not in caplog.text and time.monotonic() < until:
             time.sleep(0.01)
     assert node.replies == [("whole", "reply to whole")]
+    # Or the SuperNode would reply to it when its heartbeats stop, and send later replies too late.
+    assert ("incomplete", module.SubStatus.FAILED) in node.ended
     assert expected in caplog.text and "could not be handled" not in caplog.text

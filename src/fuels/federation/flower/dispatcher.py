@@ -69,7 +69,7 @@ class Dispatcher(threading.Thread):
             return False
         if self.newest is not None and not self.newest.received:
             self.newest.abandon()
-        self.newest = Answer(connected(port, found.token))
+        self.newest = Answer(port, found.token)
         self.newest.start()
         return True
 
@@ -77,9 +77,10 @@ class Dispatcher(threading.Thread):
 class Answer(threading.Thread):
     """Receives one message, has it handled, and sends the reply: an error if there is a reason."""
 
-    def __init__(self, client: RuntimeHttpClient) -> None:
+    def __init__(self, port: int, token: str) -> None:
         super().__init__(name="answer", daemon=True)
-        self.client = client  # with the token of the message
+        self.port, self.token = port, token  # the token is that of the message
+        self.client = connected(port, token)
         self.received = self.abandoned = False
 
     def run(self) -> None:
@@ -88,7 +89,7 @@ class Answer(threading.Thread):
                 self._answer()
         except Exception as error:  # whatever Flower raises; the next message may be a good one
             if self.abandoned:
-                log.info("a message was not received completely, because its run has ended")
+                self._give_up("a message was not received completely, because its run has ended")
             elif not isinstance(error, httpx.HTTPError):  # which means: the SuperNode has ended
                 log.exception("a message of the SuperNode could not be handled")
 
@@ -96,6 +97,16 @@ class Answer(threading.Thread):
         """Stop waiting for the rest of the message: the next request fails."""
         self.abandoned = True
         self.client.close()
+
+    def _give_up(self, reason: str) -> None:
+        """End a message without a reply.
+
+        The SuperNode would otherwise make one itself when it misses the heartbeats. As it sends one
+        reply for each message that it receives, all later replies would then be one message late.
+        """
+        with connected(self.port, self.token) as client:
+            push_task_output(client, None, SubStatus.FAILED, reason)
+        log.info("%s", reason)
 
     def _answer(self) -> None:
         beats = HeartbeatSender(self._beat)
