@@ -109,8 +109,8 @@ class Cluster:
 
     def trains(self, site: str, run: str, number: int) -> bool:
         """Whether a site has begun to train a round."""
-        text = (self.root / "sites" / site / "state" / "site.log").read_text()
-        return f"run {run}, round {number}: " in text
+        log = self.root / "sites" / site / "state" / "site.log"
+        return log.exists() and f"run {run}, round {number}: " in log.read_text()
 
     def trained(self, site: str, run: str) -> int:
         """The last round that a site has finished training, by its file."""
