@@ -152,10 +152,11 @@ def _show_audit(folder: ServerFolder | SiteFolder, last: int, as_json: bool) -> 
 
 @site_app.command("renew-key")
 def site_renew_key(folder: SiteDir) -> None:
-    """Create a new key pair for a site; the former pair is kept in the same folder.
+    """Create new keys for a site; the former ones are kept in the same folder.
 
     The site keeps its models. Its new public key must be registered at the server before the site
-    can connect again.
+    can connect again, and its new key for sums must be in the founder's roster before it takes part
+    in sums.
 
     Example: fuels site renew-key metro/sites/north
     """
@@ -169,9 +170,10 @@ def site_renew_key(folder: SiteDir) -> None:
     line = site.public_key.read_text(encoding="ascii")
     audit(site).add("key renewed", key=fingerprint(key_of(line)))
     typer.echo(
-        f"{site.public_key} is the new key: send this file, and only this, to the server's"
-        f" operator, who registers it with fuels server admit DIR {site.config.name} site.pub; then"
-        " restart the site"
+        f"{site.public_key} is the new key: send this file to the server's operator, who registers"
+        f" it with fuels server admit DIR {site.config.name} site.pub; then restart the site. For"
+        f" sums, send {site.sums_public} to the founder, who signs a new roster with fuels"
+        f" federation roster DIR --key {site.config.name}=sums.pub. Send no other file."
     )
 
 

@@ -48,7 +48,9 @@ def metro(tmp_path: Path) -> Path:
 def test_one_folder_per_party_and_private_keys_for_their_owner_only(metro: Path) -> None:
     keys = sorted(str(path.relative_to(metro)) for path in metro.rglob("*.key"))
     assert keys == [
-        "authority/ca.key", "server/server.key", "sites/north/site.key", "sites/south/site.key",
+        "authority/ca.key", "server/server.key",
+        "sites/north/site.key", "sites/north/sums.key",
+        "sites/south/site.key", "sites/south/sums.key",
     ]  # fmt: skip
     for path in metro.rglob("*.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -65,7 +65,8 @@ def test_a_site_is_added_with_what_the_founder_keeps(kept: Path, tmp_path: Path)
     assert (site.config.name, site.config.server) == ("west", "fed.example.org:9092")
     assert site.config.consent.methods == ("fuels", "fedavg")
     assert site.ca.read_bytes() == (tmp_path / "sites/north/ca.pem").read_bytes()
-    assert private_keys(kept) == {"authority/ca.key": 0o600, "sites/west/site.key": 0o600}
+    own = ("sites/west/site.key", "sites/west/sums.key")
+    assert private_keys(kept) == dict.fromkeys(("authority/ca.key", *own), 0o600)
     before = server.config_file.read_text()
     assert "west" not in server.config.sites
     assert "is admitted" in fuels("server", "admit", server.path, "west", site.public_key).output
@@ -146,8 +147,9 @@ def test_a_site_makes_itself_a_new_key(kept: Path, tmp_path: Path) -> None:
     fuels("server", "admit", server.path, "north", folder / "site.pub")
     assert server.config.sites["north"] == public(folder)
     fuels("site", "renew-key", folder)  # as often as one likes
-    names = {"ca.pem", "federation.secret", "runs", "state", "site.toml", "site.key", "site.pub"}
-    assert {p.name for p in folder.iterdir()} == {*names, "site.key.former", "site.pub.former"}
+    keys = {"site.key", "site.pub", "sums.key", "sums.pub"}
+    names = {"ca.pem", "federation.secret", "runs", "state", "site.toml", *keys}
+    assert {p.name for p in folder.iterdir()} == {*names, *(f"{key}.former" for key in keys)}
 
 
 def _numbers(line: str) -> object:

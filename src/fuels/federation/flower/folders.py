@@ -1,7 +1,7 @@
 """The folders of a federation: each party has a config file, keys and state.
 
-server/   server.toml  ca.pem  server.pem  server.key  app/  state/  runs/RUN/
-site/     site.toml    ca.pem  site.key    site.pub          state/  runs/RUN/
+server/   server.toml  ca.pem  server.pem  server.key  roster.json  app/  state/  runs/RUN/
+site/     site.toml    ca.pem  site.key    site.pub    sums.key  sums.pub  state/  runs/RUN/
 
 A site's raw data stay where they are; its folder only names the file. About a site's data, the
 server's folder contains only what the site sent.
@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 
 from fuels.config import Data, Engine, Settings, merge
 from fuels.errors import FuelsError
+from fuels.sharing.sums import MIN_CLIENTS
 from fuels.storage.config_file import read_toml
 
 log = logging.getLogger("fuels")
@@ -78,6 +79,10 @@ class Consent:
     hidden: bool = False  # privacy.secret
     least_noise: float = 0.0  # standard deviation of the noise on prototypes
     most_prototypes: int = 0  # of a client in a run; 0: any number
+    # Sums over the clients of at least three sites, of which the server sees only the totals.
+    sums: bool = False  # the shared statistics of a run
+    live_mean: bool = False  # the mean of all clients at each step
+    min_clients: int = MIN_CLIENTS  # that the sites of a sum must have together
     largest_message_mb: int = 256  # largest message from the server that the site reads
     keep_copies: bool = False  # keep every message that leaves, in runs/RUN/sent/
 
@@ -103,7 +108,7 @@ class ServerFolder:
         self.path = (inner if (inner / "server.toml").is_file() else path).resolve()
         self.config_file = self.path / "server.toml"
         self.ca, self.certificate = self.path / "ca.pem", self.path / "server.pem"
-        self.key = self.path / "server.key"
+        self.key, self.roster = self.path / "server.key", self.path / "roster.json"
         self.app, self.keys = self.path / "app", self.path / "keys"
         self.state, self.runs = self.path / "state", self.path / "runs"
         self.database = self.state / "flower.db"
@@ -140,6 +145,7 @@ class SiteFolder:
         self.config_file = self.path / "site.toml"
         self.ca, self.key = self.path / "ca.pem", self.path / "site.key"
         self.public_key = self.path / "site.pub"
+        self.sums_key, self.sums_public = self.path / "sums.key", self.path / "sums.pub"
         self.state, self.runs = self.path / "state", self.path / "runs"
         self.home = self.state / "flower"
         self.figures = self.state / "metrics.json"
@@ -151,6 +157,8 @@ class SiteFolder:
         config = _read(SiteConfig(), self.config_file, "site")
         check_name(config.name, f"{self.config_file}: name")
         _check_metrics(config.metrics_port, self.config_file)
+        if config.consent.min_clients < 1:
+            raise FuelsError(f"{self.config_file}: consent.min_clients must be at least 1")
         return config
 
     def config_for(self, data: str) -> SiteConfig:

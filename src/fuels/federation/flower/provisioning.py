@@ -39,6 +39,7 @@ from fuels.federation.flower.pki import (
     make_site_key,
     read_secret,
 )
+from fuels.federation.flower.sum_keys import SUMS, make_sums_key, used_mark
 from fuels.methods.registry import find_method
 
 LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"  # of a host name; parts of IPv4 fit too
@@ -55,7 +56,8 @@ SITE_HEADER = """\
 # sends prototypes, others send model parameters), whether it sends error figures (`metrics`), and
 # whether it sends arrays that are computed from raw values, have a row for every training period,
 # or are means of fewer periods than `least_periods` or of periods with more steps than
-# `longest_period` (`raw_derived`). `data.source` is the file to train on.
+# `longest_period` (`raw_derived`). With `sums` and `live_mean` it adds up numbers with at least two
+# other sites, masked so that the server sees only totals. `data.source` is the file to train on.
 """
 
 HEADER = re.compile(r"\s*\[")  # of a table in a TOML file
@@ -175,6 +177,10 @@ def add_site(path: Path, federation: str, site: str, server: str, methods: Seque
     folder.mkdir(parents=True)
     folder.chmod(0o700)
     line = make_site_key(folder)
+    make_sums_key(folder)
+    known = path / "authority" / SUMS
+    known.mkdir(exist_ok=True)
+    shutil.copy(folder / "sums.pub", known / f"{site}.pub")
     (folder / "ca.pem").write_bytes((path / "authority" / "ca.pem").read_bytes())
     give_secret(path, folder)
     config = asdict(
@@ -227,14 +233,17 @@ Keep `{folder}/authority/`, and a copy of it in another place. It is all that th
     fuels federation add-site {folder} NAME --again    creates a new one for a site that lost it
     fuels federation renew {folder}                    creates a server/ with a new certificate
     fuels federation renew-secret {folder}             creates a new federation.secret for all sites
+    fuels federation roster {folder} --clients {sites[0]}=12,...
+                                                    certifies the sites of secure sums
 
 Never send to anyone:
 
-- `authority/ca.key`, `server/server.key`, `sites/*/site.key`: private keys (mode 0600)
+- `authority/ca.key`, `server/server.key`, `sites/*/site.key`, `sites/*/sums.key`: private keys
+  (mode 0600)
 - `federation.secret`: for the sites only, and never for the server
 - a site's data file, and its `state/` and `runs/`: models and forecasts belong to the site
 
-These files are public: `ca.pem`, `server.pem`, `site.pub`.
+These files are public: `ca.pem`, `server.pem`, `site.pub`, `sums.pub`, `roster.json`.
 
 ## Starting
 
@@ -296,10 +305,12 @@ def renew(path: Path) -> bool:
 
 
 def renew_key(folder: SiteFolder) -> None:
-    """A new key pair for a site, created at the site; the former one is kept in the folder."""
+    """New key pairs for a site, created at the site; the former ones are kept in the folder."""
     check_name(folder.config.name, f"{folder.config_file}: name")
-    with renewed(folder.key, folder.public_key) as fresh:
+    with renewed(folder.key, folder.public_key, folder.sums_key, folder.sums_public) as fresh:
         make_site_key(fresh)
+        make_sums_key(fresh)
+    used_mark(folder).unlink(missing_ok=True)
 
 
 @contextmanager
