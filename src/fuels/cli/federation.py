@@ -10,6 +10,7 @@ import typer
 
 from fuels.cli import options as opt
 from fuels.cli.demo import demo_command
+from fuels.cli.live import live_command
 from fuels.cli.parties import SHOW, ServerDir, need_flower
 from fuels.cli.roster import FoundedDir, roster_command
 from fuels.cli.settings import assignment, given
@@ -197,6 +198,10 @@ def run_command(
             raise FuelsError(f"{server.path}: there is no run to resume")
         if not (server.runs / run / "flower.toml").is_file():
             raise FuelsError(gone(server, run))
+        if runs.is_live(server, run) and Current(server).read().get("state") in runs.ACTIVE:
+            raise FuelsError(
+                f"the live series of run {run} is in progress: stop it with fuels federation stop"
+            )
         chosen, _ = read_config(server.runs / run / "config.toml")
     else:
         chosen = _settings(preset or "paper", changes, settings or [])
@@ -250,7 +255,7 @@ def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> 
     from fuels.federation.flower import commands
     from fuels.federation.flower.folders import ServerFolder
     from fuels.federation.flower.server import undelivered
-    from fuels.federation.flower.status import status
+    from fuels.federation.flower.status import live_lines, status
 
     server = ServerFolder(folder)
     if show:
@@ -280,6 +285,8 @@ def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> 
         )
     for text in found["failures"]:
         typer.echo(f"failure   {text}")
+    for text in live_lines(found["live"]):
+        typer.echo(f"live      {text}")
     book = found["audit"]
     intact = f"intact, the last is {book['last'][:16]}"
     typer.echo(f"audit     {book['entries']} entries, {book['problem'] or intact}")
@@ -314,7 +321,11 @@ def stop_command(folder: ServerDir, show: bool = SHOW) -> None:
         reason = commands.stop(server, number)
         if reason and is_busy(server):  # it may have ended in the meantime
             raise FuelsError(f"Flower did not stop the run: {reason}")
-        typer.echo(f"run {found['run']} is stopped; --resume continues it after its last round")
+        typer.echo(
+            f"the live series of run {found['run']} is stopped; fuels federation live continues it"
+            if found.get("live")
+            else f"run {found['run']} is stopped; --resume continues it after its last round"
+        )
         if rest:
             typer.echo(
                 f"Flower has other runs ({', '.join(rest)}): run this command again to stop them"

@@ -62,7 +62,7 @@ def test_commands_are_those_of_this_program(tmp_path: Path, name: str) -> None:
     options = [str(tmp_path / "data.parquet") if o.endswith(".parquet") else o for o in options]
     shown = CliRunner().invoke(app, [kind, verb, str(folder), *options, "--show"])
     assert shown.exit_code == 0, shown.output
-    assert ("flower-superlink" if kind == "server" else "flower-supernode") in shown.output
+    assert ("flower-superlink" if kind == "server" else "flower.supernode") in shown.output
     for line in shown.output.splitlines():  # all of it is about this folder, and no other
         assert line.startswith("# ") or str(folder) in line
 

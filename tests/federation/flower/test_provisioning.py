@@ -214,7 +214,7 @@ def test_show_prints_flowers_commands_and_starts_nothing(metro: Path) -> None:
         assert flag in server.output
     folder = str(metro / "sites/north")
     site = runner.invoke(site_app, ["start", folder, "--data", str(data), "--show"])
-    assert "flower-supernode --superlink fed.example.org:9092" in site.output
+    assert "flower.supernode --superlink fed.example.org:9092" in site.output
     assert "--root-certificates" in site.output and str(data) in site.output
     for arguments in (["run"], ["status"], ["stop"]):
         shown = runner.invoke(federation_app, [*arguments, str(metro), "--show"])

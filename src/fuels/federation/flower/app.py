@@ -200,12 +200,12 @@ class GridNetwork:
             log.warning("the list of sites is unchanged: %s", error)
 
     def send(self, contents: Mapping[str, bytes], kind: str, number: int, ttl: float) -> list[str]:
-        types = {"hello": "query", "finish": "query", "train": "train", "evaluate": "evaluate"}
+        types = {"train": "train", "evaluate": "evaluate"}
         messages = [
             Message(
                 pack(content),
                 dst_node_id=self.nodes[site],
-                message_type=types[kind],
+                message_type=types.get(kind, "query"),
                 group_id=str(number),
                 ttl=ttl,
             )
@@ -267,7 +267,8 @@ def _reason(text: str) -> str:
 @server_app.main()  # type: ignore[untyped-decorator, unused-ignore]
 def main(grid: Grid, context: Context) -> None:
     from fuels.federation.flower.flower_app import settings_of
-    from fuels.federation.flower.server import refuse, serve
+    from fuels.federation.flower.runs import is_live
+    from fuels.federation.flower.server import refuse, serve, serve_live
 
     where = os.environ.get("FUELS_SERVER", "")
     if not where:
@@ -283,7 +284,8 @@ def main(grid: Grid, context: Context) -> None:
         log.error("%s", error)
         raise
     try:
-        serve(GridNetwork(grid, folder), folder, run, settings, flower_run=str(context.run_id))
+        start = serve_live if is_live(folder, run) else serve
+        start(GridNetwork(grid, folder), folder, run, settings, flower_run=str(context.run_id))
     except FuelsError as error:
         log.error("%s", error)
         raise

@@ -108,7 +108,7 @@ def supernode(folder: SiteFolder, data: str, port: int) -> list[str]:
         if '"' in value or "\\" in value:
             raise FuelsError(f"{value}: Flower does not accept a path with a quote or backslash")
     return [
-        program("flower-supernode"),
+        *MODULE, "fuels.federation.flower.supernode",
         "--superlink", folder.config.server,
         "--root-certificates", str(folder.ca),
         "--auth-supernode-private-key", str(folder.key),

@@ -42,6 +42,7 @@ class Rules:
     staleness: int = 1  # rounds that an upload may be late
     join: float = 120.0  # seconds to wait for sites at the start and after a restart
     evaluate_every: int = 1  # rounds between evaluations after aggregation
+    live_deadline: float = 60.0  # seconds that a step of a live series waits for other sites
     most_clients: int = 10_000  # clients that one site may claim
     most_periods: int = 4_000  # training periods that a site may claim: ten years of days
 
@@ -193,8 +194,9 @@ def _check_metrics(port: int, file: Path) -> None:
 def _check_rules(rules: Rules, file: Path) -> None:
     if not 0 < rules.quorum <= 1:
         raise FuelsError(f"{file}: rules.quorum must be more than 0 and at most 1")
-    if not rules.deadline > 0:
-        raise FuelsError(f"{file}: rules.deadline must be a number of seconds above 0")
+    for name in ("deadline", "live_deadline"):
+        if not getattr(rules, name) > 0:
+            raise FuelsError(f"{file}: rules.{name} must be a number of seconds above 0")
     for name in ("join", "staleness"):
         if not getattr(rules, name) >= 0:
             raise FuelsError(f"{file}: rules.{name} must not be negative")

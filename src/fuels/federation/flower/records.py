@@ -101,6 +101,15 @@ class SiteRecords:
             {"bytes_up": len(content), "bytes_down": received, f"requests {kind}": 1},
         )
 
+    def contributed(self, run: str, step: str, content: bytes) -> None:
+        """Before a masked contribution to the live mean leaves."""
+        digest = hashlib.sha256(content).hexdigest()
+        self.audit.add("sent", run=run, kind="sum", step=step, bytes=len(content), sha256=digest)
+
+    def counted(self, kind: str, sent: int, received: int) -> None:
+        """A request of a live series."""
+        self._count({}, {"bytes_up": sent, "bytes_down": received, f"requests {kind}": 1})
+
     def refused(self, reason: str) -> None:
         """A request that is answered with a reason only."""
         self.audit.add("refused", reason=reason)

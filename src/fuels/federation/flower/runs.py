@@ -15,8 +15,9 @@ from fuels.errors import FuelsError
 from fuels.federation.flower import commands, flower_app
 from fuels.federation.flower.flower_app import update_app
 from fuels.federation.flower.folders import ServerFolder
-from fuels.storage.config_file import write_toml
+from fuels.storage.config_file import read_config, write_toml
 
+CONFIG, SUMMARY = "config.toml", "summary.json"  # of a run folder
 ENDING = 60.0  # seconds that a stopped run has to end
 ACTIVE = ("running", "submitted")  # states of a run that is not over
 
@@ -56,6 +57,12 @@ def submit(folder: ServerFolder) -> str:
         return str(answer.get("error-message", "no reason given"))
     current.write(flower_run=str(answer["run-id"]))
     return ""
+
+
+def is_live(folder: ServerFolder, run: str) -> bool:
+    """Whether this run is current and its live series is what was started last."""
+    found = Current(folder).read()
+    return found.get("run") == run and bool(found.get("live"))
 
 
 def is_busy(folder: ServerFolder) -> bool:
@@ -117,14 +124,14 @@ def new_run(folder: ServerFolder, settings: Settings) -> str:
     moment = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
     run = f"{settings.method}-{moment}"
     (folder.runs / run).mkdir(parents=True)
-    write_toml(folder.runs / run / "config.toml", settings, Engine())
+    write_toml(folder.runs / run / CONFIG, settings, Engine())
     flower_app.write_run_config(folder.runs / run / "flower.toml", run, settings)
-    Current(folder).write(run=run, state="submitted", reason="", flower_run="")
+    Current(folder).write(run=run, state="submitted", reason="", flower_run="", live=False)
     return run
 
 
-def start(folder: ServerFolder) -> None:
-    """Submit the current run, unless it is in progress."""
+def start(folder: ServerFolder, *, live: bool = False) -> None:
+    """Submit the current run, or its live series, unless it is in progress."""
     if is_busy(folder) and Current(folder).read().get("state") == "running":
         return
     end = time.monotonic() + ENDING
@@ -132,11 +139,32 @@ def start(folder: ServerFolder) -> None:
         if time.monotonic() > end:
             raise FuelsError(f"{folder.path}: the previous run is still ending; try again later")
         time.sleep(0.2)
-    Current(folder).write(state="submitted", reason="")
+    Current(folder).write(state="submitted", reason="", live=live)
     reason = submit(folder)
     if reason:
         Current(folder).write(state="failed", reason=reason)
         raise FuelsError(f"Flower did not accept the run: {reason}")
+
+
+def start_live(folder: ServerFolder) -> str:
+    """Start the live series of the current run, unless it is in progress; returns its run."""
+    found = current_run(folder)
+    run = str(found.get("run", ""))
+    if not run:
+        raise FuelsError(f"{folder.path}: there is no run yet: train one with fuels federation run")
+    if found.get("state") not in ACTIVE or not found.get("live"):
+        if found.get("state") in ACTIVE:
+            raise FuelsError(f"run {run} is in progress; a live series can follow when it is over")
+        path = folder.runs / run
+        if not (path / SUMMARY).is_file():
+            raise FuelsError(f"run {run} is not finished: continue it with --resume")
+        if not read_config(path / CONFIG)[0].sharing.live_mean:
+            raise FuelsError(
+                f"run {run} was trained without sharing.live_mean, so its forecasts would not use a"
+                " live mean"
+            )
+    start(folder, live=True)
+    return run
 
 
 def revoked(site: str) -> str:

@@ -18,6 +18,7 @@ from fuels.errors import FuelsError
 from fuels.federation.flower.flower_app import write_run_config
 from fuels.federation.flower.folders import ServerFolder, log
 from fuels.federation.flower.inbox import Network, Time
+from fuels.federation.flower.live import Live
 from fuels.federation.flower.records import Figures, audit
 from fuels.federation.flower.runs import Current
 from fuels.federation.flower.transport import FlowerTransport
@@ -77,6 +78,33 @@ def serve(
             raise
         book.add("run finished", run=run, unconfirmed=unconfirmed)
         current.write(state="finished", unconfirmed=unconfirmed)
+
+
+def serve_live(
+    network: Network,
+    folder: ServerFolder,
+    run: str,
+    settings: ResolvedSettings,
+    time: Time | None = None,
+    flower_run: str = "",
+) -> None:
+    """Start or resume the live series of a finished run and continue until it is stopped."""
+    current, book = Current(folder), audit(folder)
+    with folder.busy.open("w") as lock:
+        _hold(lock, folder)
+        current.write(state="running", flower_run=flower_run, reason="")
+        book.add("live series begins", run=run)
+        try:
+            time = _until_stopped(time or Time(), current)
+            least = settings.sharing.min_clients
+            Live(network, folder, run, min_clients=least, time=time).serve()
+        except StoppedError:
+            book.add("live series stopped", run=run)
+            raise
+        except FuelsError as error:
+            current.write(state="failed", reason=str(error))
+            book.add("live series failed", run=run, reason=str(error))
+            raise
 
 
 def _until_stopped(time: Time, current: Current) -> Time:

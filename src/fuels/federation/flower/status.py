@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fuels.errors import FuelsError
+from fuels.federation.flower import live_record
 from fuels.federation.flower.commands import REVOKED, Node, registered, unfinished
 from fuels.federation.flower.exclusion import EXCLUDED
 from fuels.federation.flower.folders import ServerFolder, key_of
@@ -21,6 +22,7 @@ from fuels.federation.flower.runs import (
 )
 from fuels.federation.loop import Round, Watcher
 from fuels.federation.transport import Failure
+from fuels.storage.checkpoint import facts_of
 from fuels.storage.config_file import read_config
 from fuels.storage.run_folder import read_lines
 
@@ -75,12 +77,74 @@ def as_round(line: Mapping[str, Any], rounds: int) -> Round:
     )
 
 
+def follow_live(folder: ServerFolder, run: str, say: Callable[[str], None]) -> None:
+    """Say each step of a live series until it ends; one that failed or was stopped raises."""
+    shown = live_facts(folder, run)
+    while True:
+        state = Current(folder).read()
+        now = live_facts(folder, run)
+        if now.get("last") and now["last"] != shown.get("last"):
+            say(_step_line(now["last"]))
+        before = shown.get("skipped", [])
+        for each in now.get("skipped", []):
+            if each not in before:
+                say(_skipped_line(each))
+        shown = now
+        if state.get("run") != run or not state.get("live") or state.get("state") not in ACTIVE:
+            raise FuelsError(
+                f"the live series of run {run} ended: {state.get('reason') or 'it was stopped'}"
+            )
+        time.sleep(LOOK)
+
+
+def live_facts(folder: ServerFolder, run: str) -> dict[str, Any]:
+    """What the server has recorded of a run's live series; nothing if there is none."""
+    path = folder.runs / run / live_record.FILE
+    if not run or not path.is_file():
+        return {}
+    facts = facts_of(path)
+    counts = facts["counts"]
+    steps = max(counts.get("steps", 0) + counts.get("skipped", 0), 1)
+    sites = max(len(facts["last"].get("sites", ())), 1)
+    carried = counts.get("bytes_up", 0) + counts.get("bytes_down", 0)
+    names = ("last", "skipped", "counts", "refusals")
+    return {name: facts[name] for name in names} | {
+        "bytes_per_site_and_step": round(carried / steps / sites)
+    }
+
+
+def live_lines(found: Mapping[str, Any]) -> list[str]:
+    """A live series for its operator."""
+    if not found:
+        return []
+    counts = found["counts"]
+    lines = [_step_line(found["last"])] if found["last"] else ["no step has a sum yet"]
+    lines.append(
+        f"{counts.get('steps', 0)} steps with a sum, {counts.get('skipped', 0)} skipped,"
+        f" {found['bytes_per_site_and_step']:,} bytes for each site and step"
+    )
+    lines += [_skipped_line(each) for each in found["skipped"][-RECENT:]]
+    return lines + [f"{site} takes no part: {why}" for site, why in found["refusals"].items()]
+
+
+def _step_line(last: Mapping[str, Any]) -> str:
+    sites = ", ".join(last["sites"])
+    return f"{last['time']}  {last['values']} values of {sites}, in {last['seconds']:.1f} s"
+
+
+def _skipped_line(each: Mapping[str, Any]) -> str:
+    more = f" and {each['steps'] - 1} more" if each["steps"] > 1 else ""
+    return f"{each['time']}{more}  skipped: {each['reason']}"
+
+
 def status(folder: ServerFolder) -> dict[str, Any]:
     """The current run, its round, its sites and the latest failures."""
     current, listening = current_run(folder), is_listening(folder)
     run = str(current.get("run", ""))
     state = str(current.get("state", ""))
-    if state == "running" and not is_busy(folder):
+    if current.get("live") and state:
+        state = f"live series {state}"
+    if state.endswith("running") and not is_busy(folder):
         state = "interrupted; the server resumes it automatically"
     lines = read_lines(folder.runs / run / "metrics.jsonl") if run else []
     config = folder.runs / run / "config.toml"
@@ -106,6 +170,7 @@ def status(folder: ServerFolder) -> dict[str, Any]:
         "refused": {site: count for site, count in sorted(refused.items()) if count},
         "excluded": excluded(lines),
         "left_out": lines[-1].get("left_out", 0) if lines else 0,
+        "live": live_facts(folder, run),
         "others": others(folder, current) if listening else {},
         "audit": dict(zip(("entries", "last", "problem"), audit(folder).check(), strict=True)),
     }

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fuels.errors import FuelsError
 from fuels.federation.audit import fingerprint
-from fuels.federation.flower import commands, database, metrics
+from fuels.federation.flower import commands, database, live_record, metrics
 from fuels.federation.flower.child_process import end_with_parent
 from fuels.federation.flower.commands import REVOKED, registered
 from fuels.federation.flower.flower_app import update_app
@@ -139,13 +139,15 @@ class Tries:
 
     def __init__(self, folder: ServerFolder) -> None:
         self.folder = folder
-        self.count, self.mark = 0, ("", 0)
+        self.count = 0
+        self.mark: tuple[str | int, ...] = ()
 
     def give_up(self) -> bool:
         """Mark the run as failed if the limit is reached; returns whether it was."""
         run = str(Current(self.folder).read()["run"])
-        metrics = self.folder.runs / run / "metrics.jsonl"  # grows by one line per round
-        mark = (run, metrics.stat().st_size if metrics.is_file() else 0)
+        # One grows by a line per round, the other is replaced at each step of a live series.
+        files = [self.folder.runs / run / name for name in ("metrics.jsonl", live_record.FILE)]
+        mark = (run, *(file.stat().st_mtime_ns if file.is_file() else 0 for file in files))
         if mark != self.mark:
             self.count, self.mark = 0, mark
         if self.count < TRIES:

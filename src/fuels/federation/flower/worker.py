@@ -37,6 +37,7 @@ from fuels.config import Engine, Settings
 from fuels.data.sources import find_files
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, decode, encode
+from fuels.federation.flower import live_site
 from fuels.federation.flower.child_process import end_with_parent
 from fuels.federation.flower.flower_app import settings_of
 from fuels.federation.flower.folders import (
@@ -45,6 +46,8 @@ from fuels.federation.flower.folders import (
     log,
     set_up_log,
 )
+from fuels.federation.flower.live_record import as_text
+from fuels.federation.flower.live_site import LiveRuns, LiveSite
 from fuels.federation.flower.messages import (
     check_consent,
     check_declaration,
@@ -82,6 +85,7 @@ class JobCache:
         self.key: tuple[Any, ...] | None = None
         self.job: Job | None = None
         self.clean = False  # its clients are as built: no state was loaded, nothing was trained
+        self.live = LiveRuns()
 
     def get(self, settings: Settings, engine: Engine, secrets: Secrets, progress: Progress) -> Job:
         """A job at the point that `progress` has reached."""
@@ -143,6 +147,8 @@ class Worker:
         if not RUN.fullmatch(envelope.run):
             raise RefusalError("the name of the run is not acceptable")
         self.records.consent(self.config.consent)
+        if envelope.kind in live_site.KINDS:
+            return self._live(envelope, len(request), expires)
         check_consent(self.settings.method, self.config)
         run = self.folder.runs / envelope.run
         run.mkdir(parents=True, exist_ok=True)
@@ -157,6 +163,18 @@ class Worker:
                 keep_copy(content, run / "sent", f"{envelope.kind}-{envelope.round:05d}")
             self.records.sent(envelope.run, envelope.kind, envelope.round, content, len(request))
             return content
+
+    def _live(self, envelope: Envelope, received: int, expires: float) -> bytes:
+        """The reply to a message of a live series."""
+        if time.time() > expires:
+            raise RefusalError("the request came too late")
+        site = LiveSite(self.folder, self.config, envelope.run, self.jobs.live)
+        content = encode(site.answer(envelope, expires))
+        if envelope.kind == live_site.SUM:
+            step = as_text(envelope.facts["step"])
+            self.records.contributed(envelope.run, step, content)
+        self.records.counted(envelope.kind, len(content), received)
+        return content
 
     def _handle(self, envelope: Envelope, progress: Progress, made: float) -> Envelope:
         secrets = read_secrets(self.folder, self.settings)

@@ -1,0 +1,187 @@
+"""A site's side of a live series: waits for new values, contributes them, stores the sums.
+
+Values reach a run with `fuels forecast`; see forecasting/contributions.py. What the clients
+contribute is stored with the run before the masked numbers leave, because a client later subtracts
+exactly that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from fuels.errors import FuelsError
+from fuels.federation.codec import Envelope
+from fuels.federation.flower.folders import RefusalError, SiteConfig, SiteFolder, log
+from fuels.federation.flower.live_messages import NAME, SUM, WAIT, Sum, Wait, series
+from fuels.federation.flower.sum_keys import secure_sums
+from fuels.forecasting.contributions import LiveClients
+from fuels.sharing.fixed_point import Words, to_words
+from fuels.sharing.live_mean import contribution
+from fuels.sharing.masks import SumId
+from fuels.sharing.received import FILE, ReceivedMean
+from fuels.sharing.roster import parse
+
+KINDS = (WAIT, SUM)
+LOOK = 0.1  # seconds between two looks for new values
+KEPT = 1.5  # times as many steps of the live mean are kept as of the values
+ZERO = np.datetime64(0, "s")
+
+
+@dataclass
+class LiveRuns:
+    """The clients of the run whose live series was served last: they stay loaded."""
+
+    clients: LiveClients | None = None
+    sleep: Callable[[float], None] = field(default=time.sleep)
+
+    def of(self, run: Path) -> LiveClients:
+        if self.clients is None or self.clients.folder != run:
+            try:
+                self.clients = LiveClients(run)
+            except FuelsError as error:
+                log.error("%s", error)
+                raise RefusalError(f"it has no finished run {run.name}") from None
+        return self.clients
+
+
+class LiveSite:
+    """Answers the requests of one live series."""
+
+    def __init__(self, folder: SiteFolder, config: SiteConfig, run: str, runs: LiveRuns) -> None:
+        if not config.consent.live_mean:
+            raise RefusalError(
+                f"site {config.name} does not consent to a live mean (consent.live_mean in its"
+                " site.toml)"
+            )
+        self.folder, self.config, self.run, self.sleep = folder, config, run, runs.sleep
+        self.clients = runs.of(folder.runs / run)
+        if not self.clients.shares_live_mean:
+            raise RefusalError(f"run {run} was trained without sharing.live_mean")
+        panel = self.clients.panel
+        self.offset, self.step = panel.standard_offset, panel.step
+        self.file = folder.runs / run / FILE
+        self.received = self._load()
+
+    def answer(self, envelope: Envelope, expires: float) -> Envelope:
+        try:
+            if envelope.kind == WAIT:
+                return self._wait(envelope, Wait.read(envelope), expires)
+            return self._sum(envelope, Sum.read(envelope.facts))
+        except RefusalError:
+            raise
+        except FuelsError as error:  # of the sums, which quotes no data, or of the message
+            raise RefusalError(str(error)) from None
+
+    # -- sums and values -----------------------------------------------------------------------
+
+    def _wait(self, envelope: Envelope, asked: Wait, expires: float) -> Envelope:
+        """Store the sums, then wait until there are values of the step."""
+        seconds = self.clients.panel.step_seconds
+        if asked.seconds and asked.seconds != seconds:
+            raise RefusalError(
+                f"the series has steps of {asked.seconds} s, and this site's data of {seconds} s"
+            )
+        if len(asked.sums):
+            first = self._local(asked.first)
+            self._store(self.received.with_sums(first, asked.sums[:, 0], asked.sums[:, 1]))
+        if asked.step is not None:
+            self._check_time(asked.step)
+        end = min(time.time() + asked.hold, expires - 1.0)
+        while True:
+            values = 0 if asked.step is None else self._values(asked.step)
+            if values or time.time() >= end:
+                break
+            self.sleep(LOOK)
+        newest = self.clients.newest()
+        if newest is None:
+            raise RefusalError("its clients have no values")
+        facts = {
+            "step": asked.step,
+            "values": values,
+            "clients": len(self.clients.ids),
+            "newest": _seconds(newest),
+            "after": self._after(),
+            "seconds": seconds,
+        }
+        return replace(envelope, facts=facts, arrays={})
+
+    def _values(self, step: int) -> int:
+        return int((~np.isnan(self.clients.at(_moment(step)))).sum())
+
+    def _check_time(self, step: int) -> None:
+        """Refuse steps at other times than those of this site's data, such as half past."""
+        panel = self.clients.panel
+        if (_moment(step) - panel.start) % panel.step != np.timedelta64(0, "s"):
+            raise RefusalError("this site's data have steps at other times than the series")
+
+    def _after(self) -> int | None:
+        """The time after the newest step that is decided."""
+        decided = np.flatnonzero(~np.isnan(self.received.count))
+        if not len(decided):
+            return None
+        after = self.received.start + (int(decided[-1]) + 1) * self.step
+        return _seconds(after - self.offset)
+
+    # -- contributions -------------------------------------------------------------------------
+
+    def _sum(self, envelope: Envelope, asked: Sum) -> Envelope:
+        """The masked contribution to the sum of a step."""
+        local, moment = self._local(asked.step), _moment(asked.step)
+        if self.received.decided(local):
+            raise RefusalError("the sum of this step is known already")
+        roster, _ = parse(asked.roster)  # its signature is checked below
+        which = SumId(
+            self.config.federation, roster.serial, series(self.run), NAME, asked.step, asked.sites,
+            (2,),
+        )  # fmt: skip
+
+        def words() -> Words:
+            values = self.clients.at(moment)
+            if np.isnan(values).all():
+                raise RefusalError("its clients have no values at this step")
+            self._store(self.received.contributed(local, values))
+            return to_words(list(contribution(values)), len(asked.sites), str(which))
+
+        sums = secure_sums(self.folder, self.config)
+        found = sums.answer(which, asked.roster, words)
+        return replace(envelope, facts={}, arrays={"words": found.view(np.int64)})
+
+    # -- on disk -------------------------------------------------------------------------------
+
+    def _load(self) -> ReceivedMean:
+        panel = self.clients.panel
+        begin = ReceivedMean.begin(self.clients.ids, panel.start + self.offset, self.step)
+        if not self.file.is_file():
+            return begin
+        try:
+            found = ReceivedMean.load(self.file)
+        except FuelsError as error:
+            log.error("%s; it is written again from the sums that the server has", error)
+            self.file.replace(self.file.with_name(f"{FILE}.damaged"))
+            return begin
+        return found
+
+    def _store(self, received: ReceivedMean) -> None:
+        received = received.newest(round(KEPT * self.clients.panel.length))
+        try:
+            received.save(self.file)
+        except OSError as error:
+            log.error("%s: cannot be written (%s)", self.file, error.strerror)
+            raise RefusalError("it cannot store the live mean; see its log") from None
+        self.received = received
+
+    def _local(self, step: int) -> np.datetime64:
+        return _moment(step) + self.offset
+
+
+def _moment(seconds: int) -> np.datetime64:
+    return ZERO + np.timedelta64(seconds, "s")
+
+
+def _seconds(moment: np.datetime64) -> int:
+    return int((moment - ZERO) / np.timedelta64(1, "s"))
