@@ -31,6 +31,7 @@ class LiveClients:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         located(folder)  # refuses a run that is not finished
+        self.saved = SavedRun.load(folder)
         self.read: tuple[float, ...] = ()
         self._look()
 
@@ -65,7 +66,6 @@ class LiveClients:
         if stamps == self.read:
             return
         self.read = stamps
-        self.saved = SavedRun.load(self.folder)
         memory: Memory = self.saved.memory()
         memory.screened(None, drop=True)
         self.panel: Panel = memory.used.select(self.ids)

@@ -37,7 +37,7 @@ from fuels.sharing.fixed_point import Words
 from fuels.sharing.masks import LEAST_SITES, SumId
 from fuels.sharing.roster import Roster, parse
 
-POLL = 0.1  # seconds between two looks for replies
+POLL, IDLE = 0.1, 0.5  # seconds between two looks for replies; while all sites wait for values
 CONNECTED = 1.0  # seconds between two looks at which sites are connected
 HOLD = 10  # seconds that a site may hold a request
 LOST = 10.0  # seconds after which a request or reply is taken for lost, besides `HOLD`
@@ -84,6 +84,7 @@ class Live:
         self.reached: list[tuple[int, float]] = []  # a step that three sites reached, and when
         self.words: dict[str, Words] = {}  # of the open sum
         self.opened = 0.0
+        self.tried: dict[str, float] = {}  # when each site of the set was last asked
         self.why: dict[str, str] = {}  # why a site of the set has not sent its numbers
         self.sent = 0  # number of the next message
 
@@ -91,7 +92,12 @@ class Live:
         """Continue until the clock raises, because the series was stopped."""
         while True:
             self.look()
-            self.time.sleep(POLL)
+            self.time.sleep(IDLE if self._idle() else POLL)
+
+    def _idle(self) -> bool:
+        """Whether every site waits for values, so that nothing happens until some arrive."""
+        holding = {asked.site for asked in self.open.values() if asked.kind == WAIT}
+        return holding >= self.connected - self.retry.keys() and not self.record.asked
 
     def look(self) -> None:
         now = self.clock()
@@ -246,7 +252,7 @@ class Live:
         elif values < self.min_clients or clients < self.min_clients:
             reason = f"only {min(values, clients)} clients had values"
         else:
-            self.words, self.why, self.opened = {}, {}, now
+            self.words, self.why, self.tried, self.opened = {}, {}, {}, now
             self.record.ask(tuple(ready))
             return
         if late:
@@ -286,10 +292,10 @@ class Live:
             reasons = [f"{site}: {self.why.get(site, 'no reply')}" for site in missing]
             self._skip("; ".join(reasons))
             return
-        tried = {a.site: a.at for a in self.open.values() if a.kind == SUM}
-        due = [s for s in missing if now >= tried.get(s, float("-inf")) + AGAIN]
+        due = [s for s in missing if now >= self.tried.get(s, float("-inf")) + AGAIN]
         facts = Sum(record.next, sites, content).facts()
         due = [site for site in due if site in self.connected]
+        self.tried |= dict.fromkeys(due, now)
         contents = {site: Envelope(SUM, self.run, 0, site, facts) for site in due}
         self._send(SUM, record.next, contents)
 

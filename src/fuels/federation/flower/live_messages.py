@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, text_list
 
-WAIT, SUM = "live", "sum"  # kinds
+WAIT, SUM = "live", "sum"
+KINDS = (WAIT, SUM)
 NAME = "live mean"  # of the sums
 LARGEST_TIME = 2**40  # seconds
 

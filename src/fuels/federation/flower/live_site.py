@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope
 from fuels.federation.flower.folders import RefusalError, SiteConfig, SiteFolder, log
-from fuels.federation.flower.live_messages import NAME, SUM, WAIT, Sum, Wait, series
+from fuels.federation.flower.live_messages import NAME, WAIT, Sum, Wait, series
 from fuels.federation.flower.sum_keys import secure_sums
 from fuels.forecasting.contributions import LiveClients
 from fuels.sharing.fixed_point import Words, to_words
@@ -26,7 +26,6 @@ from fuels.sharing.masks import SumId
 from fuels.sharing.received import FILE, ReceivedMean
 from fuels.sharing.roster import parse
 
-KINDS = (WAIT, SUM)
 LOOK = 0.1  # seconds between two looks for new values
 KEPT = 1.5  # times as many steps of the live mean are kept as of the values
 ZERO = np.datetime64(0, "s")
@@ -37,7 +36,8 @@ class LiveRuns:
     """The clients of the run whose live series was served last: they stay loaded."""
 
     clients: LiveClients | None = None
-    sleep: Callable[[float], None] = field(default=time.sleep)
+    clock: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
 
     def of(self, run: Path) -> LiveClients:
         if self.clients is None or self.clients.folder != run:
@@ -58,7 +58,7 @@ class LiveSite:
                 f"site {config.name} does not consent to a live mean (consent.live_mean in its"
                 " site.toml)"
             )
-        self.folder, self.config, self.run, self.sleep = folder, config, run, runs.sleep
+        self.folder, self.config, self.run, self.runs = folder, config, run, runs
         self.clients = runs.of(folder.runs / run)
         if not self.clients.shares_live_mean:
             raise RefusalError(f"run {run} was trained without sharing.live_mean")
@@ -91,12 +91,12 @@ class LiveSite:
             self._store(self.received.with_sums(first, asked.sums[:, 0], asked.sums[:, 1]))
         if asked.step is not None:
             self._check_time(asked.step)
-        end = min(time.time() + asked.hold, expires - 1.0)
+        end = min(self.runs.clock() + asked.hold, expires - 1.0)
         while True:
             values = 0 if asked.step is None else self._values(asked.step)
-            if values or time.time() >= end:
+            if values or self.runs.clock() >= end:
                 break
-            self.sleep(LOOK)
+            self.runs.sleep(LOOK)
         newest = self.clients.newest()
         if newest is None:
             raise RefusalError("its clients have no values")

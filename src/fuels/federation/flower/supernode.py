@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from types import SimpleNamespace
+from typing import Any
 
 from flwr.supernode import start_client_internal as loop
 from flwr.supernode.cli import flower_supernode
@@ -27,7 +28,7 @@ class Pauses:
         self.answered = False
         self.pull = loop._pull_and_store_message
 
-    def look(self, **arguments: object) -> int | None:
+    def look(self, **arguments: Any) -> int | None:
         """Flower's look for a message."""
         run: int | None = self.pull(**arguments)
         if run is not None or self.answered:
@@ -42,8 +43,7 @@ class Pauses:
 
 def main() -> None:
     pauses = Pauses()
-    loop._pull_and_store_message = pauses.look
-    loop.time = SimpleNamespace(sleep=pauses.sleep)
+    vars(loop).update(_pull_and_store_message=pauses.look, time=SimpleNamespace(sleep=pauses.sleep))
     sys.argv[0] = "flower-supernode"
     flower_supernode()
 

@@ -140,7 +140,7 @@ class Tries:
     def __init__(self, folder: ServerFolder) -> None:
         self.folder = folder
         self.count = 0
-        self.mark: tuple[str | int, ...] = ()
+        self.mark: tuple[object, ...] = ()
 
     def give_up(self) -> bool:
         """Mark the run as failed if the limit is reached; returns whether it was."""

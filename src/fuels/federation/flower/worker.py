@@ -37,7 +37,7 @@ from fuels.config import Engine, Settings
 from fuels.data.sources import find_files
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, decode, encode
-from fuels.federation.flower import live_site
+from fuels.federation.flower import live_messages
 from fuels.federation.flower.child_process import end_with_parent
 from fuels.federation.flower.flower_app import settings_of
 from fuels.federation.flower.folders import (
@@ -147,7 +147,7 @@ class Worker:
         if not RUN.fullmatch(envelope.run):
             raise RefusalError("the name of the run is not acceptable")
         self.records.consent(self.config.consent)
-        if envelope.kind in live_site.KINDS:
+        if envelope.kind in live_messages.KINDS:
             return self._live(envelope, len(request), expires)
         check_consent(self.settings.method, self.config)
         run = self.folder.runs / envelope.run
@@ -170,7 +170,7 @@ class Worker:
             raise RefusalError("the request came too late")
         site = LiveSite(self.folder, self.config, envelope.run, self.jobs.live)
         content = encode(site.answer(envelope, expires))
-        if envelope.kind == live_site.SUM:
+        if envelope.kind == live_messages.SUM:
             step = as_text(envelope.facts["step"])
             self.records.contributed(envelope.run, step, content)
         self.records.counted(envelope.kind, len(content), received)
