@@ -15,9 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from fuels.errors import FuelsError
-from fuels.federation.codec import Envelope
+from fuels.federation.codec import Envelope, encode
 from fuels.federation.flower.folders import RefusalError, SiteConfig, SiteFolder, log
-from fuels.federation.flower.live_messages import NAME, WAIT, Sum, Wait, series
+from fuels.federation.flower.live_messages import NAME, SUM, WAIT, Sum, Wait, series
+from fuels.federation.flower.live_record import as_text
+from fuels.federation.flower.records import SiteRecords
 from fuels.federation.flower.sum_keys import secure_sums
 from fuels.forecasting.contributions import LiveClients
 from fuels.sharing.fixed_point import Words, to_words
@@ -47,6 +49,25 @@ class LiveRuns:
                 log.error("%s", error)
                 raise RefusalError(f"it has no finished run {run.name}") from None
         return self.clients
+
+
+def answer_live(
+    folder: SiteFolder,
+    config: SiteConfig,
+    records: SiteRecords,
+    runs: LiveRuns,
+    request: Envelope,
+    size: int,
+    expires: float,
+) -> bytes:
+    """The reply to a request of `size` bytes; a RefusalError says why there is none."""
+    if time.time() > expires:
+        raise RefusalError("the request came too late")
+    content = encode(LiveSite(folder, config, request.run, runs).answer(request, expires))
+    if request.kind == SUM:
+        records.contributed(request.run, as_text(request.facts["step"]), content)
+    records.counted(request.kind, len(content), size)
+    return content
 
 
 class LiveSite:

@@ -46,8 +46,7 @@ from fuels.federation.flower.folders import (
     log,
     set_up_log,
 )
-from fuels.federation.flower.live_record import as_text
-from fuels.federation.flower.live_site import LiveRuns, LiveSite
+from fuels.federation.flower.live_site import LiveRuns, answer_live
 from fuels.federation.flower.messages import (
     check_consent,
     check_declaration,
@@ -148,7 +147,8 @@ class Worker:
             raise RefusalError("the name of the run is not acceptable")
         self.records.consent(self.config.consent)
         if envelope.kind in live_messages.KINDS:
-            return self._live(envelope, len(request), expires)
+            parties = self.folder, self.config, self.records, self.jobs.live
+            return answer_live(*parties, envelope, len(request), expires)
         check_consent(self.settings.method, self.config)
         run = self.folder.runs / envelope.run
         run.mkdir(parents=True, exist_ok=True)
@@ -163,18 +163,6 @@ class Worker:
                 keep_copy(content, run / "sent", f"{envelope.kind}-{envelope.round:05d}")
             self.records.sent(envelope.run, envelope.kind, envelope.round, content, len(request))
             return content
-
-    def _live(self, envelope: Envelope, received: int, expires: float) -> bytes:
-        """The reply to a message of a live series."""
-        if time.time() > expires:
-            raise RefusalError("the request came too late")
-        site = LiveSite(self.folder, self.config, envelope.run, self.jobs.live)
-        content = encode(site.answer(envelope, expires))
-        if envelope.kind == live_messages.SUM:
-            step = as_text(envelope.facts["step"])
-            self.records.contributed(envelope.run, step, content)
-        self.records.counted(envelope.kind, len(content), received)
-        return content
 
     def _handle(self, envelope: Envelope, progress: Progress, made: float) -> Envelope:
         secrets = read_secrets(self.folder, self.settings)
