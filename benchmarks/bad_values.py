@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from fuels.config import Mixture, Settings, Sharing, merge
 from fuels.data.loading import load_panel
 from fuels.data.panel import Floats, Panel
-from fuels.data.screening import Judged, Screen
+from fuels.data.screening import Screen, Screened
 from fuels.data.windows import Dataset
 from fuels.experts.history import History, make_history
 from fuels.experts.horizon import HorizonEnsemble, fit_horizon
@@ -97,13 +97,13 @@ def damaged(panel: Panel, first: int, fault: Fault, places: int, draw: int) -> D
     return Damaged(replace(panel, values=values), changed, found)
 
 
-def judged(panel: Panel, period: int) -> Judged:
-    return Screen.begin(len(panel.ids), period).judge(panel)
+def screen(panel: Panel, period: int) -> Screened:
+    return Screen.begin(len(panel.ids), period).check(panel)
 
 
 def flags(panel: Panel, period: int) -> NDArray[np.bool_]:
     """Which values are implausible, [time, client]."""
-    said = judged(panel, period)
+    said = screen(panel, period)
     found = np.zeros(panel.values.shape, dtype=np.bool_)
     found[said.step[said.implausible], said.client[said.implausible]] = True
     return found
@@ -237,7 +237,7 @@ def cost_table(world: World, places: int, repeats: int) -> None:
     """MSE of the values that were not changed, and of the faulty clients in the day after."""
     panel = world.dataset.panel
     clean = world.squared(panel)
-    screened = world.squared(judged(panel, DAY).removed(panel))
+    screened = world.squared(screen(panel, DAY).removed(panel))
     print(f"\nMSE {np.nanmean(clean):.5f}; with screening and no fault {np.nanmean(screened):.5f}")
     heads = [f"{places} faults, {repeats} draws"]
     for name in ("kept", "screened"):
@@ -253,7 +253,7 @@ def cost_table(world: World, places: int, repeats: int) -> None:
             others = ~made.changed[world.end :]
             after = others & within_a_day(~others)
             found.append([])
-            for seen in (made.panel, judged(made.panel, DAY).removed(made.panel)):
+            for seen in (made.panel, screen(made.panel, DAY).removed(made.panel)):
                 wrong = world.squared(seen)
                 for rows in (others, after):
                     ratio = np.nanmean(wrong[rows]) / np.nanmean(clean[rows])
@@ -297,7 +297,7 @@ def shift_table(world: World, places: int) -> None:
         made = damaged(panel, world.end, fault, places, 0)
         truth = world.history(made.panel).observed[:, world.end :].T
         for name, seen in (
-            ("kept", made.panel), ("screened", judged(made.panel, DAY).removed(made.panel))
+            ("kept", made.panel), ("screened", screen(made.panel, DAY).removed(made.panel))
         ):  # fmt: skip
             history = world.history(seen)
             run = world.fitted.copy().run(history, world.end, history.length)

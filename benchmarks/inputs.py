@@ -2,7 +2,7 @@
 
     python benchmarks/inputs.py --data-folder DIR [--clients 30] [--rounds 40] [--only NAME]
 
-DIR holds milan_net_441cells_hourly.npz. Every variant is FUELS trained on days 1-29 and judged on
+DIR holds milan_net_441cells_hourly.npz. Every variant is FUELS trained on days 1-29 and scored on
 days 30-40 (30 November to 10 December), as they are and with made holidays: the last 5 days
 replaced by Sundays with 80 % of the traffic, on which the calendar is wrong. No test day is looked
 at. docs/evidence/forecasts.md shows the table.

@@ -146,7 +146,7 @@ class Figures:
     outside: int  # bounds outside the range
 
 
-def judge(one: Stored, bands: Bands) -> Figures:
+def figures_of(one: Stored, bands: Bands) -> Figures:
     part = one.window
     bands = replace(bands, lower=bands.lower[:, :, part], upper=bands.upper[:, :, part])
     scores = interval_scores(bands, one.scored, one.first + part.start, one.period)
@@ -188,7 +188,10 @@ def table(all_sets: list[Stored], hours: bool) -> None:
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     ratios = []
     for one in all_sets:
-        found = {"symmetric": judge(one, symmetric(one)), "chosen": judge(one, chosen(one))}
+        found = {
+            "symmetric": figures_of(one, symmetric(one)),
+            "chosen": figures_of(one, chosen(one)),
+        }
         ratios.append(found["chosen"].pinball / found["symmetric"].pinball)
         for name, figures in found.items():
             cells = [one.name, name, f"{figures.pinball:.5f}", str(figures.outside)]
@@ -218,7 +221,7 @@ def variations(all_sets: list[Stored]) -> None:
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     usual: list[float] = []
     for title, constants in variants.items():
-        found = [judge(one, chosen(one, constants)) for one in all_sets]
+        found = [figures_of(one, chosen(one, constants)) for one in all_sets]
         usual = usual or [figures.pinball for figures in found]
         ratios = [f.pinball / base for f, base in zip(found, usual, strict=True)]
         means = np.mean([[*f.apart, *f.clients] for f in found], axis=0)

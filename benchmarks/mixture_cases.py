@@ -1,4 +1,4 @@
-"""The data on which the mixture is chosen and judged: real ones, and made-up counts.
+"""The data on which the mixture is chosen and evaluated: real ones, and made-up counts.
 
 Imported by mixture.py, constants.py and intervals.py.
 """
@@ -25,7 +25,7 @@ HOLIDAY_PERIODS = 5  # made holidays at the end of a choice window: Sundays agai
 
 @dataclass(frozen=True)
 class Case:
-    """One dataset, fitted up to `fit` periods, judged on windows of periods."""
+    """One dataset, fitted up to `fit` periods, evaluated on windows of periods."""
 
     name: str
     data: dict[str, object]

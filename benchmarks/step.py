@@ -3,7 +3,7 @@
 A run of preset best on synthetic Net data is trained for one round (how well does not matter here)
 and brought up to the last hours; then hour after hour arrives. A step learns from the hour that has
 come, forecasts the next one with every expert and the personal model, and makes the intervals; it
-counts all that `forecast_ensemble` does on the panel of the whole history. The median is judged.
+counts all that `forecast_ensemble` does on the panel of the whole history. The median counts.
 
     python benchmarks/step.py [--clients 1000] [--steps 5]
 """

@@ -19,7 +19,7 @@ from fuels.kernels.dispatch import use_kernels
 from helpers.commands import Fuels
 from helpers.panels import make_panel
 
-# The same generated cases each time: a change is judged by what it changes, not by the draw.
+# The same generated cases each time: a test depends on the change, not on the draw.
 # Others are tried with `pytest --hypothesis-seed=random`.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")

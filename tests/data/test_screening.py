@@ -11,13 +11,13 @@ import pytest
 from fuels.config import PRESETS, Settings, merge
 from fuels.data.describe import describe
 from fuels.data.panel import Floats, Panel
-from fuels.data.screening import ACCEPTED, OUTSIDE, STUCK, Judged, Screen, screen_panel
+from fuels.data.screening import ACCEPTED, OUTSIDE, STUCK, Screen, Screened, screen_panel
 from fuels.data.synthetic import synthesise
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.evaluation.summary import data_facts
 from fuels.runs.build import load_dataset
-from fuels.storage.tables import judged_table
+from fuels.storage.tables import screened_table
 from helpers.panels import make_panel
 
 DAYS, CLIENTS = 30, 8
@@ -38,13 +38,13 @@ def with_fault(panel: Panel, change: Callable[[Floats], Floats], hours: int) -> 
     return replace(panel, values=values)
 
 
-def judge(panel: Panel) -> Judged:
-    return Screen.begin(len(panel.ids), 24).judge(panel)
+def screen(panel: Panel) -> Screened:
+    return Screen.begin(len(panel.ids), 24).check(panel)
 
 
 def flagged(panel: Panel) -> np.ndarray:
     """Which values are implausible, [time, client]."""
-    said, found = judge(panel), np.zeros(panel.values.shape, dtype=bool)
+    said, found = screen(panel), np.zeros(panel.values.shape, dtype=bool)
     found[said.step[said.implausible], said.client[said.implausible]] = True
     return found
 
@@ -89,14 +89,14 @@ def test_a_new_level_is_followed_within_a_day(traffic: Panel, factor: float) -> 
         assert not found.any()
     if factor == 1000:
         assert found[:11].all() and not found[12:].any()
-        said = judge(shifted)
+        said = screen(shifted)
         assert (said.code == ACCEPTED).sum() == CLIENTS
         assert f"{traffic.ids[0]} at " in said.accepted()
 
 
 def test_a_constant_run_is_accepted_in_the_second_day_but_never_expected(traffic: Panel) -> None:
     still = with_fault(traffic, lambda values: np.full_like(values, values[0, 0]), 72)
-    said, found = judge(still), flagged(still)[PLACE:]
+    said, found = screen(still), flagged(still)[PLACE:]
     assert not found[40:72].any()
     beyond = with_fault(traffic, lambda values: np.full_like(values, 1e7), 72)
     assert flagged(beyond)[PLACE : PLACE + 72].all()  # no such value was ever plausible
@@ -120,13 +120,13 @@ def test_the_future_changes_nothing_earlier_and_blocks_give_the_same_bits(traffi
     damaged = with_fault(traffic, lambda values: 1000 * values, 3)
     damaged.values[100:130, 2] = np.nan
     whole = Screen.begin(CLIENTS, 24)
-    said = whole.judge(damaged, whole_from=0)
+    said = whole.check(damaged, whole_from=0)
     part, found = Screen.begin(CLIENTS, 24), []
     for first, last in ((0, 1), (1, 200), (200, PLACE + 1), (PLACE + 1, PLACE + 2), (PLACE + 2, 0)):
         rows = damaged.values[first : last or None]
         piece = replace(damaged, values=rows, start=damaged.times[first])
         part = Screen.load({name: array.copy() for name, array in part.arrays().items()})
-        found.append(part.judge(piece, whole_from=0))
+        found.append(part.check(piece, whole_from=0))
     for name in ("value", "score", "low", "high", "code"):
         pieces = [
             np.concatenate([getattr(f, name)[f.client == c] for f in found]) for c in range(8)
@@ -136,15 +136,15 @@ def test_the_future_changes_nothing_earlier_and_blocks_give_the_same_bits(traffi
         assert array.tobytes() == part.arrays()[name].tobytes()
     changed = damaged.values.copy()
     changed[PLACE + 1 :] = 7.0
-    early = judge(replace(damaged, values=changed))
+    early = screen(replace(damaged, values=changed))
     cut = damaged.times[PLACE + 1]
-    before = [one.where(one.times[one.step] < cut) for one in (early, judge(damaged))]
+    before = [one.where(one.times[one.step] < cut) for one in (early, screen(damaged))]
     assert before[0].facts() == before[1].facts() and len(before[0].step) >= CLIENTS
 
 
 def test_a_screen_refuses_other_clients(traffic: Panel) -> None:
     with pytest.raises(FuelsError, match="8 clients, but the screen has 3"):
-        Screen.begin(3, 24).judge(traffic)
+        Screen.begin(3, 24).check(traffic)
     with pytest.raises(FuelsError, match="saved screen does not fit"):
         Screen.load({"profile": np.zeros((3, 24)), "numbers": np.zeros((3, 2))})
 
@@ -171,7 +171,7 @@ def test_an_implausible_value_is_missing_for_everything_in_a_run(traffic: Panel)
         assert np.array_equal(getattr(found, name), getattr(expected, name)), name
     facts = data_facts(found)
     assert (facts["values_implausible"], facts["test_values_implausible"]) == (2, 1)
-    assert found.take([1]).judged is not None and len(found.take([1]).judged.step) == 1
+    assert found.take([1]).screened is not None and len(found.take([1]).screened.step) == 1
     for kept in (dataset(spoiled, "paper"), dataset(spoiled, "best", implausible="keep")):
         assert kept.panel.values.tobytes() == spoiled.values.tobytes()
         assert "values_implausible" not in data_facts(kept)
@@ -189,8 +189,8 @@ def test_describe_and_the_table_show_the_values(traffic: Panel) -> None:
     ]
     assert "1 value of 1 client is implausible" in said.implausible_text
     assert said.period == 24  # one such value hides every cycle
-    _, judged = screen_panel(panel, 24)
-    row = judged_table(judged).row(0, named=True)
+    _, screened = screen_panel(panel, 24)
+    row = screened_table(screened).row(0, named=True)
     assert (row["client"], row["value"], row["flag"]) == (traffic.ids[3], 99999.0, True)
     assert row["upper"] < 99999 and row["score"] > 1 and row["reason"] == "outside"
-    assert (judged.code == OUTSIDE).all()
+    assert (screened.code == OUTSIDE).all()

@@ -186,7 +186,7 @@ class Federation:
         return Model(self.start)
 
 
-# -- the methods: each returns the models by which the clients are judged --------------------------
+# -- the methods: each returns the models with which the clients are evaluated ---------------------
 
 
 def solo(fed: Federation) -> list[Model]:
@@ -233,10 +233,10 @@ def fedrep(fed: Federation, head_epochs: int = 1) -> list[Model]:
             train(model, fed.clients[n], adam(model.body), fed.epochs)
             locals_.append(copy.deepcopy(model))
         shared.load_state_dict(average(locals_, [fed.clients[n].samples for n in chosen]))
-    judged = [copy.deepcopy(shared) for _ in fed.clients]
-    for model, head in zip(judged, heads, strict=True):
+    evaluated = [copy.deepcopy(shared) for _ in fed.clients]
+    for model, head in zip(evaluated, heads, strict=True):
         model.head = head
-    return judged
+    return evaluated
 
 
 def gradient_at(model: Model, w: Tensor, batch: Batch) -> Tensor:
@@ -295,14 +295,14 @@ def perfedavg(
                 optimiser.step()
             locals_.append(model)
         shared.load_state_dict(average(locals_, [fed.clients[n].samples for n in chosen]))
-    judged = []
+    evaluated = []
     for client in fed.clients:
         model = copy.deepcopy(shared)
         for batch in client.batches()[-steps:]:  # all clients of the tests have values there
             w = weights_of(model)
             vector_to_parameters(w - alpha * gradient_at(model, w, batch), model.parameters())
-        judged.append(model)
-    return judged
+        evaluated.append(model)
+    return evaluated
 
 
 def pfedme(

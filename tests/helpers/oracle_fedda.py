@@ -62,7 +62,7 @@ def dual_attention(
 def fedda(
     fed: oracle.Federation, clusters: int, rho: float, week: int, warm_epochs: int, warm_rate: float
 ) -> tuple[list[oracle.Model], np.ndarray]:
-    """Round 1 prepares. Returns the judged models and the clusters."""
+    """Round 1 prepares. Returns the evaluated models and the clusters."""
     sets = np.stack([augmented_set(client, week) for client in fed.clients])
     if all(client.place is not None for client in fed.clients):
         places = np.array([client.place for client in fed.clients]).astype(np.float32) * 1.0

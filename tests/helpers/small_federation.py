@@ -83,13 +83,13 @@ def federation(job: Job, panel: Panel) -> oracle.Federation:
     )
 
 
-def judged(job: Job) -> Parts:
+def evaluated_models(job: Job) -> Parts:
     return job.site.models(job.loop.final_download())
 
 
 def assert_same_models(job: Job, textbook: list[oracle.Model], fed: oracle.Federation) -> None:
     """Parameters and test forecasts of every client agree to 1e-5."""
-    models = judged(job)
+    models = evaluated_models(job)
     forecast = job.site.forecast(models, "test")
     first, last = job.dataset.split.part("test")
     for i, (client, model) in enumerate(zip(fed.clients, textbook, strict=True)):
@@ -102,5 +102,5 @@ def assert_same_models(job: Job, textbook: list[oracle.Model], fed: oracle.Feder
 
 def far_from_start(job: Job) -> float:
     start = job.method.facts.network.initial(job.settings.seed)
-    models = judged(job)
+    models = evaluated_models(job)
     return max(float((models[n] - torch.from_numpy(start[n])).abs().max()) for n in MODEL)

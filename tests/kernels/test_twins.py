@@ -108,14 +108,14 @@ def loops() -> list[np.ndarray]:
     series = 10 + rng.normal(size=(60, 2))
     series[40], series[45:52, 1] = 1e4, 8.0
     panel = Panel(series, ("a", "b"), np.datetime64("2024-01-01", "s"), np.timedelta64(4, "h"))
-    judged = screen.judge(panel, whole_from=0)
+    screened = screen.check(panel, whole_from=0)
     text = np.frombuffer(b"1\t0\t39\t0.5\t1e-2\t\t2\t7.25\n0\t3600000\t\t\t\t\t\t1\n", np.uint8)
     sums, seen = np.zeros((2, 2, 2)), np.zeros((2, 2), np.uint8)
     slots, span = np.array([0, 1, 0, 0, 1]), np.array([10**15, 0])
     status = sum_lines(text, 0, len(text), 0, 3_600_000, 0, slots, sums, seen, span)
     return [
         past.combined, past.weights, bands.lower, bands.upper, after.upper, best.astype(float),
-        smoothed, state, judged.score, judged.low, judged.code.astype(float),
+        smoothed, state, screened.score, screened.low, screened.code.astype(float),
         *screen.arrays().values(),
         sums, seen.astype(float), span.astype(float), np.array(status, dtype=float),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 
 from fuels.federation.site import Site
 from fuels.runs.build import Job
-from helpers.small_federation import job_of, judged, small_panel, trained
+from helpers.small_federation import evaluated_models, job_of, small_panel, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore:nothing to share")
 
@@ -22,7 +22,7 @@ def fuels(options: dict[str, Any] | None = None, **defence: Any) -> Job:
     return trained("fuels", small_panel(), 3, options={**BETA, **(options or {})}, defence=defence)
 
 
-def judge(monkeypatch: pytest.MonkeyPatch, with_inter: float, without: float) -> None:
+def set_errors(monkeypatch: pytest.MonkeyPatch, with_inter: float, without: float) -> None:
     """Let every trial find these errors, in the order in which it asks for them."""
     answers = iter([with_inter, without] * 99)
 
@@ -33,16 +33,19 @@ def judge(monkeypatch: pytest.MonkeyPatch, with_inter: float, without: float) ->
 
 
 def same(one: Job, other: Job) -> bool:
-    return all(torch.equal(judged(one)[name], part) for name, part in judged(other).items())
+    return all(
+        torch.equal(evaluated_models(one)[name], part)
+        for name, part in evaluated_models(other).items()
+    )
 
 
 def test_a_trial_keeps_the_better_model(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, without = fuels(), fuels({"inter": False})
     assert not same(plain, without), "L_inter must matter here"
-    judge(monkeypatch, with_inter=0.0, without=1.0)
+    set_errors(monkeypatch, with_inter=0.0, without=1.0)
     kept = fuels(**TRIALS)
     assert same(kept, plain) and (kept.site.parts["trust"] == 1).any()
-    judge(monkeypatch, with_inter=1.0, without=0.0)
+    set_errors(monkeypatch, with_inter=1.0, without=0.0)
     dropped = fuels(**TRIALS)
     assert same(dropped, without) and not (dropped.site.parts["trust"] == 1).any()
 
@@ -50,7 +53,7 @@ def test_a_trial_keeps_the_better_model(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_client_that_dropped_l_inter_does_without_until_its_next_trial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    judge(monkeypatch, with_inter=1.0, without=0.0)
+    set_errors(monkeypatch, with_inter=1.0, without=0.0)
     job = fuels(trials=10**9)  # only the first trial is due
     assert same(job, fuels({"inter": False}))
 
@@ -58,7 +61,7 @@ def test_a_client_that_dropped_l_inter_does_without_until_its_next_trial(
 def test_without_an_error_of_its_own_a_client_keeps_l_inter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    judge(monkeypatch, with_inter=float("nan"), without=float("nan"))
+    set_errors(monkeypatch, with_inter=float("nan"), without=float("nan"))
     assert same(fuels(**TRIALS), fuels())
 
 

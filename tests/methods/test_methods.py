@@ -22,10 +22,10 @@ from helpers import oracle, oracle_fedda
 from helpers.small_federation import (
     TRAIN,
     assert_same_models,
+    evaluated_models,
     far_from_start,
     federation,
     job_of,
-    judged,
     small_panel,
     trained,
 )
@@ -116,7 +116,7 @@ def test_fedda(selection: float, places: bool) -> None:
 
 
 def assert_identical(one: Job, other: Job) -> None:
-    first, second = judged(one), judged(other)
+    first, second = evaluated_models(one), evaluated_models(other)
     for name in MODEL:
         assert torch.equal(first[name], second[name]), name
     assert far_from_start(one) > 1e-3
@@ -150,14 +150,14 @@ def test_another_encoder_is_trained(calendar: list[str]) -> None:
     panel, windows = small_panel(), {"calendar": calendar}
     job = trained("fuels", panel, model={"encoder": "linear"}, windows=windows)
     assert far_from_start(job) > 1e-3
-    assert np.isfinite(job.site.forecast(judged(job), "test")).all()
+    assert np.isfinite(job.site.forecast(evaluated_models(job), "test")).all()
 
 
 def test_the_farthest_horizon_is_trained() -> None:
     """One row has a target so far ahead, and the head of that step learns from it."""
     job = trained("solo", small_panel(), windows={"horizon": 54})
     start = job.method.facts.network.initial(0)["decoder"].reshape(54, -1)
-    heads = judged(job)["decoder"].numpy().reshape(3, 54, -1)
+    heads = evaluated_models(job)["decoder"].numpy().reshape(3, 54, -1)
     assert (np.abs(heads[0] - start).max(axis=1) > 1e-4).all()
 
 
@@ -269,7 +269,7 @@ def test_a_run_goes_on_from_its_state_bit_by_bit(method: str) -> None:
     rest = job_of(method, panel, 4, options=options)
     rest.loop.load(*half.loop.state())
     rest.loop.run()
-    first, second = judged(whole), judged(rest)
+    first, second = evaluated_models(whole), evaluated_models(rest)
     for name in MODEL:
         assert torch.equal(first[name], second[name]), name
 
@@ -279,9 +279,9 @@ def test_groups_and_threads_change_nothing(method: str, monkeypatch: pytest.Monk
     """A client's result does not depend on whom it is stacked with."""
     options = {"week": 2, "warm_epochs": 1} if method == "fedda" else {}
     panel = small_panel()
-    together = judged(trained(method, panel, 2, options=options))
+    together = evaluated_models(trained(method, panel, 2, options=options))
     monkeypatch.setattr("fuels.federation.site.GROUP", 1)
-    alone = judged(trained(method, panel, 2, options=options))
+    alone = evaluated_models(trained(method, panel, 2, options=options))
     for name in MODEL:
         assert torch.allclose(together[name], alone[name], rtol=0, atol=1e-5), name
 

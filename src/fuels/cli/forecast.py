@@ -90,7 +90,7 @@ def forecast_command(
     from fuels.forecasting.folder import MODELS
     from fuels.forecasting.memory import held
     from fuels.forecasting.saved_run import SavedRun
-    from fuels.storage.tables import judged_table, write_table
+    from fuels.storage.tables import screened_table, write_table
     from fuels.training.runtime import set_up
 
     set_up(Engine())
@@ -118,8 +118,8 @@ def forecast_command(
     given = set() if panel is None else set(panel.ids)
     if strangers := [client for client in result.unknown if client in given]:
         typer.echo(f"note: no model for {listed(strangers)} in the data", err=True)
-    if anomalies is not None and saved.judged is not None:
-        write_table(judged_table(saved.judged), anomalies)
+    if anomalies is not None and saved.screened is not None:
+        write_table(screened_table(saved.screened), anomalies)
     table = forecast_table(result)
     made = len(table) - table["forecast"].null_count()
     if not made:

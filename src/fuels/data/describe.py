@@ -19,7 +19,7 @@ from fuels.data.periodicity import autocorrelation, clock_lags, find_cycle
 from fuels.data.screening import screen_panel
 
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-USUAL = 24  # period by which values are judged if none is found
+USUAL = 24  # period by which values are screened if none is found
 _SHOWN = 10  # clients named on the screen; --json names all
 
 
@@ -132,12 +132,12 @@ def describe(panel: Panel) -> Description:
     if (usual := clock.get("day")) is None:
         cycle = find_cycle(panel)
         usual = USUAL if cycle is None else cycle.period
-    screened, judged = screen_panel(panel, usual)
-    cycle = find_cycle(screened)
+    cleaned, screened = screen_panel(panel, usual)
+    cycle = find_cycle(cleaned)
     period = None if cycle is None else cycle.period
     present = ~np.isnan(panel.values)
     known = panel.values[present]
-    curve = autocorrelation(screened.values, panel.length // 2 + 1)
+    curve = autocorrelation(cleaned.values, panel.length // 2 + 1)
     day = clock.get("day", period or 1)
     reasons = find_ineligible(panel.values, 0, panel.length, day, 1, part="the span")
     first, last = (format_moment(t, panel.timezone) for t in (panel.times[0], panel.times[-1]))
@@ -161,8 +161,8 @@ def describe(panel: Panel) -> Description:
         late_or_early=int(ends_missing.sum()),
         left_out={panel.ids[i]: reason for i, reason in reasons.items()},
         codes={f"{code:.0f}": count for code, count in missing_codes(panel.values).items()},
-        implausible=tuple(judged.facts()),
-        implausible_text=judged.sentence(),
+        implausible=tuple(screened.facts()),
+        implausible_text=screened.sentence(),
         quantiles={f"{q:.0%}": float(np.quantile(known, q)) for q in _QUANTILES if known.size},
         period=period,
         period_text=_period_text(panel, period, cycle.correlation if cycle else 0.0),
@@ -171,7 +171,7 @@ def describe(panel: Panel) -> Description:
             for word, lag in {"step": 1, **clock}.items()
             if lag < len(curve)
         },
-        profile=() if period is None else _profile(screened, period),
+        profile=() if period is None else _profile(cleaned, period),
         notes=panel.notes,
     )
 

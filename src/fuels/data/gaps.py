@@ -42,7 +42,7 @@ def fill_gaps(
 
 
 def _fillable(observed: NDArray[np.bool_], train_end: int, max_gap: int) -> NDArray[np.bool_]:
-    """Whether each missing value is in a short gap, judged only by data that may be used there."""
+    """Whether each missing value is in a short gap, by data that may be used there."""
     length = observed.shape[0]
     step = np.arange(length, dtype=np.int32)[:, None]
     before = np.maximum.accumulate(np.where(observed, step, np.int32(-1)), axis=0)

@@ -1,10 +1,10 @@
 """Screening: is a value plausible, given the past of its series?
 
-    panel, judged = screen_panel(panel, period)   # implausible values are NaN now
+    panel, screened = screen_panel(panel, period)  # implausible values are NaN now
     screen = Screen.begin(len(panel.ids), period)
-    judged = screen.judge(panel)                  # the same, and the screen can judge what follows
+    screened = screen.check(panel)  # the same, and the screen can check what follows
 
-Each client is judged on its own and causally: what is said of a value depends only on earlier ones.
+Each client is screened separately and causally: a result depends only on earlier values.
 Values are compared on the scale arcsinh(value / unit), on which errors are alike at all levels; the
 unit is the client's usual error. Three things are expected of a value: the usual value at this time
 of the period, moved by how far the series was from it just now, or lately, or the last value again.
@@ -38,12 +38,12 @@ from fuels.kernels.screening import (
     PLAUSIBLE,
     STUCK,
     Constants,
-    judge,
+    screen_steps,
 )
 
 CONSTANTS = Constants()
-BLOCK = 2**20  # values judged at once
-ROWS = ("client", "step", "value", "score", "low", "high", "code")  # arrays of `Judged`
+BLOCK = 2**20  # values screened at once
+ROWS = ("client", "step", "value", "score", "low", "high", "code")  # arrays of `Screened`
 NAMED = 5  # findings that a message lists
 REASONS = {PLAUSIBLE: None, OUTSIDE: "outside", STUCK: "constant", ACCEPTED: "accepted"}
 
@@ -59,7 +59,7 @@ def drops_implausible(chosen: str, mixed: bool) -> bool:
 
 
 @dataclass(frozen=True)
-class Judged:
+class Screened:
     """What is said of some values of a panel, by client and then by time.
 
     Those that are not simply plausible, or all from a step on if these were asked for.
@@ -80,21 +80,21 @@ class Judged:
     def implausible(self) -> NDArray[np.bool_]:
         return np.asarray((self.code == OUTSIDE) | (self.code == STUCK))
 
-    def where(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> Judged:
+    def where(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> Screened:
         return replace(self, **{name: getattr(self, name)[rows] for name in ROWS})
 
-    def of(self, ids: Sequence[str]) -> Judged:
+    def of(self, ids: Sequence[str]) -> Screened:
         """Only those of some clients."""
         wanted = set(ids)
         there = np.array([client in wanted for client in self.ids], dtype=np.bool_)
         return self.where(there[self.client])
 
-    def since(self, time: np.datetime64) -> Judged:
+    def since(self, time: np.datetime64) -> Screened:
         """Only those from a time on."""
         return self.where(self.times[self.step] >= time)
 
     def removed(self, panel: Panel) -> Panel:
-        """The panel that was judged, with implausible values missing."""
+        """The panel that was screened, with implausible values missing."""
         if not self.implausible.any():
             return panel
         values = panel.values.copy()
@@ -173,7 +173,7 @@ class Judged:
 
 @dataclass
 class Screen:
-    """What is known of some clients, from the values judged so far."""
+    """What is known of some clients, from the values screened so far."""
 
     profile: Floats  # [client, period]: the usual values, NaN where none is known
     numbers: Floats  # [client, number]: see kernels/screening.py
@@ -184,8 +184,8 @@ class Screen:
         """Nothing is known yet."""
         return cls(np.full((clients, period), np.nan), np.zeros((clients, NUMBERS)), constants)
 
-    def judge(self, panel: Panel, *, whole_from: int | None = None) -> Judged:
-        """Judge the values of a panel, which follow those judged before; the screen learns them.
+    def check(self, panel: Panel, *, whole_from: int | None = None) -> Screened:
+        """Check the values of a panel, which follow those checked before; the screen learns them.
 
         From step `whole_from` on, plausible values are listed as well.
         """
@@ -201,7 +201,7 @@ class Screen:
             codes = np.empty(values.shape, dtype=np.int8)
             scores, low, high = (np.empty(values.shape) for _ in range(3))
             phase = np.ascontiguousarray(phases[first : first + steps])
-            judge(
+            screen_steps(
                 *(values, phase, self.profile, self.numbers, tuple(self.constants)),
                 *(codes, scores, low, high),
             )
@@ -212,7 +212,7 @@ class Screen:
             client, step = np.nonzero(listed)
             found = (a[listed] for a in (values, scores, low, high, codes))
             about = panel.ids, panel.times, panel.timezone
-            parts.append(Judged(*about, client, step + first, *found))
+            parts.append(Screened(*about, client, step + first, *found))
         whole: dict[str, Any] = {
             name: np.concatenate([getattr(part, name) for part in parts]) for name in ROWS
         }
@@ -241,7 +241,7 @@ class Screen:
         return Screen(self.profile[clients], self.numbers[clients], self.constants)
 
 
-def screen_panel(panel: Panel, period: int) -> tuple[Panel, Judged]:
+def screen_panel(panel: Panel, period: int) -> tuple[Panel, Screened]:
     """The panel with implausible values missing, and what is said of them."""
-    judged = Screen.begin(len(panel.ids), period).judge(panel)
-    return judged.removed(panel), judged
+    screened = Screen.begin(len(panel.ids), period).check(panel)
+    return screened.removed(panel), screened

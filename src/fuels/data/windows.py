@@ -19,7 +19,7 @@ from fuels.data.eligibility import find_ineligible
 from fuels.data.gaps import fill_gaps
 from fuels.data.panel import Panel
 from fuels.data.sample import Branches, Sample
-from fuels.data.screening import Judged
+from fuels.data.screening import Screened
 from fuels.errors import FuelsError
 
 DEFAULT_SPLIT = (40, 11, 11)
@@ -91,7 +91,9 @@ class Dataset:
     std: NDArray[np.float64]  # [client], of the training part
     filled: int  # values filled
     left_out: dict[str, str]  # client: reason
-    judged: Judged | None = None  # implausible values, which are missing above; None: not screened
+    screened: Screened | None = (
+        None  # implausible values, which are missing above; None: not screened
+    )
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -108,7 +110,9 @@ class Dataset:
             self,
             panel=self.panel.take(index),
             left_out={},
-            judged=None if self.judged is None else self.judged.of([self.ids[i] for i in index]),
+            screened=None
+            if self.screened is None
+            else self.screened.of([self.ids[i] for i in index]),
             **{name: getattr(self, name)[index] for name in _CLIENT_ARRAYS},
         )
 

@@ -72,9 +72,9 @@ def data_facts(dataset: Dataset) -> dict[str, Any]:
 
 def implausible_facts(dataset: Dataset) -> dict[str, int]:
     """Values that count as missing because they are implausible, and those of the test part."""
-    if dataset.judged is None:
+    if dataset.screened is None:
         return {}
-    found = dataset.judged.where(dataset.judged.implausible)
+    found = dataset.screened.where(dataset.screened.implausible)
     first, last = dataset.split.part("test")
     steps = found.step + dataset.offset
     return {

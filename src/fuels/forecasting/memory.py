@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fuels.data.clock import format_moment
 from fuels.data.merging import Merged, listed, merge_panels
 from fuels.data.panel import Panel
-from fuels.data.screening import Judged, Screen
+from fuels.data.screening import Screen, Screened
 from fuels.errors import FuelsError
 from fuels.experts.ensemble import Ensemble
 from fuels.experts.history import WEEK_SECONDS, History, Past, newest_values, steps_since_value
@@ -120,19 +120,20 @@ class Memory:
         """The values that forecasts use."""
         return self.panel if self.plausible is None else self.plausible
 
-    def screened(self, since: np.datetime64 | None, *, drop: bool) -> tuple[Judged, list[str]]:
+    def screened(self, since: np.datetime64 | None, *, drop: bool) -> tuple[Screened, list[str]]:
         """What is said of all values since a time, by default of the last period; `drop` leaves the
         implausible values of the panel out, and returns notes about the new ones.
 
-        A value is judged by earlier ones only, also dropped ones, so alike whenever it is.
+        A value is checked against all earlier ones, including dropped ones, and no later ones: the
+        result is the same whenever it is checked.
         """
         newest = self.panel.times[-min(self.models.period, self.panel.length)]
         since = newest if since is None else since
         first = max(int((since - self.panel.start) // self.panel.step), 0)
-        judged = self._screen().judge(self.panel, whole_from=first)
-        new, said = judged.since(since), list[str]()
+        screened = self._screen().check(self.panel, whole_from=first)
+        new, said = screened.since(since), list[str]()
         if drop:
-            self.plausible = judged.removed(self.panel)
+            self.plausible = screened.removed(self.panel)
             if sentence := new.sentence():
                 said.append(f"{sentence}; they count as missing (--implausible keep uses them)")
             if sentence := new.accepted():
@@ -164,7 +165,7 @@ class Memory:
             return False
         self.past = past_before(self.history(), drop + offset, ensemble)
         screen = self._screen()
-        screen.judge(replace(self.panel, values=self.panel.values[:drop]))
+        screen.check(replace(self.panel, values=self.panel.values[:drop]))
         values, start = self.panel.values[drop:], self.panel.times[drop]
         silent = np.isnan(values).all(axis=0) & (np.arange(values.shape[1]) >= len(self.models.ids))
         kept = [client for client, gone in zip(self.panel.ids, silent, strict=True) if not gone]

@@ -24,7 +24,7 @@ from fuels.data.joining import add_unknown_clients, describe_gap
 from fuels.data.loading import load_panel
 from fuels.data.merging import listed
 from fuels.data.panel import Panel
-from fuels.data.screening import Judged, drops_implausible
+from fuels.data.screening import Screened, drops_implausible
 from fuels.errors import FuelsError
 from fuels.experts.ensemble import Ensemble, forecast_ensemble
 from fuels.experts.history import History
@@ -57,7 +57,7 @@ class SavedRun:
     models: PersonalModels
     ensemble: Ensemble | None
     forget: bool = False  # the next forecast deletes what earlier ones have learned
-    judged: Judged | None = None  # the new values of the last forecast
+    screened: Screened | None = None  # the new values of the last forecast
     notes: list[str] = field(default_factory=list)  # for the user
     unsaved: str = ""  # why something could not be stored
     fell_back: bool = False  # whether the ensemble is the one that the run left
@@ -182,7 +182,7 @@ class SavedRun:
         if until:
             memory.panel = memory.panel.between(None, until)
         drop = drops_implausible(self.settings.data.implausible, self.ensemble is not None)
-        self.judged, said = memory.screened(None if new is None else new.start, drop=drop)
+        self.screened, said = memory.screened(None if new is None else new.start, drop=drop)
         self.notes += said
         panel = memory.used if ids is None else memory.used.select(ids)
         clients_with_model(self.models, panel)

@@ -1,4 +1,4 @@
-"""The compiled loop that judges values by their series' past; data/screening.py explains it."""
+"""The compiled loop that checks values against their past; data/screening.py explains it."""
 
 from __future__ import annotations
 
@@ -117,10 +117,10 @@ def _learn_tail(s: Floats, place: int, larger: bool, growth: float, share: float
 
 
 @compiled()
-def _judge_one(
+def _screen_one(
     value: float, phase: int, profile: Floats, s: Floats, constants: tuple[float, ...]
 ) -> tuple[int, float, float, float]:
-    """Judge one value and learn it: its code, score, and the range of plausible values."""
+    """Check one value and learn it: its code, score, and the range of plausible values."""
     (
         least, times, start, growth, share, young, weeks, first, slow, half, daily, now, lately,
         spike, longer, chance, most, shift, fewest, wild, stuck, back,
@@ -211,7 +211,7 @@ def _judge_one(
     ahead="(f8[:, ::1], i8[::1], f8[:, ::1], f8[:, ::1], UniTuple(f8, 22), i1[:, ::1],"
     " f8[:, ::1], f8[:, ::1], f8[:, ::1])"
 )
-def judge(
+def screen_steps(
     values: Floats,
     phase: NDArray[np.int64],
     profile: Floats,
@@ -222,7 +222,7 @@ def judge(
     low: Floats,
     high: Floats,
 ) -> None:
-    """Judge values [client, step] one after the other; profile and state learn them in place.
+    """Check values [client, step] one after the other; profile and state learn them in place.
 
     Writes the code of every value, its score (above 1 if it is implausible, NaN if it is missing or
     too little is known) and the range of plausible values.
@@ -235,7 +235,7 @@ def judge(
             if np.isnan(value):
                 _fade(state[client], profile.shape[1])
             else:
-                code, score, least, most = _judge_one(
+                code, score, least, most = _screen_one(
                     value, phase[step], profile[client], state[client], constants
                 )
                 codes[client, step], scores[client, step] = code, score

@@ -13,7 +13,7 @@ from fuels.data.newcomers import LEAST as NEW_LEAST
 from fuels.data.newcomers import shorten_histories
 from fuels.data.panel import Panel
 from fuels.data.periodicity import find_cycle
-from fuels.data.screening import Judged, drops_implausible, screen_panel
+from fuels.data.screening import Screened, drops_implausible, screen_panel
 from fuels.data.windows import Dataset, prepare
 from fuels.federation.loop import Loop
 from fuels.federation.ray import RayTransport
@@ -37,9 +37,9 @@ def load_dataset(settings: Settings, panel: Panel | None = None) -> Dataset:
     settings = resolve(settings)
     windows = settings.windows
     panel = load_panel(settings) if panel is None else panel
-    judged = None
+    screened = None
     if drops_implausible(settings.data.implausible, settings.mixture.on):
-        panel, judged = screen_panel(panel, windows.period)
+        panel, screened = screen_panel(panel, windows.period)
     cycle = find_cycle(panel)
     if cycle is not None and cycle.period != windows.period:
         warnings.warn(
@@ -56,19 +56,19 @@ def load_dataset(settings: Settings, panel: Panel | None = None) -> Dataset:
         max_gap=windows.max_gap,
     )
     dataset = prepared(panel, clients=settings.data.clients)
-    if judged is not None:
-        dataset = replace(dataset, judged=judged.of(dataset.ids))
-        warn_implausible(judged.of(dataset.ids))
+    if screened is not None:
+        dataset = replace(dataset, screened=screened.of(dataset.ids))
+        warn_implausible(screened.of(dataset.ids))
     if not settings.data.newcomers:
         return dataset
     shorter = shorten_histories(dataset, settings.data.newcomers, settings.seed)
     found = prepared(shorter, least=NEW_LEAST)
-    return replace(found, left_out=dataset.left_out | found.left_out, judged=dataset.judged)
+    return replace(found, left_out=dataset.left_out | found.left_out, screened=dataset.screened)
 
 
-def warn_implausible(judged: Judged) -> None:
+def warn_implausible(screened: Screened) -> None:
     """Warn about the implausible values of a run's data."""
-    if said := judged.sentence():
+    if said := screened.sentence():
         warnings.warn(f"{said}; they count as missing (--implausible keep uses them)", stacklevel=3)
 
 

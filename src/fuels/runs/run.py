@@ -40,7 +40,7 @@ from fuels.runs.settings import same_settings
 from fuels.storage.checkpoint import save_state
 from fuels.storage.models import PersonalModels, load_models, save_models
 from fuels.storage.run_folder import RunFolder
-from fuels.storage.tables import in_zone, judged_table, write_table
+from fuels.storage.tables import in_zone, screened_table, write_table
 from fuels.training.runtime import peak_memory_mb
 from fuels.version import __version__
 
@@ -234,8 +234,8 @@ def write_evaluation(dataset: Dataset, folder: RunFolder, evaluation: Evaluation
         write_table(evaluation.mixture.intervals.frame(dataset.ids), folder.coverage)
     if evaluation.ensemble is not None:
         evaluation.ensemble.save(folder.mixture)
-    if dataset.judged is not None and dataset.judged.implausible.any():
-        write_table(judged_table(dataset.judged), folder.implausible)
+    if dataset.screened is not None and dataset.screened.implausible.any():
+        write_table(screened_table(dataset.screened), folder.implausible)
 
 
 def outcome_of(job: Job, folder: RunFolder, evaluation: Evaluation) -> Outcome:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fuels.data.screening import REASONS, Judged
+from fuels.data.screening import REASONS, Screened
 from fuels.errors import FuelsError
 
 
@@ -20,25 +20,25 @@ def in_zone(frame: pl.DataFrame, timezone: str | None) -> pl.DataFrame:
     )
 
 
-def judged_table(judged: Judged) -> pl.DataFrame:
-    """client, time, value, score, flag, lower, upper, reason: one row for each judged value."""
+def screened_table(screened: Screened) -> pl.DataFrame:
+    """client, time, value, score, flag, lower, upper, reason: one row for each screened value."""
     frame = pl.DataFrame(
         {
-            "client": np.array(judged.ids, dtype=object)[judged.client],
-            "time": judged.times[judged.step].astype("datetime64[ms]"),
-            "value": judged.value,
-            "score": judged.score,
-            "flag": judged.implausible,
-            "lower": judged.low,
-            "upper": judged.high,
-            "reason": [REASONS[code] for code in judged.code.tolist()],
+            "client": np.array(screened.ids, dtype=object)[screened.client],
+            "time": screened.times[screened.step].astype("datetime64[ms]"),
+            "value": screened.value,
+            "score": screened.score,
+            "flag": screened.implausible,
+            "lower": screened.low,
+            "upper": screened.high,
+            "reason": [REASONS[code] for code in screened.code.tolist()],
         },
         schema_overrides={"client": pl.String, "reason": pl.String},
     )
     bounds = [
         pl.when(pl.col(name).is_finite()).then(pl.col(name)) for name in ("score", "lower", "upper")
     ]
-    return in_zone(frame.with_columns(bounds), judged.timezone)
+    return in_zone(frame.with_columns(bounds), screened.timezone)
 
 
 def write_table(frame: pl.DataFrame, path: Path) -> None:

@@ -152,8 +152,8 @@ def test_only_what_is_declared_travels_and_no_raw_value(tmp_path: Path, name: st
     job = build(merge(chosen, source, "test"), Engine(threads=1))
     method = method_for(resolve(chosen), train_periods(job.dataset))
     kinds = {(message.way, message.envelope.kind) for message in seen}
-    judged = {"evaluate"} if method.evaluate_after_aggregation else set()
-    asked = {"hello", "train", "finish"} | judged
+    evaluated = {"evaluate"} if method.evaluate_after_aggregation else set()
+    asked = {"hello", "train", "finish"} | evaluated
     assert kinds == {(way, kind) for way in ("up", "down") for kind in asked}
     binary, text = patterns(world)
     used: set[str] = set()

@@ -91,7 +91,7 @@ def mean_days_with(
 
 def membership(seen: Seen, coins: Coins) -> Membership:
     """Of the candidates in the second run; the attack that separates them best counts."""
-    found = [judge(scores(guess, coins), coins.heads.ravel()) for guess in readings(seen)]
+    found = [evaluate(scores(guess, coins), coins.heads.ravel()) for guess in readings(seen)]
     best = max(found, key=lambda each: each.auc)
     bound = max(each.epsilon for each in found)
     return replace(best, epsilon=bound)
@@ -117,7 +117,7 @@ def scores(guess: Floats, coins: Coins) -> Floats:
     return found.ravel()
 
 
-def judge(score: Floats, member: NDArray[np.bool_]) -> Membership:
+def evaluate(score: Floats, member: NDArray[np.bool_]) -> Membership:
     return Membership(
         auc=auc(score, member),
         tpr=tpr(score, member),
