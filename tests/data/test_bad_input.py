@@ -72,7 +72,7 @@ CSV = {
     "wrong date": (GOOD + "a,1970-01-01T00:00,1\nb,9999-01-01T00:00,1\n", "is a date wrong"),
     "too many fields": (
         GOOD + "a,2013-11-01T03:00,1,2,3\n",
-        "a row has more fields than there are column names",
+        "a row has more fields than the line of column names",
     ),
 }
 

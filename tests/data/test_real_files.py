@@ -60,6 +60,7 @@ READ: dict[str, Case] = {
     "decimal comma, given": text(long("client;time;value", number=german), decimal="comma"),
     "words for missing": text(long(number=lambda v: plain(v, "n/a"))),
     "spreadsheet errors": text(long(number=lambda v: plain(v, "#N/A"))),
+    "spreadsheet errors in German": text(long(number=lambda v: plain(v, "#NV"))),
     "codes for missing": text(CODED, missing="-999,9999"),
     "a minus sign": text(long(number=lambda v: plain(v).replace("-", "−"))),
     # times
@@ -71,6 +72,8 @@ READ: dict[str, Case] = {
     "31 Dec 2024": text(long(form="%d %b %Y %H:%M:%S")),
     "Dec 31, 2024": text(long("client;time;value", form="%B %d, %Y %I:%M %p")),
     "2024.12.31": text(long(form="%Y.%m.%d %H:%M")),
+    "20241231T2300": text(long(form="%Y%m%dT%H%M")),
+    "20241231T230000": text(long(form="%Y%m%dT%H%M%S")),
     "24:00": text(long(form=to_24)),
     "no minutes": text(long(form=compact), time_format="%Y%m%d%H"),
     "fractions of zero": text(long(form="%Y-%m-%dT%H:%M:%S.000")),
@@ -121,6 +124,12 @@ READ: dict[str, Case] = {
     ),
     "parts to add": with_rows("north,2024-02-11 01:00,0", duplicates="sum"),
 }  # fmt: skip
+
+
+def _with_row(place: int, row: str) -> str:
+    lines = long("client;time;value").splitlines()
+    return "\n".join([*lines[:place], row, *lines[place:]])
+
 
 AMBIGUOUS = [START.replace(day=1) + timedelta(hours=i) for i in range(HOURS)]
 REFUSED: dict[str, tuple[Case, str]] = {
@@ -173,6 +182,20 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "a fraction": (
         text(long(form="%Y-%m-%d %H:%M:%S.250")),
         r"has a fraction; .* round_times='1s'",
+    ),
+    "a row of units": (
+        text(_with_row(1, "-;-;kWh")),
+        "row 1 has '-' as its time: delete rows .* units",
+    ),
+    "a row of totals": (text(_with_row(145, "Total;;99")), "row 145 has no time .* totals"),
+    "a second header": (text(_with_row(9, "client;time;value")), "row 9 .* a second header"),
+    "lines above the header": (
+        text("Report;of 2024\n" + long("client;time;value")),
+        "more fields than .* 'Report', 'of 2024': delete lines above the column names",
+    ),
+    "a comment above the header": (
+        text("# by X\n" + long()),
+        "delete lines above the column names",
     ),
     "another encoding": (text(long("cliént,time,value"), "latin-1"), "save it in UTF-8"),
     "a wrong format": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from fuels.data.sources import Place
+from fuels.data.time_texts import NO_DATA
 from fuels.errors import FuelsError
 
 
@@ -26,5 +27,5 @@ def id_texts(column: pl.Series, place: Place) -> pl.Series:
     empty = text.is_null() | (text == "")
     if empty.any():
         row = int(empty.arg_max() or 0)
-        raise FuelsError(f"{place.row(row)} names no client in column '{column.name}'")
+        raise FuelsError(f"{place.row(row)} names no client in column '{column.name}': {NO_DATA}")
     return text

@@ -25,7 +25,8 @@ Floats = NDArray[np.float64]
 MISSING_WORDS = (
     *("", "na", "n/a", "n.a.", "n. a.", "#n/a", "#na", "nan", "null", "none", "nil", "\\n"),
     *("-", "--", "---", "–", "—", ".", "?", "missing", "<na>", "k.a.", "k. a."),
-    *("#value!", "#div/0!", "#ref!", "#null!", "#num!"),
+    *("#value!", "#div/0!", "#ref!", "#null!", "#num!", "#name?"),
+    *("#nv", "#n/d", "#wert!", "#bezug!", "#zahl!", "n/d", "n.d.", "no data"),
 )
 _EXPONENT = r"(?:[eE][+-]?\d+)?"
 _SIGN = r"[+\-]?"

@@ -17,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from fuels.data.header import check_header
+from fuels.data.header import check_header, listed
 from fuels.data.table_options import TableOptions
 from fuels.errors import FuelsError
 
@@ -73,7 +73,7 @@ def open_text(path: Path, given: TableOptions) -> TextFile:
     if len(names) == 1 and not names[0].isidentifier():  # an unknown separator
         raise FuelsError(
             f"{path.name}: the first line, '{names[0]}', has only one column: separate columns by"
-            " comma, semicolon or tab"
+            " comma, semicolon or tab, and delete lines above the column names"
         )
     check_header(names, path.name, given)
     doubled = next((name for i, name in enumerate(names) if name in names[:i]), None)
@@ -133,11 +133,11 @@ def csv_error(file: TextFile, error: Exception) -> FuelsError:
         return not_utf8(file.path)
     if "more fields" in str(error) or "n_extra" in str(error):
         comma = (
-            ": if decimals are written with a comma, separate columns by semicolons, or write"
-            " decimals with a point"
+            "if decimals are written with a comma, separate columns by semicolons, or write"
+            " decimals with a point; "
         )
         return FuelsError(
-            f"{name}: a row has more fields than there are column names"
-            f"{comma if file.separator == ',' else ''}"
+            f"{name}: a row has more fields than the line of column names, {listed(file.names)}:"
+            f" {comma if file.separator == ',' else ''}delete lines above the column names"
         )
     return FuelsError(f"{name}: not readable as CSV ({str(error).strip().splitlines()[0]})")

@@ -20,8 +20,10 @@ Ints = NDArray[np.int64]
 
 OFFSET = r"(Z|[+-]\d{2}:?\d{2})$"
 _FRACTION = r":\d{2}[.,]\d*[1-9]"
+_COMPACT = r"^(\d{4})(\d\d)(\d\d)[T ](\d\d)(\d\d)"  # 20131101T0600
 _ISO = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
 _WRITE = "write times such as 2013-11-01T06:00, or say how they are written with --time-format"
+NO_DATA = "delete rows that are not data, such as units, totals or a second header"
 _WEEKDAY = r"^(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*\.?,? +)?"
 _YEAR_FIRST = _WEEKDAY + r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})"
 _YEAR_LAST = _WEEKDAY + r"(\d{1,2})([-/.])(\d{1,2})[-/.](\d{4}|\d{2})"
@@ -67,6 +69,8 @@ def parse_times(
         if given is not None:
             why = f", which is not written as --time-format='{given}' says"
         ask = "" if given is not None else f"; {_WRITE}"
+        if not any(letter.isdigit() for letter in wrong):
+            ask = f": {NO_DATA}"
         raise FuelsError(f"{place.row(row)} has '{wrong}' as its time{why}{ask}")
     seconds = parsed.to_numpy().astype(np.int64)
     # Parsing loses anything finer than a microsecond.
@@ -92,6 +96,8 @@ def _parse_given(text: pl.Series, form: str) -> pl.Series:
 
 def _parse_iso(text: pl.Series) -> pl.Series:
     """Times that begin with a year of four digits; null for others."""
+    text = text.str.replace(_COMPACT + r"(\d\d)$", "${1}-${2}-${3}T${4}:${5}:${6}")
+    text = text.str.replace(_COMPACT + "$", "${1}-${2}-${3}T${4}:${5}")
     text = text.set(~text.str.contains(r"^\d{4}[-/]"), None)
     text = text.str.replace(" ", "T").str.replace_all("/", "-")
     forms = (pl.lit(text).str.to_datetime(f, strict=False, time_unit="us") for f in _ISO)

@@ -25,7 +25,7 @@ from fuels.data.clock import (
 )
 from fuels.data.sources import Place
 from fuels.data.table_options import NOTHING_GIVEN, TableOptions
-from fuels.data.time_texts import Seconds, parse_times
+from fuels.data.time_texts import NO_DATA, Seconds, parse_times
 from fuels.errors import FuelsError
 
 _TICKS = {"ms": 10**3, "us": 10**6, "ns": 10**9}  # in a second
@@ -61,7 +61,7 @@ def read_times(
         zone_info(timezone, place.name)
     if column.null_count():
         row = int(column.is_null().arg_max() or 0)
-        raise FuelsError(f"{place.row(row)} has no time in column '{column.name}'")
+        raise FuelsError(f"{place.row(row)} has no time in column '{column.name}': {NO_DATA}")
     times = _read(column, timezone, place, client, given)
     return times if given.round_times is None else rounded(times, given.round_times)
 
