@@ -43,7 +43,8 @@ def cli_page() -> str:
     parts = [
         "# Command line",
         "Every command answers `--help`. A command ends with 0 on success, with 1 and one sentence"
-        " on an error, with 2 if the command itself is wrong, and with 130 after Ctrl-C.",
+        " on an error, with 2 if the command itself is wrong, and with 130 after Ctrl-C; `fuels"
+        " monitor --fail-on` with 3 if what it names was found.",
     ]
     for name, command in commands():
         text = [part.strip() for part in re.split(r"\n\n+|(?=Example: )", _plain(command.help))]
@@ -263,6 +264,7 @@ def formats_page() -> str:
         "models.safetensors": ("fuels.storage.models", None),
         "Values that a run remembers": ("fuels.forecasting.memory", None),
         "Earlier states": ("fuels.forecasting.states", None),
+        "Past forecasts": ("fuels.forecasting.issued", None),
         "Checkpoints": ("fuels.storage.checkpoint", None),
         "Folders of a federation": ("fuels.federation.flower.folders", None),
         "Messages between server and sites": ("fuels.federation.codec", None),

@@ -17,6 +17,7 @@ from fuels.data.writers import write_panel
 from fuels.forecasting.table import long_frame
 from fuels.kernels.dispatch import use_kernels
 from helpers.commands import Fuels
+from helpers.live import make_run
 from helpers.panels import make_panel
 
 # The same generated cases each time: a test depends on the change, not on the draw.
@@ -78,6 +79,12 @@ def fuels(
 def csv(tmp_path: Path) -> str:
     long_frame(make_panel(clients=4, days=14)).write_csv(tmp_path / "traffic.csv")
     return "traffic.csv"
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of six clients, to be copied, before the hours of helpers/live.py."""
+    return make_run(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture

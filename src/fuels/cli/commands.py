@@ -15,6 +15,7 @@ from fuels.cli.experiment import experiment_command
 from fuels.cli.export import export_command
 from fuels.cli.federation import federation_app
 from fuels.cli.forecast import forecast_command
+from fuels.cli.monitor import monitor_command
 from fuels.cli.parties import server_app, site_app
 from fuels.cli.report import report_command
 from fuels.cli.retrain import retrain_command
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.command("run")(run_command)
 app.command("forecast")(forecast_command)
+app.command("monitor")(monitor_command)
 app.command("retrain")(retrain_command)
 app.command("backtest")(backtest_command)
 app.command("report")(report_command)

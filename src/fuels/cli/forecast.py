@@ -88,6 +88,7 @@ def forecast_command(
     from fuels.data.screening import drops_implausible
     from fuels.experts.table import forecast_table
     from fuels.forecasting.folder import MODELS
+    from fuels.forecasting.issued import record
     from fuels.forecasting.memory import held
     from fuels.forecasting.saved_run import SavedRun
     from fuels.storage.tables import screened_table, write_table
@@ -108,11 +109,13 @@ def forecast_command(
             saved.settings = replace(saved.settings, data=data_)
         panel = read_new(saved, data, read)
         ids = opt.parse_ids(read.ids)
+        until = read.end if data is None else None
         with step_counter(horizon) as progress:
-            until = read.end if data is None else None
             result, notes = saved.forecast(
                 panel, horizon, progress=progress, ids=ids, until=until, wait=wait
             )
+        if until is None:
+            record(saved, result)
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     given = set() if panel is None else set(panel.ids)

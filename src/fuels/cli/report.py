@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,8 +27,9 @@ def report_command(
     """Write report.html into a run folder: everything about the run on one page.
 
     fuels run writes it at the end. Use this command for runs of earlier versions, for runs with
-    --no-plots, and at a site of a federation, where it adds the forecasts beyond the data. The page
-    needs no network. It contains actual values: share it only with people who may see them.
+    --no-plots, at a site of a federation, where it adds the forecasts beyond the data, and to add
+    what fuels monitor says about the forecasts since the run. The page needs no network. It
+    contains actual values: share it only with people who may see them.
 
     Example: fuels report first
     """
@@ -50,11 +51,19 @@ def report_command(
 
         if not folder.ahead.exists():
             add_ahead(folder)
-        typer.echo(write_run_report(run, summary))
+        typer.echo(write_run_report(run, summary, since_the_run(run)))
         return
     from fuels.report.federation import write_federation_report
 
     typer.echo(write_federation_report(run, summary))
+
+
+def since_the_run(run: Path) -> dict[str, Any] | None:
+    """What `fuels monitor` finds; None if the run has not forecast anything yet."""
+    from fuels.forecasting.issued import read_issued
+    from fuels.monitoring.monitor import monitor
+
+    return None if read_issued(run) is None else monitor(run)
 
 
 def add_ahead(folder: RunFolder) -> None:

@@ -141,7 +141,7 @@ class SavedRun:
                 raise
             own = new
         if not (self.folder / HISTORY).is_file():
-            with self._saving("the values of the run are read again for the next forecast"):
+            with self.saving("the values of the run are read again for the next forecast"):
                 save_panel(self.folder / HISTORY, self._with_all_clients(own))
         return own
 
@@ -168,13 +168,7 @@ class SavedRun:
         the newest step, once the values are stored.
         """
         new = None if new is None else self.useful(new)
-        memory = self.memory(new)
-        if new is not None:
-            self.notes += describe_gap(memory.panel, new)
-            merged = memory.add(new, None if self.ensemble is None else self._as_left())
-            self.notes += merged.notes()
-            if merged.changed.any() or memory.panel.length > merged.known or self.forget:
-                self._store(memory)
+        memory = self.take(new)
         if self.ensemble is not None:
             self.received, said = await_mean(self.folder, memory.panel, wait)
             self.notes += said
@@ -203,6 +197,17 @@ class SavedRun:
             self.notes += missing_newest(self.models, history)
             self._save(memory, ensemble, times)
         return self._with_unseen(ensemble, memory, result, horizon), self.notes
+
+    def take(self, new: Panel | None) -> Memory:
+        """The values known so far and `new` ones, which are stored before anything else happens."""
+        memory = self.memory(new)
+        if new is not None:
+            self.notes += describe_gap(memory.panel, new)
+            merged = memory.add(new, None if self.ensemble is None else self._as_left())
+            self.notes += merged.notes()
+            if merged.changed.any() or memory.panel.length > merged.known or self.forget:
+                self._store(memory)
+        return memory
 
     def useful(self, new: Panel) -> Panel | None:
         """New data on the clock of the models, up to the last value; None without any."""
@@ -321,7 +326,7 @@ class SavedRun:
             times = sorted({*times, left})
         for time in times:
             learn_up_to(ensemble, history, time)
-            with self._saving("late values may take longer to learn"):
+            with self.saving("late values may take longer to learn"):
                 states.keep(ensemble, time, as_left if time == left and not outdated else None)
         return times
 
@@ -364,12 +369,12 @@ class SavedRun:
     def _store(self, memory: Memory) -> None:
         if self.forget:
             self._clear()
-        with self._saving("give the new values again with the next forecast"):
+        with self.saving("give the new values again with the next forecast"):
             memory.store()
 
     def _save(self, memory: Memory, ensemble: Ensemble, times: Sequence[np.datetime64]) -> None:
         """Store what was learned; if that fails, the forecast is still returned."""
-        with self._saving("the next forecast will learn these steps again"):
+        with self.saving("the next forecast will learn these steps again"):
             replace_state(self.folder / LEARNED, *ensemble.state())
             states = States(self.folder / LIVE, self.models)
             states.drop(set(states.times()) - set(times))
@@ -388,7 +393,7 @@ class SavedRun:
             raise FuelsError(f"{self.folder}: cannot be cleared ({error.strerror})") from None
 
     @contextmanager
-    def _saving(self, consequence: str) -> Iterator[None]:
+    def saving(self, consequence: str) -> Iterator[None]:
         """Say why something could not be stored; a folder that is only read is no failure."""
         try:
             yield

@@ -16,7 +16,8 @@ implausible.csv          values of the data that count as missing, if there are 
 data.parquet             what `fuels retrain` trains on
 history.safetensors      the values of the run's clients since the start of training
 learned.safetensors      what the mixture learned from later values (saved_run.py)
-live/                    later values, and earlier states to learn late ones (memory.py, states.py)
+live/                    later values, earlier states to learn late ones, and past forecasts
+                         (memory.py, states.py, issued.py)
 """
 
 from __future__ import annotations

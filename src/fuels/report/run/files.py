@@ -82,6 +82,7 @@ class RunFiles:
     inside: Mapping[str, Floats]  # share of the values inside the intervals by level, [client]
     weights: Mapping[str, Floats]  # mean weight of each expert, [client]
     audit: Mapping[str, Any] | None  # what `fuels audit` found, if it has looked
+    monitored: Mapping[str, Any] | None = None  # what `fuels monitor` finds, if it has forecast
 
     @property
     def title(self) -> str:
@@ -106,7 +107,11 @@ class RunFiles:
         return f"{number(value, digits)} {self.unit}".rstrip()
 
 
-def read_run(path: Path, summary: Mapping[str, Any] | None = None) -> RunFiles:
+def read_run(
+    path: Path,
+    summary: Mapping[str, Any] | None = None,
+    monitored: Mapping[str, Any] | None = None,
+) -> RunFiles:
     """The results in a run folder; `summary` is given if it is not written yet."""
     folder = RunFolder(path)
     if summary is None:
@@ -124,6 +129,7 @@ def read_run(path: Path, summary: Mapping[str, Any] | None = None) -> RunFiles:
         inside=_by_client(folder.coverage, ids, "inside-"),
         weights=_weights(folder.weights, ids),
         audit=_json(path / "audit" / "audit.json"),
+        monitored=monitored,
     )
 
 

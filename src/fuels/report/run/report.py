@@ -9,7 +9,7 @@ from typing import Any
 from fuels.report.facts import count_of
 from fuels.report.page.shell import NAME, Section, page, write_page
 from fuels.report.page.svg import Figures
-from fuels.report.run import background, details, mixture, overview
+from fuels.report.run import background, details, mixture, monitoring, overview
 from fuels.report.run.files import RunFiles, read_run
 from fuels.report.style import attribution
 
@@ -19,6 +19,7 @@ Build = Callable[[RunFiles, Figures], Section | None]
 SECTIONS: tuple[Build, ...] = (
     overview.about,
     overview.accuracy,
+    monitoring.monitoring,
     overview.federation,
     details.forecasts,
     details.failures,
@@ -48,6 +49,10 @@ def run_page(run: RunFiles, sections: Sequence[Build] = SECTIONS) -> str:
     )
 
 
-def write_run_report(folder: Path, summary: Mapping[str, Any] | None = None) -> Path:
+def write_run_report(
+    folder: Path,
+    summary: Mapping[str, Any] | None = None,
+    monitored: Mapping[str, Any] | None = None,
+) -> Path:
     """Write report.html into a run folder; `summary` is given if it is not written yet."""
-    return write_page(folder / NAME, run_page(read_run(folder, summary)))
+    return write_page(folder / NAME, run_page(read_run(folder, summary, monitored)))

@@ -1,0 +1,1 @@
+"""Past forecasts compared with what happened: errors, coverage, drift, and when to retrain."""
