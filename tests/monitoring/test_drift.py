@@ -46,7 +46,7 @@ def test_clean_days_raise_nothing_and_larger_errors_do() -> None:
         usual, now = clean(rng, 10, 7), clean(rng, 10, 14)
         quiet = watch(ERRORS, usual, now, 0, P)
         assert quiet is not None and quiet.together is None
-        now[:, 5 * P :] *= 1.6
+        now[:, 5 * P :] *= 2
         loud = watch(ERRORS, usual, now, 0, P)
         assert loud is not None and loud.together is not None and loud.together.lasts
         assert loud.together.since > 5 * P - P

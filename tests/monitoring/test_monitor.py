@@ -32,9 +32,9 @@ def hours_after(moment: str, start: str) -> float:
 
 
 def test_a_short_week(fuels: Fuels, small_run: Path, tmp_path: Path) -> None:
-    """Three days as usual, then one with half as much again."""
+    """Three days as usual, then one whose pattern is six hours late."""
     folder, at = copied(small_run, tmp_path / "run"), NOW + 3 * 24
-    panel = drifted(whole_panel(), at, "level")
+    panel = drifted(whole_panel(), at, "pattern")
     follow(folder, panel, NOW, NOW + 2)
     follow(folder, panel, NOW + 2, at, horizon=2)
     before = monitored(fuels, "--fail-on", "flags")
