@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from fuels.errors import FuelsError
@@ -34,6 +35,16 @@ def located(path: Path) -> tuple[Path, Path]:
             f" models only, give {found} and the newest data"
         )
     raise FuelsError(f"{path}: not a finished run, {MODELS} is missing")
+
+
+def clear(folder: Path) -> None:
+    """Delete what forecasts from a folder have stored."""
+    try:
+        (folder / LEARNED).unlink(missing_ok=True)
+        if (folder / LIVE).exists():
+            shutil.rmtree(folder / LIVE)
+    except OSError as error:
+        raise FuelsError(f"{folder}: cannot be cleared ({error.strerror})") from None
 
 
 def check_save_folder(folder: Path, overwrite: bool) -> None:

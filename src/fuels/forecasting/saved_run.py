@@ -10,7 +10,6 @@ value is more than seven days late.
 from __future__ import annotations
 
 import errno
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from fuels.experts.history import History
 from fuels.experts.personal_model import Forecast, clients_with_model, forecast, on_model_clock
 from fuels.experts.unseen import can_be_forecast, forecast_unseen, together
 from fuels.forecasting.anomalies import without_implausible
-from fuels.forecasting.folder import CONFIG, LEARNED, MIXTURE, RECENT, located
+from fuels.forecasting.folder import CONFIG, LEARNED, MIXTURE, RECENT, clear, located
 from fuels.forecasting.memory import LIVE, VALUES, Memory, missing_newest, up_to_last_value
 from fuels.forecasting.states import States, kept_times, learn_up_to
 from fuels.forecasting.waiting import await_mean
@@ -383,14 +382,8 @@ class SavedRun:
                 memory.store()
 
     def _clear(self) -> None:
-        """Delete what earlier forecasts have stored."""
         self.forget = False
-        try:
-            (self.folder / LEARNED).unlink(missing_ok=True)
-            if (self.folder / LIVE).exists():
-                shutil.rmtree(self.folder / LIVE)
-        except OSError as error:
-            raise FuelsError(f"{self.folder}: cannot be cleared ({error.strerror})") from None
+        clear(self.folder)
 
     @contextmanager
     def saving(self, consequence: str) -> Iterator[None]:
