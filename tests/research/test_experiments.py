@@ -131,6 +131,7 @@ def test_some_methods_on_stretches_of_the_test_part_with_the_papers_figures(
     assert (
         page.count("**Test errors on panel, 3 clients, 2 rounds, split 26/7/7, test periods") == 2
     )
+    assert page.count("What federation is worth: the MSE of FUELS") == 2
     with (shared / "divided" / "performance-panel-test-periods-4-to-5.csv").open() as file:
         heading, *rows = csv.reader(file)
     assert heading[5] == "paper Net MSE (as printed)"

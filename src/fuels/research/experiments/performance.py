@@ -24,7 +24,7 @@ from fuels.research.experiments.grid import (
     title_of,
     wide_table,
 )
-from fuels.research.study.compare import against_references, general_notes, significance, table
+from fuels.research.study.compare import general_notes, results, table
 
 PAPERS_MODEL = 100737  # numbers
 
@@ -42,7 +42,7 @@ def run(context: Context) -> Result:
         },
         "performance-paper": paper.table(paper.PERFORMANCE, "Table 1"),
     }
-    text = each_source(found, lambda each: [*significance(each), *against_references(each)])
+    text = each_source(found, results)
     text += general_notes(next(iter(found.values())))
     model = next(iter(found.values())).row("FedAvg")
     if model is not None and (numbers := round(model.sent("numbers_up"))) != PAPERS_MODEL:
