@@ -80,9 +80,10 @@ class Errors:
 
 
 def together(found: list[Errors]) -> Errors:
+    """Several draws of clients: all of them, and the days, which are the same ones, on average."""
     return Errors(
         np.concatenate([one.clients for one in found], axis=1),
-        np.concatenate([one.days for one in found], axis=1),
+        np.mean([one.days for one in found], axis=0),
     )
 
 
