@@ -205,17 +205,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         "sharing": {"statistics": True, "live_mean": True},
     },
 }
-# For federations whose participants are not all trusted; docs/explanation/defences.md.
-PRESETS["robust"] = {
-    **PRESETS["best"],
-    "defence": {
-        "clip": 2.0,
-        "directions": True,
-        "admission": 5.0,
-        "farthest": 95.0,
-        "trials": 5,
-        "refusals": 10,
-    },
+# What preset best adds where clients belong to several owners, in `fuels federation run`; on one
+# machine there is nobody to distrust. docs/explanation/defences.md explains each.
+DEFENCE_OF_BEST: dict[str, Any] = {
+    "clip": 2.0,
+    "directions": True,
+    "admission": 5.0,
+    "farthest": 95.0,
+    "trials": 5,
+    "refusals": 10,
 }
 DEFAULT_PRESET = "best"  # if none is given; comparisons and experiments use paper
 SCALES: dict[str, dict[str, Any]] = {
@@ -224,18 +222,23 @@ SCALES: dict[str, dict[str, Any]] = {
 }
 
 
-def with_preset(settings: Settings, preset: str, place: str) -> Settings:
-    """`settings` with every setting that some preset changes as in `preset`, the rest unchanged."""
+def with_preset(settings: Settings, preset: str, place: str, *, owners: int = 1) -> Settings:
+    """`settings` with every setting that some preset changes as in `preset`, the rest unchanged.
+
+    With several `owners`, preset best has its defences.
+    """
     if preset not in PRESETS:
         raise FuelsError(f"{place}: unknown preset {preset}{nearest(preset, PRESETS)}")
     papers = Settings()
-    for chosen in PRESETS.values():
+    for chosen in (*PRESETS.values(), {"defence": DEFENCE_OF_BEST}):
         own = {
             name: {key: _plain(getattr(getattr(papers, name), key)) for key in keys}
             for name, keys in chosen.items()
         }
         settings = merge(settings, own, place)
-    return merge(settings, {"preset": preset, **PRESETS[preset]}, place)
+    settings = merge(settings, {"preset": preset, **PRESETS[preset]}, place)
+    defended = preset == "best" and owners > 1
+    return merge(settings, {"defence": DEFENCE_OF_BEST}, place) if defended else settings
 
 
 def merge(settings: Settings, changes: Mapping[str, Any], place: str) -> Settings:

@@ -14,7 +14,7 @@ from fuels.cli.live import live_command
 from fuels.cli.parties import SHOW, ServerDir, need_flower
 from fuels.cli.roster import FoundedDir, roster_command
 from fuels.cli.settings import assignment, given
-from fuels.config import PRESETS, Settings, merge, with_preset
+from fuels.config import DEFAULT_PRESET, PRESETS, Settings, merge, with_preset
 from fuels.errors import FuelsError
 from fuels.methods.registry import METHODS
 from fuels.storage.config_file import read_config
@@ -148,16 +148,15 @@ def run_command(
         "NAME", f"Method to train: {', '.join(METHODS)}. Default: fuels.", choices=METHODS
     ),
     rounds: int | None = opt.option(
-        "N", "Training rounds. Default: 200 with preset paper, 40 with best."
+        "N", "Training rounds. Default: 40 with preset best, 200 with paper."
     ),
     seed: int | None = opt.option(
         "N", "Random seed; the same seed gives the same result. Default: 0."
     ),
     preset: str | None = opt.option(
         "|".join(PRESETS),
-        "Base settings: paper (the settings of the paper), best, the default of fuels run (richer"
-        " inputs, and a mixture of experts at each site), or robust (best with defences against"
-        " false uploads). Default: paper.",
+        "Base settings: best (as in fuels run, with defences against false uploads) or paper (the"
+        " settings of the paper). Default: best.",
         choices=PRESETS,
     ),
     settings: list[str] | None = opt.option(
@@ -181,7 +180,7 @@ def run_command(
     confirmed this are named and the exit code is 1, although the training is finished; --resume
     asks those sites again.
 
-    Example: fuels federation run metro/server --rounds 200 --method fuels
+    Example: fuels federation run metro/server --rounds 40 --method fuels
     """
     from fuels.federation.flower import commands, flower_app, runs
     from fuels.federation.flower.folders import ServerFolder
@@ -204,7 +203,7 @@ def run_command(
             )
         chosen, _ = read_config(server.runs / run / "config.toml")
     else:
-        chosen = _settings(preset or "paper", changes, settings or [])
+        chosen = _settings(preset or DEFAULT_PRESET, changes, settings or [])
     if show:
         config = str(server.runs / run / "flower.toml") if resume else flower_app.inline(chosen)
         command = commands.start_run(server, config)
@@ -353,7 +352,7 @@ def _settings(preset: str, changes: dict[str, Any], assignments: list[str]) -> S
     """Preset, then options, then --set: the later one wins, as in `fuels run`."""
     from fuels.federation.flower.flower_app import federated
 
-    settings = with_preset(Settings(), preset, f"--preset {preset}")
+    settings = with_preset(Settings(), preset, f"--preset {preset}", owners=2)
     settings = merge(settings, changes, "command line")
     for text in assignments:
         settings = merge(settings, assignment(text), f"--set {text}")

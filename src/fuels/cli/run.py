@@ -33,9 +33,8 @@ def run_command(
     ),
     preset: str | None = opt.option(
         "|".join(PRESETS),
-        "Base settings: best (richer inputs, a mixture of local experts, intervals), robust"
-        " (best with defences against false uploads) or paper (the settings of the paper). Default:"
-        " best.",
+        "Base settings: best (richer inputs, a mixture of local experts, intervals) or paper (the"
+        " settings of the paper). Default: best.",
         METHOD,
         choices=PRESETS,
     ),

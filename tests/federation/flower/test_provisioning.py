@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from fuels.cli.federation import federation_app
 from fuels.cli.parties import server_app, site_app
-from fuels.config import PRESETS, Settings, merge, with_preset
+from fuels.config import DEFENCE_OF_BEST, PRESETS, Defence, Settings, merge, with_preset
 from fuels.errors import FuelsError
 from fuels.federation.flower import supervisor
 from fuels.federation.flower.flower_app import (
@@ -177,7 +177,7 @@ def test_settings_survive_the_way_through_flower(tmp_path: Path) -> None:
     project = tomllib.loads((app / "server/app/pyproject.toml").read_text())
     listed = project["tool"]["flwr"]["app"]["config"]
     for preset in PRESETS:  # Flower refuses a run with a setting that the app does not list
-        given = run_config("", federated(with_preset(Settings(), preset, ""), ""))
+        given = run_config("", federated(with_preset(Settings(), preset, "", owners=2), ""))
         assert given.keys() == listed.keys()
         for section, values in given.items():
             if isinstance(values, dict):
@@ -319,14 +319,17 @@ def chosen(metro: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Set
 def test_a_run_takes_the_papers_settings_or_those_of_a_preset(
     metro: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert chosen(metro, monkeypatch) == resolve(Settings())
-    best = chosen(metro, monkeypatch, "--preset", "best", "--set", "windows.doubt=0.1")
+    assert chosen(metro, monkeypatch, "--preset", "paper") == resolve(Settings())
+    best = chosen(metro, monkeypatch, "--set", "windows.doubt=0.1")
     assert best.preset == "best" and best.mixture.on and best.training.rounds == 40
     assert best.windows.doubt == 0.1
-    fewer = chosen(metro, monkeypatch, "--preset", "best", "--rounds", "7", "--seed", "3")
+    # Its clients belong to several owners; on one machine, the preset has no defences.
+    assert best.defence == replace(Defence(), **DEFENCE_OF_BEST)
+    assert with_preset(best, "best", "").defence == Defence()
+    fewer = chosen(metro, monkeypatch, "--rounds", "7", "--seed", "3")
     assert (fewer.training.rounds, fewer.seed) == (7, 3)
     help_ = runner.invoke(federation_app, ["run", "--help"]).output
-    assert "--preset" in help_ and "Default: paper" in re.sub(r"[│\s]+", " ", help_)
+    assert "--preset" in help_ and "Default: best" in re.sub(r"[│\s]+", " ", help_)
 
 
 @pytest.mark.parametrize(

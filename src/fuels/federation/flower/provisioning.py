@@ -249,7 +249,7 @@ These files are public: `ca.pem`, `server.pem`, `site.pub`, `sums.pub`, `roster.
 
     fuels server start {folder}/server
     fuels site start {folder}/sites/{sites[0]} --data FILE     # at each site, with its own folder
-    fuels federation run {folder}/server --rounds 200
+    fuels federation run {folder}/server
 
 With `--show`, these print the commands that they would run, for systemd, Compose or Kubernetes.
 """

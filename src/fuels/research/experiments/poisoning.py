@@ -2,9 +2,10 @@
 
 A share of the clients sends something else than it trained (research/attacks.py); the attackers
 know each other, all uploads of the round and the defence. All runs are preset best but for the
-defence. Errors are those of the honest clients: with the personal model, and with the mixture. The
-harm of an attack is measured against the same clients in a run with the same defence and without
-attackers; the cost of a defence, without attackers, against a run without defences.
+defence; `robust` is what preset best has in a federation. Errors are those of the honest clients:
+with the personal model, and with the mixture. The harm of an attack is measured against the same
+clients in a run with the same defence and without attackers; the cost of a defence, without
+attackers, against a run without defences.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.config import PRESETS, Settings, merge, nearest
+from fuels.config import DEFENCE_OF_BEST, PRESETS, Settings, merge, nearest
 from fuels.errors import FuelsError
 from fuels.evaluation.evaluate import restricted_to_test
 from fuels.evaluation.scores import score
@@ -43,7 +44,7 @@ Floats = NDArray[np.float64]
 
 DEFENCES: dict[str, Mapping[str, Any]] = {
     "off": {},
-    "robust": PRESETS["robust"]["defence"],
+    "robust": DEFENCE_OF_BEST,  # in a federation
     "trimmed": {"aggregation": "trimmed"},
     "median": {"aggregation": "median"},
     "krum": {"aggregation": "krum"},
