@@ -207,14 +207,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 # What preset best adds where clients belong to several owners, in `fuels federation run`; on one
 # machine there is nobody to distrust. docs/explanation/defences.md explains each.
-DEFENCE_OF_BEST: dict[str, Any] = {
-    "clip": 2.0,
-    "directions": True,
-    "admission": 5.0,
-    "farthest": 95.0,
-    "trials": 5,
-    "refusals": 10,
-}
+DEFENCE_OF_BEST = Defence(
+    clip=2.0, directions=True, admission=5.0, farthest=95.0, trials=5, refusals=10
+)
 DEFAULT_PRESET = "best"  # if none is given; comparisons and experiments use paper
 SCALES: dict[str, dict[str, Any]] = {
     "quick": {"data": {"clients": 24}, "training": {"rounds": 30}},
@@ -230,15 +225,15 @@ def with_preset(settings: Settings, preset: str, place: str, *, owners: int = 1)
     if preset not in PRESETS:
         raise FuelsError(f"{place}: unknown preset {preset}{nearest(preset, PRESETS)}")
     papers = Settings()
-    for chosen in (*PRESETS.values(), {"defence": DEFENCE_OF_BEST}):
+    for chosen in PRESETS.values():
         own = {
             name: {key: _plain(getattr(getattr(papers, name), key)) for key in keys}
             for name, keys in chosen.items()
         }
         settings = merge(settings, own, place)
-    settings = merge(settings, {"preset": preset, **PRESETS[preset]}, place)
-    defended = preset == "best" and owners > 1
-    return merge(settings, {"defence": DEFENCE_OF_BEST}, place) if defended else settings
+    defence = DEFENCE_OF_BEST if preset == "best" and owners > 1 else Defence()
+    changes = {"preset": preset, **PRESETS[preset]}
+    return merge(replace(settings, defence=defence), changes, place)
 
 
 def merge(settings: Settings, changes: Mapping[str, Any], place: str) -> Settings:

@@ -324,7 +324,7 @@ def test_a_run_takes_the_papers_settings_or_those_of_a_preset(
     assert best.preset == "best" and best.mixture.on and best.training.rounds == 40
     assert best.windows.doubt == 0.1
     # Its clients belong to several owners; on one machine, the preset has no defences.
-    assert best.defence == replace(Defence(), **DEFENCE_OF_BEST)
+    assert best.defence == DEFENCE_OF_BEST
     assert with_preset(best, "best", "").defence == Defence()
     fewer = chosen(metro, monkeypatch, "--rounds", "7", "--seed", "3")
     assert (fewer.training.rounds, fewer.seed) == (7, 3)

@@ -44,7 +44,7 @@ Floats = NDArray[np.float64]
 
 DEFENCES: dict[str, Mapping[str, Any]] = {
     "off": {},
-    "robust": DEFENCE_OF_BEST,  # in a federation
+    "robust": asdict(DEFENCE_OF_BEST),  # in a federation
     "trimmed": {"aggregation": "trimmed"},
     "median": {"aggregation": "median"},
     "krum": {"aggregation": "krum"},
