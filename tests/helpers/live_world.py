@@ -22,15 +22,18 @@ from fuels.errors import FuelsError
 from fuels.experts.ensemble import new_ensemble
 from fuels.experts.history import History, history_of
 from fuels.federation.codec import decode
+from fuels.federation.flower.flower_app import write_run_config
 from fuels.federation.flower.folders import RefusalError, Rules, ServerFolder, SiteFolder
 from fuels.federation.flower.inbox import Time
 from fuels.federation.flower.live import HOLD, Live
 from fuels.federation.flower.live_messages import SUM, WAIT
 from fuels.federation.flower.provisioning import federation_record, provision
+from fuels.federation.flower.runs import Current
 from fuels.federation.flower.sum_keys import certify
 from fuels.federation.flower.worker import JobCache, Worker
 from fuels.forecasting.memory import Memory
 from fuels.runs.build import build, kept_parameters
+from fuels.runs.settings import resolve
 from fuels.sharing.received import FILE, ReceivedMean
 from fuels.storage.config_file import write_toml
 from fuels.storage.models import PersonalModels, save_models
@@ -58,6 +61,23 @@ class LiveWorld:
         self, root: Path, sites: Mapping[str, int], days: int = 1, deadline: float = 20.0
     ) -> None:
         """`sites`: site: its number of clients. `days` of later values are there to be given."""
+        provision(root, "metro", list(sites), "127.0.0.1", 9, rules=Rules(live_deadline=deadline))
+        self._finish_run(root, sites, days)
+        self.start()
+
+    @classmethod
+    def in_cluster(cls, root: Path, sites: Mapping[str, int]) -> LiveWorld:
+        """The same in a federation of real processes, whose current run this is."""
+        world = cls.__new__(cls)
+        world._finish_run(root, sites, days=1)
+        settings = live_settings()
+        write_toml(world.run_folder / "config.toml", settings, Engine())
+        write_run_config(world.run_folder / "flower.toml", RUN, resolve(settings))
+        (world.run_folder / "summary.json").write_text("{}\n")
+        Current(world.server).write(run=RUN, state="finished", reason="", live=False)
+        return world
+
+    def _finish_run(self, root: Path, sites: Mapping[str, int], days: int) -> None:
         clients = sum(sites.values())
         self.panel = replace(
             synthesise("net", clients=clients, days=TRAINED + days, seed=4), coordinates=None
@@ -65,7 +85,6 @@ class LiveWorld:
         order = iter(self.panel.ids)
         self.ids = {site: [next(order) for _ in range(n)] for site, n in sites.items()}
         self.root = root
-        provision(root, "metro", list(sites), "127.0.0.1", 9, rules=Rules(live_deadline=deadline))
         certify(root, federation_record(root), sites, {})
         self.server = ServerFolder(root)
         self.run_folder = self.server.runs / RUN
@@ -74,7 +93,6 @@ class LiveWorld:
         self._give_runs(known)
         self.given = dict.fromkeys(sites, known.length)  # steps that each site knows
         self.network = LiveNetwork(root, list(sites))
-        self.start()
 
     def _give_runs(self, known: Panel) -> None:
         settings = live_settings()
@@ -154,6 +172,16 @@ class LiveWorld:
         while self.network.time < end:
             self.live.look()
             self.network.sleep(0.1)
+
+    def newest(self, site: str) -> Panel:
+        """The newest values that a site knows, and the next ones, which it does not."""
+        own, first = self.panel.select(self.ids[site]), self.given[site] - 1
+        return replace(own, values=own.values[first : first + 2], start=own.times[first])
+
+    def knows_sum(self, site: str, moment: np.datetime64) -> bool:
+        """Whether a site has received the sum of a step."""
+        file = self.site_folder(site) / "runs" / RUN / FILE
+        return file.is_file() and self.received(site).decided(moment)
 
     def received(self, site: str) -> ReceivedMean:
         return ReceivedMean.load(self.site_folder(site) / "runs" / RUN / FILE)

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import json
 import socket
+import sqlite3
 import ssl
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
+from fuels.cli.commands import app
+from fuels.data.writers import write_panel
 from fuels.federation.flower import commands
 from fuels.federation.flower.folders import Rules, SiteFolder
+from fuels.federation.flower.live_record import LiveRecord
 from fuels.federation.flower.pki import make_site_key
+from fuels.federation.flower.processes import descendants
 from fuels.federation.flower.provisioning import provision
-from helpers.cluster import Cluster, all_online, cluster, fuels
+from fuels.federation.flower.status import live_facts
+from helpers.cluster import Cluster, all_online, cluster, fuels, kill
+from helpers.faulty_site import the_worker
 from helpers.flower_world import SITES, settings
+from helpers.live_world import RUN, LiveWorld
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.operations
@@ -60,6 +71,51 @@ def test_what_operators_do(running: Cluster) -> None:
     fuels("forecast", running.site_run("north", run), "--data", data, "--horizon", 3,
           "--out", table)  # fmt: skip
     assert set(pl.read_csv(table)["client"]) == {"a", "d"}
+
+
+def test_a_live_series_survives_kills(running: Cluster, tmp_path: Path) -> None:
+    """Sites and the server's process are killed: no wrong sum, no second reply, every step."""
+    world = LiveWorld.in_cluster(running.root, dict.fromkeys(SITES, 5))
+    server, everyone = world.server, sorted(SITES)
+
+    def facts() -> dict[str, Any]:
+        return live_facts(server, RUN) or {"last": {}, "skipped": []}
+
+    def step(given: int) -> None:
+        """Wait for the sum of a step, which is that of all sites' values."""
+        moment = world.panel.times[given] + world.panel.standard_offset
+        done = [partial(world.knows_sum, site, moment) for site in SITES]
+        running.wait(lambda: all(each() for each in done), LONG, f"step {given} has no sum")
+        total, count = LiveRecord.load(world.run_folder).sums[-1]
+        assert (total, count) == pytest.approx(world.expected(given), abs=1e-6)
+        assert facts()["last"]["sites"] == everyone and facts()["skipped"] == []
+
+    fuels("federation", "live", server.path, "--detach")
+    newest = world.given["north"] - 1
+    step(newest)
+    world.give()
+    running.wait(lambda: bool(facts().get("asked")), LONG, "the next step was not asked for")
+    kill(the_worker(str(world.site_folder("south"))))  # perhaps with the request in its hands
+    step(newest + 1)
+    below = descendants(running.processes.running["server"].pid)
+    kill(*(n for n in below if "flwr-serverapp" in Path(f"/proc/{n}/cmdline").read_text()))
+    running.stop_site("north")
+    running.start_site("north")
+    data = tmp_path / "newest.csv"
+    write_panel(world.newest("east"), data)
+    world.give("north", "south")
+    made = CliRunner().invoke(
+        app, ["forecast", str(running.site_run("east", RUN)), "--data", str(data), "--wait", "300"]
+    )
+    assert made.exit_code == 0 and "did not arrive" not in made.output, made.output
+    world.given["east"] += 1
+    step(newest + 2)
+    for site in SITES:  # one reply for each step, and no mask twice
+        with closing(sqlite3.connect(world.site_folder(site) / "state" / "sums.db")) as database:
+            replies = database.execute("SELECT step, words FROM answers").fetchall()
+        assert len(replies) == len({words for _, words in replies}) == 3
+    assert "live series running" in fuels("federation", "status", server.path)
+    assert "live continues it" in fuels("federation", "stop", server.path)
 
 
 def test_strangers_are_not_let_in(running: Cluster, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def live_facts(folder: ServerFolder, run: str) -> dict[str, Any]:
     steps = max(counts.get("steps", 0) + counts.get("skipped", 0), 1)
     sites = max(len(facts["last"].get("sites", ())), 1)
     carried = counts.get("bytes_up", 0) + counts.get("bytes_down", 0)
-    names = ("last", "skipped", "counts", "refusals")
+    names = ("asked", "last", "skipped", "counts", "refusals")
     return {name: facts[name] for name in names} | {
         "bytes_per_site_and_step": round(carried / steps / sites)
     }
