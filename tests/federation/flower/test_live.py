@@ -191,7 +191,7 @@ def test_a_reply_of_another_site_is_refused(world: LiveWorld) -> None:
 
     def forged(site: str, request: bytes) -> bytes | FuelsError:
         reply = answer(site, request)
-        if isinstance(reply, bytes) and b'"kind":"sum"' in reply:
+        if isinstance(reply, bytes) and b'"kind":"live sum"' in reply:
             if site == "east":
                 taken.append(reply)
             elif site == "south" and taken:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, text_list
 
-WAIT, SUM = "live", "sum"
+WAIT, SUM = "live", "live sum"
 KINDS = (WAIT, SUM)
 NAME = "live mean"  # of the sums
 LARGEST_TIME = 2**40  # seconds
