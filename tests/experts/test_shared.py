@@ -268,7 +268,7 @@ def test_a_run_says_what_federation_is_worth(tmp_path: Path) -> None:
     assert sharing["clients_better"] == (own < other).sum()
     assert summary["best_reference"] != local
     said = facts(summary)
-    assert f"{abs(sharing['mse_change']):.1%}" in said["Federation"]
+    assert f"{100 * abs(sharing['mse_change']):.1f} %" in said["Federation"]
     assert "8 periods" in said["Federation"] and "14,400 numbers once" in said["Shared sums"]
 
 

@@ -175,35 +175,6 @@ def test_an_old_run_has_a_report_of_what_it_stored(reported: Path, tmp_path: Pat
         write_run_report(folder)
 
 
-def test_a_run_of_version_0_1_0_has_a_report(fuels: Fuels, tmp_path: Path) -> None:
-    saved = Path(__file__).parents[1] / "data_files" / "run-0.1.0"
-    folder = shutil.copytree(saved, tmp_path / "old")
-    code, _, err = fuels("report", str(folder))
-    assert code == 0 and "Traceback" not in err
-    seen = " ".join(plain((folder / "report.html").read_text()).split())
-    assert "for each of the 2 clients of data" in seen and "for 100% of the clients." in seen
-    assert "Model kept the best one on the validation part" in seen
-
-
-@pytest.mark.parametrize(
-    ("kept", "why", "said"),
-    [
-        ({"best": 4, "last": 1}, "because of gaps", "decides which round's models are kept"),
-        ({"best": 0, "last": 5}, "as requested", "the last models were kept, as requested"),
-    ],
-)
-def test_the_page_says_what_the_validation_part_was_for(
-    run: RunFiles, kept: dict[str, int], why: str, said: str
-) -> None:
-    summary = {
-        **run.summary,
-        "kept_clients": {**kept, "untrained": 0},
-        "kept_last_because": why,
-    }
-    page = " ".join(plain(run_page(replace(run, summary=summary))).split())
-    assert said in page and page.count("decides which") == (kept["best"] > 0)
-
-
 def test_a_run_without_a_test_part_says_so(run: RunFiles) -> None:
     """Such a run may have shared sums."""
     summary = {**run.summary, "scores": {}, "wape": {}}

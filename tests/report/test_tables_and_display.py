@@ -127,7 +127,7 @@ def test_facts_name_the_best_reference_and_the_share() -> None:
     found = facts(outcome(dataset(), ERRORS).summary, Path("runs/a"))
     # ridge: (0.04 + 0.01 + 0.16) / 3 = 0.07 is below 0.09; FUELS wins for c0 and c2
     assert found["Comparison"] == (
-        "FUELS beats ridge, the best reference, for 67% of the clients (2 of 3)"
+        "FUELS beats ridge, the best reference, for 67 % of the clients (2 of 3)"
     )
     assert "Note" not in found
     assert found["Sent"] == (
@@ -205,7 +205,7 @@ def test_facts_of_a_mixture_tell_the_personal_model_from_the_experts() -> None:
     found = facts(mixed(outcome(dataset(), ERRORS)).summary)
     assert found["Experts"] == (
         "FUELS mixes its model with 1 expert; the best of these 2 on its own is"
-        " FUELS model (MSE 0.04667); the model had the largest weight in 100% of all steps"
+        " FUELS model (MSE 0.04667); the model had the largest weight in 100 % of all steps"
     )
     assert found["Intervals"] == (
         "the 80 % intervals contained 80.0 % of the actual values (75 to 85 % by time of the"
@@ -223,7 +223,7 @@ def test_a_client_without_a_target_does_not_spoil_the_comparison() -> None:
     data = dataset()
     data.target[0, data.split.val :] = False
     summary = outcome(data, ERRORS).summary
-    assert "50% of the clients (1 of 2)" in facts(summary)["Comparison"]
+    assert "50 % of the clients (1 of 2)" in facts(summary)["Comparison"]
     assert results(summary).title.endswith(", 2 of 3 clients")  # its errors are the mean of two
 
 

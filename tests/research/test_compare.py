@@ -46,9 +46,9 @@ def test_every_table_says_what_federation_is_worth() -> None:
     fedavg = [record("fedavg", seed, [1.0, 1.0, 1.0]) for seed in (0, 1)]
     solo = [record("solo", seed, [2.0, 4.0, 4.0]) for seed in (0, 1)]
     assert worth_of(fuels, fedavg, solo) == [
-        "the MSE of FedAvg is 70.0 % lower than that of Solo (nothing shared), and lower for 100%"
+        "the MSE of FedAvg is 70.0 % lower than that of Solo (nothing shared), and lower for 100 %"
         " of the clients; paired Wilcoxon tests: p = 0.25 over 3 clients.",
-        "the MSE of FUELS is 10.0 % lower than that of Solo (nothing shared), and lower for 67% of"
+        "the MSE of FUELS is 10.0 % lower than that of Solo (nothing shared), and lower for 67 % of"
         " the clients; paired Wilcoxon tests: p = 1.0 over 3 clients.",
     ]
     days = np.array([[1.0, 2.0], [1.0, 2.0], [1.0, np.nan]])
@@ -57,7 +57,7 @@ def test_every_table_says_what_federation_is_worth() -> None:
     ]
     assert worth_of(*dated)[0].endswith("over 3 clients and p = 0.50 over 2 days.")
     [unknown] = worth_of(fuels, fedavg)
-    assert "it has no row with nothing shared" in unknown
+    assert "it has no row in which nothing is shared" in unknown
     assert worth_of(solo) == []
     # Without Solo, the mixture of local experts in the same runs.
     row = "local experts only (nothing shared)"
@@ -153,7 +153,7 @@ def test_the_significance_is_wilcoxons() -> None:
         for note in notes(compare([[record("fedavg", 0, second)], [record("fuels", 0, first)]]))
         if "Wilcoxon" in note
     ]
-    assert sentence.startswith("FUELS (MSE 0.3500) against FedAvg (0.3850): lower for 100% of 6")
+    assert sentence.startswith("FUELS (MSE 0.3500) against FedAvg (0.3850): lower for 100 % of 6")
     assert "is significant at 5 % (paired Wilcoxon, p = 0.031)" in sentence
     mixed = [0.11, 0.18, 0.33, 0.36, 0.55, 0.61]
     text = " ".join(notes(compare([[record("fedavg", 0, mixed)], [record("fuels", 0, first)]])))
@@ -165,7 +165,7 @@ def test_a_mean_decided_by_few_clients_is_reported() -> None:
     second = [0.1] * 20 + [9.0]  # better for 19 of 21, and far behind on one
     found = compare([[record("fuels", 0, first)], [record("solo", 0, second)]])
     [sentence] = [note for note in notes(found) if "Wilcoxon," in note]
-    assert sentence.startswith("FUELS (MSE 0.1519) against Solo (0.5238): lower for 5% of 21")
+    assert sentence.startswith("FUELS (MSE 0.1519) against Solo (0.5238): lower for 5 % of 21")
     assert "most clients do better with Solo, which is significant at 5 %" in sentence
     assert sentence.endswith("although FUELS has the lower mean.")
 

@@ -45,7 +45,7 @@ def draw_experts(outcome: Outcome) -> Figure:
         list(next(iter(areas.values()))),
         title="Weights of the experts over time",
         subtitle=f"Weights in the forecasts of {outcome.title}, running means over {smooth} steps."
-        f" The personal model had the largest weight in {led:.0%} of all steps.",
+        f" The personal model had the largest weight in {100 * led:.0f} % of all steps.",
         footer=origin(dataset),
         height=1.35,
         gap=0.25,

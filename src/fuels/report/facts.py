@@ -91,7 +91,7 @@ def _against_references(summary: Summary) -> dict[str, str]:
     title, best = summary["title"], summary.get("best_reference")
     if best is None:
         return {}
-    share = f"{summary['share_better_than_best_reference']:.0%} of the clients"
+    share = f"{100 * summary['share_better_than_best_reference']:.0f} % of the clients"
     if of := summary.get("clients_compared"):  # version 0.1.0 wrote only the share
         share += f" ({summary['clients_better_than_best_reference']} of {of})"
     found = {"Comparison": f"{title} beats {best}, the best reference, for {share}"}
@@ -113,7 +113,7 @@ def _mixture(summary: Summary) -> dict[str, str]:
     return {
         "Experts": f"{title} mixes its model with {others}; the best of these"
         f" {len(experts)} on its own is {best} (MSE {number(experts[best]['mse'])}); the model"
-        f" had the largest weight in {mixture['model_led']:.0%} of all steps",
+        f" had the largest weight in {100 * mixture['model_led']:.0f} % of all steps",
         "Intervals": _intervals(mixture),
         **_range(mixture.get("limits")),
     }
@@ -170,10 +170,11 @@ def _sharing(summary: Summary) -> dict[str, str]:
         if sharing["compared_with"] == SOLO_NOTHING_SHARED:
             more = ""
         found = {
-            "Federation": f"the MSE of {title} is {abs(change):.1%} {direction} than that of"
-            f" {sharing['compared_with']}, and lower for {better / of:.0%} of the clients ({better}"
-            f" of {of}); paired Wilcoxon test: {_p(sharing['p_clients'])} over clients,"
-            f" {_p(sharing['p_days'])} over {count_of(sharing['days_compared'], 'period')}{more}",
+            "Federation": f"the MSE of {title} is {100 * abs(change):.1f} % {direction} than that"
+            f" of {sharing['compared_with']}, and lower for {100 * better / of:.0f} % of the"
+            f" clients ({better} of {of}); paired Wilcoxon test: {_p(sharing['p_clients'])} over"
+            f" clients, {_p(sharing['p_days'])} over"
+            f" {count_of(sharing['days_compared'], 'period')}{more}",
             **found,
         }
     return found

@@ -120,7 +120,7 @@ def notes(run: RunFiles, figures: Figures) -> Section | None:
     data = run.summary["data"]
     clients = count_of(data["clients"], "client")
     if data["clients_scored"] != data["clients"]:
-        clients += f", {number(data['clients_scored'])} of them with an error"
+        clients += f", {number(data['clients_scored'])} of them with values to compare"
     pairs = [("Data", str(data["name"])), ("Unit", run.unit or "not given (--unit names it)")]
     return Section(
         "notes",

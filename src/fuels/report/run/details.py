@@ -224,17 +224,17 @@ def worst_moments(run: RunFiles, series: Series) -> Table:
 
 def ahead(run: RunFiles, figures: Figures) -> Section:
     """The forecasts beyond the data."""
-    name, title = "ahead", "The time ahead"
     found, series = run.ahead, run.forecasts
     if found is None:
         text = (
             "No forecasts beyond the data are stored. fuels report computes them if the run's data"
             " can still be read, and fuels forecast --horizon STEPS prints them."
         )
-        return Section(name, title, el("p", text), "Ahead")
-    step = series.step if series is not None and follows(series, found) else found.step
-    steps = round((found.times[-1] - found.times[0]) / step) + 1
-    span = longest(step, steps)
+        return Section("ahead", "The time ahead", el("p", text), "Ahead")
+    span, steps = "", 0  # not all steps are forecast, so the forecasts do not say how long one is
+    if series is not None and follows(series, found):
+        steps = round((found.times[-1] - found.times[0]) / series.step) + 1
+        span = f" {longest(series.step, steps)}"
     roles = {} if series is None else telling_clients(run, series)
     chosen = [
         found.ids.index(series.ids[c]) for c in roles if series and series.ids[c] in found.ids
@@ -269,14 +269,15 @@ def ahead(run: RunFiles, figures: Figures) -> Section:
             )
         )
     text = (
-        f"Forecasts for the {span} after the end of the data, from {moment(found.times[0])} to"
-        f" {moment(found.times[-1])}. They are in ahead.parquet for all clients. With new values,"
-        " fuels forecast makes newer ones."
+        f"Forecasts for the{span or ' time'} after the end of the data, from"
+        f" {moment(found.times[0])} to {moment(found.times[-1])}. They are in ahead.parquet for all"
+        " clients. With new values, fuels forecast makes newer ones."
     )
     if steps > len(found.times):
         text += f" {number(len(found.times))} of these {number(steps)} steps are forecast."
-    heading = f"The {span} ahead"
-    return Section(name, heading, joined([paragraphs(text), *drawn]), "Ahead")
+    return Section(
+        "ahead", f"The{span or ' time'} ahead", joined([paragraphs(text), *drawn]), "Ahead"
+    )
 
 
 # -- clients -----------------------------------------------------------------------------------

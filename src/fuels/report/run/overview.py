@@ -100,7 +100,7 @@ def tiles(run: RunFiles) -> Html:
             (
                 "Squared error against the best reference",
                 change(own / theirs - 1) if theirs else "–",
-                f"{best}; better for {better:.0%} of the clients",
+                f"{best}; better for {100 * better:.0f} % of the clients",
             )
         )
     if (mixture := summary.get("mixture")) is not None and mixture["intervals"]:
@@ -132,8 +132,9 @@ def dates(run: RunFiles, figures: Figures) -> Html | None:
             first, last = (datetime.fromisoformat(text) for text in parts[name])
             length = (last - first).total_seconds() + 1
             shown.append((title, length, f"{day(first, True)} to {day(last, True)}", kind))
+    mixed = bool(run.summary["settings"]["mixture"]["on"])
     what = {
-        "train": "the models and experts learn from these values",
+        "train": f"the models{' and experts' * mixed} learn from these values",
         "val": validation_use(run.summary),
         "test": "new values; the errors of the forecasts are from here",
     }

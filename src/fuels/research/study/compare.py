@@ -320,7 +320,7 @@ def significance(comparison: Comparison) -> list[str]:
 
 def _tested(first: Row, second: Row) -> str:
     difference = paired(first, second)
-    better = f"{(difference > 0).mean():.0%} of {len(difference)} clients"
+    better = f"{100 * (difference > 0).mean():.0f} % of {len(difference)} clients"
     opening = (
         f"{first.name} (MSE {number(first.mean())}) against {second.name}"
         f" ({number(second.mean())}): lower for {better}"

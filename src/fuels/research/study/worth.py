@@ -60,7 +60,7 @@ def against(row: Row, base: Row) -> str:
     return (
         f"What federation is worth: the MSE of {row.name} is {abs(change):.1f} %"
         f" {'lower' if change < 0 else 'higher'} than that of {name}, and lower for"
-        f" {better:.0%} of the clients; paired Wilcoxon tests: {' and '.join(tests)}."
+        f" {100 * better:.0f} % of the clients; paired Wilcoxon tests: {' and '.join(tests)}."
     )
 
 
