@@ -32,8 +32,7 @@ class Data:
     decimal: str = ""  # decimal separator: point or comma; empty: detected
     thousands: str = ""  # between thousands: point, comma, space, apostrophe or none
     missing: str = ""  # numbers that mark missing values, e.g. 0 in METR-LA, or -1,9999
-    # Values that are implausible given the past of their series: missing (they count as missing) or
-    # keep; empty: missing with the mixture of experts, otherwise keep.
+    # Values that are implausible given their past: missing or keep; empty: missing with a mixture.
     implausible: str = ""
     duplicates: str = ""  # rows of one client and time: error, same (default), first, sum, ...
     round_times: str = ""  # round times to this step, e.g. 1min
@@ -80,8 +79,7 @@ class Training:
     rounds: int = 200  # T
     local_epochs: int = 1
     batch: int = 0  # B; must be one period, which 0 means
-    # Defaults of the next four depend on the method: Adam 0.001 and all clients in every round, as
-    # in the paper; only FedDA differs.
+    # Defaults of the next four depend on the method: Adam 0.001, all clients; only FedDA differs.
     optimiser: str = ""  # adam or sgd; empty: the method's default
     learning_rate: float = 0.0  # 0: the method's default
     momentum: float = 0.0  # of sgd; if no optimiser is given, 0: the method's default
@@ -120,25 +118,27 @@ class Defence:
     clip: float = 0.0  # bound on a model's update, in median norms of the round; 0: none
     tolerated: float = 0.2  # share of false clients that trimmed and krum withstand
     directions: bool = False  # average prototypes by direction, all rows of length 1
-    # Leave out uploads whose direction differs from the others' by more than median + this many
-    # MAD; 0: none.
+    # Leave out uploads whose direction differs by more than median + this many MAD; 0: none.
     admission: float = 0.0
     farthest: float = 100.0  # percentile of divergence beyond which a prototype is not a negative
-    # A FUELS client leaves L_inter out while its own validation error is lower without: tried every
-    # so many rounds, on average. 0: never.
-    trials: int = 0
+    trials: int = 0  # rounds between trials whether a FUELS client leaves L_inter out; 0: never
     refusals: int = 0  # exclude a client whose values were refused this often; 0: never
     votes: str = "client"  # in means and medians, one for each client or one for each site
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """What bounds how much a FUELS client's prototypes reveal to the server. Not in the paper."""
+    """What bounds how much a client's uploads reveal: prototypes, and sums. Not in the paper."""
 
-    # Draw the initial model and the order of a prototype's numbers from the sites' secret.
-    secret: bool = False
+    secret: bool = False  # draw initial model and order of prototypes from the sites' secret
     first: int = 1  # the first round in which prototypes are sent
     every: int = 1  # and then every so many rounds
+    epsilon: float = 0.0  # differential privacy of everything shared as sums; 0: none
+    delta: float = 1e-5
+    unit: str = "hour"  # what is protected, of one client: hour, day or client
+    relation: str = "removed"  # of a unit's values, in neighbouring data: removed or replaced
+    scale: str = ""  # MEAN,STD of a client, known without the data; empty: released, with noise
+    ledger: str = ""  # file of all releases; empty: privacy.jsonl in the run folder
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,6 @@ class Engine:
 
 KEEP, MISSING = "keep", "missing"  # what to do with implausible values
 
-
 # Sections that earlier versions did not have, as they are when off: see to_dict.
 ADDED: dict[str, Any] = {"sharing": Sharing(), "defence": Defence(), "privacy": Privacy()}
 # Settings that they did not have.
@@ -182,14 +181,14 @@ LATER = {
     "model": ("head",),
     "mixture": ("at_least", "at_most"),
     "defence": ("votes",),
+    "privacy": ("epsilon", "delta", "unit", "relation", "scale", "ledger"),
 }
 
 VOTES = ("client", "site")
 AGGREGATIONS = ("mean", "trimmed", "median", "krum")
 ENGINES = ("local", "ray")
 
-# The paper's settings are the defaults above. A preset lists only what it changes, so no number is
-# written twice. A scale changes only clients and rounds.
+# What presets change; the defaults are those of the paper.
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     # Chosen on days before any test day: docs/explanation/forecasts.md shows how.
@@ -205,6 +204,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "sharing": {"statistics": True, "live_mean": True},
     },
 }
+# Only noised sums are shared; docs/explanation/privacy.md.
+PRESETS["private"] = {**PRESETS["best"], "method": "solo", "privacy": {"epsilon": 4.0}}
 # What preset best adds where clients belong to several owners, in `fuels federation run`; on one
 # machine there is nobody to distrust. docs/explanation/defences.md explains each.
 DEFENCE_OF_BEST = Defence(
@@ -229,6 +230,7 @@ def with_preset(settings: Settings, preset: str, place: str, *, owners: int = 1)
         own = {
             name: {key: _plain(getattr(getattr(papers, name), key)) for key in keys}
             for name, keys in chosen.items()
+            if isinstance(keys, Mapping)
         }
         settings = merge(settings, own, place)
     defence = DEFENCE_OF_BEST if preset == "best" and owners > 1 else Defence()

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from fuels.cli import options as opt
-from fuels.cli.settings import assemble, check_options, given, source_name
+from fuels.cli.settings import (
+    assemble,
+    check_options,
+    given,
+    private_preset,
+    source_name,
+)
 from fuels.config import ENGINES, PRESETS, SCALES, merge_engine
 from fuels.errors import FuelsError, InterruptedRunError
 from fuels.methods.registry import METHODS
@@ -33,10 +39,17 @@ def run_command(
     ),
     preset: str | None = opt.option(
         "|".join(PRESETS),
-        "Base settings: best (richer inputs, a mixture of local experts, intervals) or paper (the"
-        " settings of the paper). Default: best.",
+        "Base settings: best (richer inputs, a mixture of local experts, intervals), private (only"
+        " noised sums are shared) or paper (the settings of the paper). Default: best.",
         METHOD,
         choices=PRESETS,
+    ),
+    privacy: str | None = opt.option(
+        "epsilon=N,...",
+        "Preset private, with this budget: only noised sums are shared, and the personal models are"
+        " trained alone. More parts: delta=, unit=hour|day|client, relation=removed|replaced,"
+        " ledger=FILE; see fuels privacy plan.",
+        METHOD,
     ),
     horizon: int | None = opt.option(
         "STEPS", "Steps ahead to forecast, each with its own output head. Default: 1.", METHOD
@@ -166,13 +179,15 @@ def run_command(
     compute = {"threads": threads, "device": device, "sites": sites, "address": address}
     compute = given({**compute, "transport": engine_})
     if resume is not None:
-        if changes or config or out or settings_ or preset or scale:
+        if changes or config or out or settings_ or preset or privacy or scale:
             raise FuelsError("--resume continues a run with its own settings; give no others")
         folder, settings, engine = RunFolder.reopen(resume)
         check_options(settings.method, settings.options, str(folder.config))
         folder.refuse_finished()
         notes: list[str] = []
     else:
+        if privacy is not None:
+            preset, changes["privacy"] = private_preset(preset, privacy)
         settings, engine, notes = assemble(changes, preset, scale, config, settings_ or [])
         name = f"{settings.method}-{source_name(settings)}-seed{settings.seed}"
         folder = RunFolder(out or free_folder(Path("runs"), name))

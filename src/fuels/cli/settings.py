@@ -90,6 +90,28 @@ def assemble(
     return settings, engine, notes
 
 
+PRIVACY_PARTS = ("epsilon", "delta", "unit", "relation", "ledger")
+
+
+def private_preset(preset: str | None, text: str) -> tuple[str, dict[str, str]]:
+    """The preset and the changes of `--privacy epsilon=4,unit=day`."""
+    if preset not in (None, "private"):
+        raise FuelsError(f"--privacy has its own preset: omit --preset {preset}")
+    parts: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or not value:
+            raise FuelsError(f"--privacy takes epsilon=4, or more parts with commas, not {text!r}")
+        if name not in PRIVACY_PARTS:
+            raise FuelsError(f"--privacy has no part {name}{nearest(name, PRIVACY_PARTS)}")
+        parts[name] = value
+    if "epsilon" not in parts:
+        raise FuelsError(f"--privacy {text}: say how much may be revealed, such as epsilon=4")
+    if "ledger" in parts:
+        parts["ledger"] = whole_paths(parts["ledger"])
+    return "private", parts
+
+
 def assignment(text: str) -> dict[str, Any]:
     """`section.key=value` from the command line as nested changes."""
     key, equals, value = text.partition("=")

@@ -30,6 +30,7 @@ from fuels.experts.limits import NO_LIMITS, Limits
 from fuels.experts.mixture import Mixture
 from fuels.experts.personal_model import forecast_chain
 from fuels.experts.pool import Pool
+from fuels.sharing.protection import Protection
 from fuels.storage.models import PersonalModels
 
 Forecasts = dict[str, NDArray[Any]]
@@ -57,12 +58,13 @@ def evaluate(
     chosen: MixtureSettings,
     sharing: Sharing | None = None,
     seed: int = 0,
+    protection: Protection | None = None,
 ) -> Evaluation:
     """Forecast the test part; empty if it has no target.
 
     `sharing` says what the experts may use of other clients; `seed` is that of its noise.
-    `model_forecast` gives the personal models' forecasts of the test part; `title` is their
-    method's name.
+    With `protection`, sums carry noise. `model_forecast` gives the personal models' forecasts of
+    the test part; `title` is their method's name.
     """
     first, last = dataset.split.part("test")
     history, horizon = history_of(dataset), dataset.sample.horizon
@@ -76,6 +78,7 @@ def evaluate(
             chosen=chosen,
             sharing=sharing,
             seed=seed,
+            protection=protection,
         )
         history = ensemble.with_live_mean(history)
         chain = ensemble.model_forecasts(history, horizon, last)

@@ -50,7 +50,9 @@ from fuels.experts.personal_model import (
     warn_no_recent_values,
 )
 from fuels.experts.pool import Pool
+from fuels.experts.private import restored_experts, shared_experts
 from fuels.experts.shared import SharedExperts, saved_pool
+from fuels.sharing.protection import Protection
 from fuels.storage.checkpoint import load_state, prefixed, save_state, unprefixed
 from fuels.storage.models import PersonalModels
 
@@ -298,7 +300,7 @@ class Ensemble:
         if "limits" in facts:
             ensemble.limits = Limits.from_facts(facts["limits"])
         if "sharing" in facts:
-            ensemble.sharing = SharedExperts.from_facts(facts["sharing"])
+            ensemble.sharing = restored_experts(facts["sharing"], path.parent, models)
         for text, time in facts["seen"].items():
             horizon = int(text)
             own = unprefixed(f"{text}.pool", arrays)
@@ -352,17 +354,16 @@ def new_ensemble(
     chosen: Mixture = CHOSEN,
     sharing: Sharing | None = None,
     seed: int = 0,
+    protection: Protection | None = None,
 ) -> Ensemble:
     """An ensemble whose experts will be fitted on the steps of a history before `end`.
 
-    With `sharing` and enough clients, they also use what the clients share; `seed` is of its noise.
+    With `sharing` and enough clients, they also use what these share; `seed` is of its noise.
     """
     trained = history.times(end, end + 1)[0]
     levels = tuple(float(level) for level in chosen.levels)
     limits = Limits.of(chosen, history.observed[:, :end], models.mean, models.std)
-    shared = None
-    if sharing is not None and len(models.ids) >= sharing.min_clients:
-        shared = SharedExperts.of(sharing, seed)
+    shared = shared_experts(sharing, seed, protection, trained, models)
     return Ensemble(models, title, history.start, trained, levels, sharing=shared, limits=limits)
 
 

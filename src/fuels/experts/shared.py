@@ -190,6 +190,10 @@ class SharedExperts:
         chosen = Sharing(self.statistics, self.live_mean, self.min_clients, noise)
         return {**asdict(chosen), "seed": seed}
 
+    def guarantee(self) -> dict[str, Any]:
+        """A formal guarantee for the sums; empty if there is none (experts/private.py)."""
+        return {}
+
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> SharedExperts | None:
         settings = {key: value for key, value in facts.items() if key != "seed"}

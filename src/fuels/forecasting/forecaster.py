@@ -141,6 +141,11 @@ class Forecaster:
 
     def fit_panel(self, panel: Panel, watch: Watch | None = None) -> Forecaster:
         """`fit` on data that are already read; `watch` shows the training."""
+        if self.settings.privacy.epsilon:
+            raise FuelsError(
+                "privacy.epsilon needs a ledger on disk: train with fuels run --privacy, and load"
+                " the run with Forecaster.load"
+            )
         windows = self.settings.windows
         periods = -(-(panel.length + int(panel.phases(windows.period)[0])) // windows.period)
         usual = min(max(1, periods // 5), periods - 1)

@@ -1,1 +1,1 @@
-"""Mechanisms that protect uploads."""
+"""Protection of what clients send: noise, secret orders, and differential privacy with a ledger."""

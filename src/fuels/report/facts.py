@@ -160,6 +160,8 @@ def _sharing(summary: Summary) -> dict[str, str]:
     if not sharing["used"]:
         return {"Sharing": f"nothing was shared as sums: {sharing['note']}"}
     found = {"Shared sums": sums_sent(sharing["sent"])}
+    if "privacy" in summary:
+        found["Privacy"] = guaranteed(summary["privacy"])
     if "mse_change" in sharing:
         change, better = sharing["mse_change"], sharing["clients_better"]
         of, direction = sharing["clients_compared"], "lower" if change < 0 else "higher"
@@ -180,11 +182,26 @@ def _sharing(summary: Summary) -> dict[str, str]:
     return found
 
 
+RELATIONS = {"removed": "were missing", "replaced": "were any others"}
+
+
+def guaranteed(privacy: Mapping[str, Any]) -> str:
+    """The guarantee for sums, and how much of it has been used."""
+    unit = "client" if privacy["unit"] == "client" else f"{privacy['unit']} of one client"
+    return (
+        f"everything shared is differentially private with epsilon {privacy['epsilon']:g} and delta"
+        f" {privacy['delta']:g} for one {unit}: what is sent would be almost as likely if these"
+        f" values {RELATIONS[privacy['relation']]} (spent: epsilon {privacy['epsilon_spent']:.2f})"
+    )
+
+
 def sums_sent(numbers: Mapping[str, int]) -> str:
     """How many numbers each client sends for the sums that experts use."""
     sent = []
     if "statistics" in numbers:
         sent.append(f"{number(numbers['statistics'])} numbers once")
+    if "mean_day" in numbers:
+        sent.append(f"{number(numbers['mean_day'])} numbers of the mean day")
     if "live_mean_per_step" in numbers:
         sent.append(f"{number(numbers['live_mean_per_step'])} at each step")
     return f"each client sends {join(sent)}"

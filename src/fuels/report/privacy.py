@@ -7,7 +7,7 @@ from typing import Any
 
 from fuels.methods.registry import find_method
 from fuels.privacy.noise import NONE
-from fuels.report.facts import Summary, sums_sent
+from fuels.report.facts import Summary, guaranteed, sums_sent
 from fuels.report.style import number
 
 
@@ -28,6 +28,14 @@ def revealed(summary: Summary, audit: Mapping[str, Any] | None = None) -> list[s
         )
     if audit is not None:
         said.append(_measured(audit))
+    if (guarantee := summary.get("privacy")) is not None:
+        missing = "; ".join(guarantee["not_covered"])
+        return [
+            *said,
+            f"Guarantee: {guaranteed(guarantee)}.",
+            f"Not covered: {missing}.",
+            "Every noised message is in the privacy ledger, written before it is sent.",
+        ]
     return [
         *said,
         "The server also learns the names of the clients and the number of training periods; losses"

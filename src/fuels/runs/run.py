@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -37,6 +39,7 @@ from fuels.report.run.report import write_run_report
 from fuels.runs.ahead import look_ahead
 from fuels.runs.build import Job, build, fingerprint, kept_parameters
 from fuels.runs.settings import same_settings
+from fuels.sharing.protection import Protection
 from fuels.storage.checkpoint import save_state
 from fuels.storage.models import PersonalModels, load_models, save_models
 from fuels.storage.run_folder import RunFolder
@@ -173,7 +176,7 @@ def conclude(
         announce(", ".join(work)) if work else nullcontext(),
         folder.timed("evaluate at the end", rounds),
     ):
-        evaluation = evaluate_job(job, models)
+        evaluation = evaluate_job(job, models, folder.path)
     outcome = outcome_of(job, folder, evaluation)
     write_evaluation(job.dataset, folder, evaluation)
     if plots:
@@ -198,8 +201,11 @@ def write_ahead(job: Job, folder: RunFolder, models: PersonalModels, found: Eval
     write_table(frame, folder.ahead)
 
 
-def evaluate_job(job: Job, models: PersonalModels) -> Evaluation:
-    """Forecast the test part with a job's models, and score them and the references."""
+def evaluate_job(job: Job, models: PersonalModels, folder: Path | None = None) -> Evaluation:
+    """Forecast the test part with a job's models, and score them and the references.
+
+    `folder` is that of the run, where the privacy ledger is.
+    """
     return evaluate(
         job.dataset,
         models,
@@ -208,7 +214,17 @@ def evaluate_job(job: Job, models: PersonalModels) -> Evaluation:
         chosen=job.settings.mixture,
         sharing=job.settings.sharing,
         seed=job.settings.seed,
+        protection=protection_of(job, folder),
     )
+
+
+def protection_of(job: Job, folder: Path | None) -> Protection | None:
+    """How the sums of a job are protected; None if they are not."""
+    if not job.settings.privacy.epsilon:
+        return None
+    known = json.dumps({**origin(job), "settings": to_dict(job.settings)}, sort_keys=True)
+    run = hashlib.sha256(known.encode()).hexdigest()[:16]
+    return Protection.of(job.settings.privacy, run, job.settings.windows.horizon, folder)
 
 
 def write_models(job: Job, folder: RunFolder, download: Download) -> PersonalModels:
@@ -292,6 +308,9 @@ def essentials(job: Job, evaluation: Evaluation, *, rounds: int, kept: Kept) -> 
         summary["steps_ahead"] = evaluation.steps_ahead.summary()
     if evaluation.sharing is not None:
         summary["sharing"] = sharing_facts(evaluation.sharing)
+    shared = None if evaluation.ensemble is None else evaluation.ensemble.sharing
+    if shared is not None and (guarantee := shared.guarantee()):
+        summary["privacy"] = guarantee
     return summary
 
 

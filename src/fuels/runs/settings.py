@@ -7,11 +7,13 @@ behind it takes `ResolvedSettings`, so nothing has to be checked or completed ag
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fuels.config import (
     AGGREGATIONS,
+    KEEP,
+    MISSING,
     VOTES,
     Defence,
     Privacy,
@@ -29,6 +31,10 @@ from fuels.experts.limits import check_limits
 from fuels.methods.base import Options
 from fuels.methods.fuels import Fuels
 from fuels.methods.registry import find_method, method_options
+from fuels.methods.solo import Solo
+from fuels.privacy.accountant import check as check_budget
+from fuels.privacy.sensitivity import relation_of, unit_of
+from fuels.sharing.protection import declared_scale
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,8 @@ class ResolvedSettings(Settings):
             "options": asdict(given),
             "training": find_method(self.method).complete(self.training),
         }
+        if self.privacy.epsilon:  # whether a value is plausible depends on others: see check_sums
+            derived["data"] = replace(self.data, implausible=KEEP)
         for name, value in derived.items():
             object.__setattr__(self, name, value)  # the class is frozen
 
@@ -148,10 +156,42 @@ def check_privacy(settings: Settings) -> None:
     for name in ("first", "every"):
         if getattr(privacy, name) < 1:
             raise FuelsError(f"privacy.{name} must be at least 1; it is {getattr(privacy, name)}")
-    if privacy != Privacy() and settings.method != Fuels.name:
+    if privacy.epsilon:
+        check_sums(settings)
+    plain = Privacy()
+    of_prototypes = ("secret", "first", "every")
+    if settings.method != Fuels.name and any(
+        getattr(privacy, name) != getattr(plain, name) for name in of_prototypes
+    ):
         raise FuelsError(
             f"privacy.secret, privacy.first and privacy.every are settings of the method fuels, not"
             f" of {settings.method}"
+        )
+
+
+def check_sums(settings: Settings) -> None:
+    """Refuse settings that a guarantee for sums cannot be given for."""
+    privacy, sharing = settings.privacy, settings.sharing
+    check_budget(privacy.epsilon, privacy.delta)
+    unit_of(privacy.unit)
+    relation_of(privacy.relation)
+    declared_scale(privacy.scale)
+    if settings.method != Solo.name:
+        raise FuelsError(
+            "privacy.epsilon covers sums over clients and nothing else: it needs --method solo,"
+            f" because {settings.method} also sends {find_method(settings.method).sends}"
+        )
+    if not settings.mixture.on or not (sharing.statistics or sharing.live_mean):
+        raise FuelsError(
+            "privacy.epsilon needs something to protect: set mixture.on, and sharing.statistics or"
+            " sharing.live_mean"
+        )
+    if sharing.noise:
+        raise FuelsError("sharing.noise and privacy.epsilon exclude each other: omit sharing.noise")
+    if settings.data.implausible == MISSING:
+        raise FuelsError(
+            "privacy.epsilon needs --implausible keep: whether a value counts as missing depends on"
+            " other values, which the guarantee does not cover"
         )
 
 

@@ -170,6 +170,11 @@ def federated(settings: Settings, place: str) -> ResolvedSettings:
         raise FuelsError(f"{place}: training.warm_start names a file that the sites do not have")
     if settings.data != Settings().data:
         raise FuelsError(f"{place}: data cannot be set here; each site sets it in its site.toml")
+    if settings.privacy.epsilon:
+        raise FuelsError(
+            f"{place}: privacy.epsilon protects sums on one machine (fuels run); between"
+            " organisations no sums are exchanged yet"
+        )
     from fuels.runs.settings import resolve  # imports PyTorch, which the supervisor does not need
 
     return resolve(replace(settings, sharing=Sharing()))

@@ -260,7 +260,9 @@ def rebuild_record(
             f" {folder.path} to run again"
         )
     with build(settings, engine, panel) as job:
-        outcome = outcome_of(job, folder, evaluate_job(job, load_models(folder.models)))
+        outcome = outcome_of(
+            job, folder, evaluate_job(job, load_models(folder.models), folder.path)
+        )
     return make_record(key, replace(outcome, summary=summary))
 
 

@@ -1,0 +1,400 @@
+"""Experts from sums with a formal guarantee: what is shared is noised and kept in a ledger.
+
+The same experts as in shared.py, as far as they need only the smaller private statistics
+(sharing/private_statistics.py). What a client forecasts with is not sent: its own experts use its
+values as they are. Only its contributions use the scale that was released.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.config import Privacy, Sharing
+from fuels.errors import FuelsError
+from fuels.experts.history import Floats, History
+from fuels.experts.linear import Arrays, live_lags, period_lags, season_lag, week_lags
+from fuels.experts.pool import EXPERTS, Pool
+from fuels.experts.shared import (
+    LIVE,
+    POOLED,
+    POOLED_LIVE,
+    SHRUNK,
+    PooledRidge,
+    SharedExperts,
+    declared,
+    slots,
+)
+from fuels.privacy.accountant import multipliers
+from fuels.privacy.ledger import Entry, Release
+from fuels.privacy.sensitivity import Protected, Unit
+from fuels.sharing import private_statistics as private
+from fuels.sharing.live_mean import LiveMean
+from fuels.sharing.private_sums import PrivateSums
+from fuels.sharing.protection import (
+    DAY,
+    LEDGER,
+    MEAN,
+    SCALE,
+    STATISTICS,
+    Protection,
+    declared_scale,
+    releases_per_unit,
+)
+from fuels.sharing.statistics import union_of_lags
+from fuels.sharing.sums import LocalSums
+from fuels.storage.models import PersonalModels
+
+PLANS = (week_lags, period_lags)  # lags of the pooled ridges
+LEAST_PERIODS = 7  # of training that a client needs to contribute
+
+
+@dataclass
+class PrivateExperts(SharedExperts):
+    """The shared experts of one group of clients, whose sums carry noise."""
+
+    protection: Protection | None = None
+    trained: np.datetime64 = field(default_factory=lambda: np.datetime64(0, "s"))
+    mean: Floats = field(default_factory=lambda: np.zeros(0))  # of the models, [client]
+    std: Floats = field(default_factory=lambda: np.ones(0))
+
+    @classmethod
+    def protected(
+        cls,
+        chosen: Sharing,
+        protection: Protection,
+        trained: np.datetime64,
+        scale: tuple[Floats, Floats],
+    ) -> PrivateExperts:
+        """`scale`: means and deviations by which the clients' histories are normalised."""
+        return cls(
+            LocalSums(chosen.min_clients),
+            chosen.statistics,
+            chosen.live_mean,
+            chosen.min_clients,
+            protection=protection,
+            trained=trained,
+            mean=scale[0],
+            std=scale[1],
+        )
+
+    def facts(self) -> dict[str, Any]:
+        kept = self._protection
+        return {
+            **super().facts(),
+            "private": {
+                "settings": asdict(kept.settings),
+                "run": kept.run,
+                "horizon": kept.horizon,
+                "trained": str(self.trained),
+            },
+        }
+
+    @classmethod
+    def restored(
+        cls, facts: Mapping[str, Any], folder: Path, scale: tuple[Floats, Floats]
+    ) -> PrivateExperts:
+        """From the facts of a saved mixture in `folder` or a folder inside it."""
+        own = facts["private"]
+        settings = Privacy(**own["settings"])
+        at = next((f for f in (folder, folder.parent) if (f / LEDGER).is_file()), None)
+        if at is None and not settings.ledger:
+            raise FuelsError(
+                f"{folder / LEDGER} is missing: without the privacy ledger nobody knows what has"
+                " been released; restore it from a backup"
+            )
+        made = Protection.of(settings, own["run"], own["horizon"], at)
+        sharing = {name: facts[name] for name in ("statistics", "live_mean", "min_clients")}
+        return cls.protected(Sharing(**sharing), made, np.datetime64(own["trained"]), scale)
+
+    def guarantee(self) -> dict[str, Any]:
+        """As in summary.json."""
+        return self._protection.facts()
+
+    @property
+    def pool(self) -> Pool:
+        live = LIVE if self.live_mean else ()
+        names = {expert.name for expert in self.pooled}
+        return Pool((*EXPERTS, *live, *(e for e in SHRUNK if e.towards in names), *self.pooled))
+
+    @property
+    def pooled(self) -> tuple[PooledRidge, ...]:
+        if not self.statistics:
+            return ()
+        experts = POOLED_LIVE if self.live_mean else POOLED
+        return tuple(e for e in experts if e.change and e.lags in PLANS)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Numbers that each client contributes, by release."""
+        kept = self._protection
+        sent = {DAY: 0, STATISTICS: 0}
+        for entry in kept.ledger.entries.values():
+            name = entry.release.name.partition(",")[0]
+            if entry.release.run == kept.run and name in sent:
+                sent[name] += entry.release.numbers
+        found = {name.replace(" ", "_"): numbers for name, numbers in sent.items() if numbers}
+        return found | ({"live_mean_per_step": 1} if self.live_mean else {})
+
+    def with_live_mean(self, history: History, ids: Sequence[str]) -> History:
+        """The history with the noised mean of all clients, the same for each of them."""
+        if not self.live_mean or history.live is not None:
+            return history
+        live = self._live(history, ids)
+        if live is None:
+            return history
+        return replace(history, live=np.tile(live, (history.clients, 1)))
+
+    def live(self, history: History, ids: Sequence[str]) -> LiveMean | None:
+        live = self._live(history, ids)
+        if live is None:
+            return None
+        count = np.where(np.isnan(live), 0.0, float(self.min_clients))
+        return LiveMean(live * self.min_clients, count, self.min_clients)
+
+    def coefficients(
+        self, history: History, ids: Sequence[str], end: int, horizon: int = 1
+    ) -> dict[str, Arrays]:
+        """Coefficients of the pooled experts from released statistics of steps before `end`.
+
+        Empty if the budget does not allow to release them.
+        """
+        if not self.pooled or (ready := self._ready(history, ids)) is None:
+            return {}
+        cell, scale, day = ready
+        live = None
+        if self.live_mean:
+            live = self._live(history, ids)
+        near = season_lag(history.period, horizon)
+        means = [lag for lag in live_lags(history, horizon) if lag <= near + 1]
+        rows = private.Rows.of(
+            union_of_lags([lags(history, horizon) for lags in PLANS]),
+            () if live is None else means,
+            day,
+            cell,
+            min(self._step(history, self.trained), history.length),
+        )
+        found = self._statistics(history, rows, scale, live, end, horizon)
+        if found is None:
+            return {}
+        columns = declared(history, horizon, live=live is not None)
+        made = {
+            e.name: rows.coefficients(
+                found.values, found.release.sigma, columns, e.lags(history, horizon), e.live
+            )
+            for e in self.pooled
+            if live is not None or not e.live
+        }
+        return {name: dict(vars(coefficients)) for name, coefficients in made.items()}
+
+    # -- releases ------------------------------------------------------------------------------
+
+    @property
+    def _protection(self) -> Protection:
+        assert self.protection is not None
+        return self.protection
+
+    def _sums(self, history: History) -> PrivateSums:
+        kept = self._protection
+        chosen = Sharing(self.statistics, self.live_mean, self.min_clients)
+        names = releases_per_unit(kept.settings, chosen, kept.horizon)
+        noise = multipliers(kept.settings.epsilon, kept.settings.delta, names)
+        seconds = int(history.step // np.timedelta64(1, "s"))
+        budget = kept.ledger.budget
+        protected = Protected(budget.unit, budget.relation, seconds)
+        return PrivateSums(kept.ledger, kept.run, noise, protected, self.min_clients)
+
+    def _ready(
+        self, history: History, ids: Sequence[str]
+    ) -> tuple[NDArray[np.int64], private.Scale, Floats] | None:
+        """The cell of every step, the scale, and the mean day; None with too few clients."""
+        sums = self._sums(history)
+        cell, cells = cells_of(history)
+        end = self._step(history, self.trained)
+        scale = self._scale(sums, history, ids, end)
+        if scale.member.sum() < self.min_clients:
+            return None
+        known = sums.known(DAY)
+        if known:
+            return cell, scale, private.mean_day(known[0].values, known[0].release.sigma)
+        self._need_training(history, end)
+        span = self._seconds(history, 0, end)
+        slots_, period = cells // 2, history.period
+        sensitivity = sums.protected.cells(private.CLIP, end, period, slots_)
+        release = sums.expect(sums.about(DAY, span, sensitivity, (2, cells)))
+        scaled = self._scaled(history, scale)[:, :end]
+        parts = {str(i): private.day_sums(own, cell[:end], cells) for i, own in enumerate(scaled)}
+        total = sums.total(DAY, span[0], parts)
+        return None if total is None else (cell, scale, private.mean_day(total, release.sigma))
+
+    def _scale(
+        self, sums: PrivateSums, history: History, ids: Sequence[str], end: int
+    ) -> private.Scale:
+        given = declared_scale(self._protection.settings.scale)
+        if given is not None:
+            every = np.ones(len(ids))
+            return private.Scale(given[0] * every, given[1] * every, every > 0)
+        least = LEAST_PERIODS * history.period
+        if known := sums.known(SCALE):
+            if list(known[0].about["clients"]) != list(ids):
+                raise FuelsError(
+                    "the privacy ledger of this run belongs to other clients; nothing was sent"
+                )
+            return private.scale_of(known[0].values, known[0].release.sigma, least)
+        self._need_training(history, end)
+        span, shape = self._seconds(history, 0, end), (len(ids), private.BINS)
+        release = sums.about(SCALE, span, sums.protected.histogram(end), shape)
+        counts = np.stack([private.histogram(own) for own in self._values(history)[:, :end]])
+        entry = sums.ledger.release(release, [counts], {"clients": list(ids)})
+        return private.scale_of(entry.values, entry.release.sigma, least)
+
+    def _live(self, history: History, ids: Sequence[str]) -> Floats | None:
+        """The noised live mean [step], NaN where it is not available."""
+        ready = self._ready(history, ids)
+        if ready is None:
+            return None
+        cell, scale, day = ready
+        sums, end = self._sums(history), self._step(history, self.trained)
+        known = sums.known(MEAN)
+        begin = self._seconds(history, 0, 0)[0] if not known else known[-1].release.last
+        stop = self._seconds(history, 0, history.length)[1]
+        trained = self._seconds(history, 0, end)[1]
+        spans = [(begin, min(trained, stop)), (max(begin, trained), stop)]
+        if any(first < last for first, last in spans):
+            scaled = self._scaled(history, scale)
+            parts = private.deviations(scaled, day, cell)
+            for first, last in spans:
+                for piece in sums.pieces(first, last):
+                    if not self._release_live(sums, history, parts, piece, end):
+                        break
+        live = np.full(history.length, np.nan)
+        number, origin = scale.member.sum(), self._seconds(history, 0, 0)[0]
+        seconds = sums.protected.step_seconds
+        for entry in sums.known(MEAN):
+            first = (entry.release.first - origin) // seconds
+            values = entry.values / number
+            low, high = max(first, 0), min(first + len(values), history.length)
+            if low < high:
+                live[low:high] = day[cell[low:high]] + values[low - first : high - first]
+        return live
+
+    def _release_live(
+        self, sums: PrivateSums, history: History, parts: Floats, piece: tuple[int, int], end: int
+    ) -> bool:
+        """Release the live mean of a span; False if the budget does not allow it."""
+        origin, seconds = self._seconds(history, 0, 0)[0], sums.protected.step_seconds
+        first, last = ((time - origin) // seconds for time in piece)
+        whole = sums.protected.steps(end)
+        sensitivity = sums.protected.values(private.CLIP, end)
+        release = sums.about(MEAN, piece, sensitivity, (last - first,))
+        part = min(last - first, whole)
+        release = sums.expect(sums.part_of_unit(release, part, whole))
+        # What a later step costs a client adds up, and would leave nothing for the statistics.
+        once = sums.protected.unit is Unit.CLIENT and bool(sums.known(MEAN))
+        if not self._affordable(release, sums, refused=once):
+            return False
+        sums.total(MEAN, piece[0], {str(i): own[first:last] for i, own in enumerate(parts)})
+        return True
+
+    def _statistics(
+        self,
+        history: History,
+        rows: private.Rows,
+        scale: private.Scale,
+        live: Floats | None,
+        end: int,
+        horizon: int,
+    ) -> Entry | None:
+        """The statistics of the first steps of training, `end` of them if not released yet.
+
+        The experts are fitted twice, first for their warm-up. Both use the same release.
+        """
+        sums, name = self._sums(history), STATISTICS
+        if horizon > 1:
+            name = f"{STATISTICS}, {horizon} steps ahead"
+        first, until = self._seconds(history, 0, end)
+        if known := sums.known(name):
+            return known[0] if known[0].release.last <= until else None
+        if end <= max(rows.lags):
+            return None
+        sensitivity = sums.protected.products(private.NORM, end, rows.lags)
+        span, shape = (first, until), (rows.numbers,)
+        release = sums.expect(sums.about(name, span, sensitivity, shape))
+        if not self._affordable(release, sums):
+            return None
+        made = rows.make(self._scaled(history, scale), live, 0, end)
+        parts = {str(i): rows.packed(own) for i, own in enumerate(made)}
+        return None if sums.total(name, first, parts) is None else sums.known(name)[0]
+
+    def _affordable(self, release: Release, sums: PrivateSums, refused: bool = False) -> bool:
+        if not refused and sums.ledger.affords(release):
+            return True
+        warnings.warn(
+            f"the privacy budget (epsilon {sums.ledger.budget.epsilon:g}) is spent:"
+            f" '{release.name}' is not released, and experts that need it abstain",
+            stacklevel=2,
+        )
+        return False
+
+    # -- values and times ----------------------------------------------------------------------
+
+    def _values(self, history: History) -> Floats:
+        """The clients' values [client, step], in the data's unit."""
+        return history.observed * self.std[:, None] + self.mean[:, None]
+
+    def _scaled(self, history: History, scale: private.Scale) -> Floats:
+        return scale.apply(self._values(history))
+
+    def _step(self, history: History, time: np.datetime64) -> int:
+        return int((time - history.start) // history.step)
+
+    def _seconds(self, history: History, first: int, last: int) -> tuple[int, int]:
+        """The span of steps first..last-1, in seconds since 1970."""
+        start = int(history.start.astype("datetime64[s]").astype(np.int64))
+        step = int(history.step // np.timedelta64(1, "s"))
+        return start + first * step, start + last * step
+
+    def _need_training(self, history: History, end: int) -> None:
+        if not 0 < end <= history.length:
+            raise FuelsError(
+                "the privacy ledger of this run has no scale or mean day yet, and they need the"
+                " data of its training part; give a file that includes it"
+            )
+
+
+def cells_of(history: History) -> tuple[NDArray[np.int64], int]:
+    """The cell of every step, slot of the period and free day, and their number."""
+    slot = slots(history, 0, history.length)
+    number = int(slots(history, 0, history.period).max()) + 1
+    free = history.calendar.free(history.times(0, history.length))
+    return slot + number * free, 2 * number
+
+
+def shared_experts(
+    sharing: Sharing | None,
+    seed: int,
+    protection: Protection | None,
+    trained: np.datetime64,
+    models: PersonalModels,
+) -> SharedExperts | None:
+    """The shared experts that settings ask for, private ones with `protection`; None if too few."""
+    if sharing is None or len(models.ids) < sharing.min_clients:
+        return None
+    if protection is None:
+        return SharedExperts.of(sharing, seed)
+    return PrivateExperts.protected(sharing, protection, trained, (models.mean, models.std))
+
+
+def restored_experts(
+    facts: Mapping[str, Any], folder: Path, models: PersonalModels
+) -> SharedExperts | None:
+    """The shared experts of a mixture saved in `folder`."""
+    if "private" in facts:
+        return PrivateExperts.restored(facts, folder, (models.mean, models.std))
+    return SharedExperts.from_facts(facts)

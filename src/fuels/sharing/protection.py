@@ -1,0 +1,103 @@
+"""How the sums of one run are protected: its budget, its ledger, and what it releases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fuels.config import Privacy, Sharing
+from fuels.errors import FuelsError
+from fuels.privacy.ledger import Budget, Ledger
+from fuels.privacy.sensitivity import Relation, relation_of, unit_of
+
+LEDGER = "privacy.jsonl"  # in a run folder
+SCALE, DAY, MEAN, STATISTICS = "scale", "mean day", "live mean", "statistics"
+
+_NEVER = (
+    "which clients take part, and the dates of the data",
+    "metrics, errors, forecasts and models, if somebody publishes them",
+    "other runs on the same data, unless they use the same ledger",
+    "series that say the same of one person, such as neighbouring cells: each counts separately",
+)
+NOT_COVERED = {
+    Relation.REMOVED: _NEVER,
+    Relation.REPLACED: ("which values are missing", *_NEVER),
+}
+
+
+@dataclass(frozen=True)
+class Protection:
+    """How the sums of one run are protected."""
+
+    settings: Privacy
+    ledger: Ledger
+    run: str  # identifies the run in the ledger
+    horizon: int = 1  # steps ahead, each with its own statistics
+
+    def facts(self) -> dict[str, Any]:
+        """The guarantee and every release of the run, as in summary.json."""
+        budget = self.ledger.budget
+        own = [e.release for e in self.ledger.entries.values() if e.release.run == self.run]
+        return {
+            "unit": str(budget.unit),
+            "relation": str(budget.relation),
+            "epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "epsilon_spent": round(self.ledger.epsilon, 6),
+            "ledger": self.ledger.path.name if self.ledger.path else None,
+            "releases": [
+                {
+                    "name": release.name,
+                    "from": str(np.datetime64(release.first, "s")),
+                    "to": str(np.datetime64(release.last, "s")),
+                    "numbers": release.numbers,
+                    "sensitivity": release.sensitivity,
+                    "noise": release.sigma,
+                }
+                for release in own
+            ],
+            "not_covered": list(NOT_COVERED[budget.relation]),
+        }
+
+    @classmethod
+    def of(cls, settings: Privacy, run: str, horizon: int, folder: Path | None) -> Protection:
+        """With the ledger that the settings name, or that of a run folder."""
+        path = Path(settings.ledger) if settings.ledger else None
+        if path is None and folder is not None:
+            path = folder / LEDGER
+        return cls(settings, Ledger(budget_of(settings), path), run, horizon)
+
+
+def budget_of(settings: Privacy) -> Budget:
+    unit, relation = unit_of(settings.unit), relation_of(settings.relation)
+    return Budget(settings.epsilon, settings.delta, unit, relation)
+
+
+def declared_scale(text: str) -> tuple[float, float] | None:
+    """MEAN,STD of privacy.scale; None if the scale is released instead."""
+    if not text:
+        return None
+    try:
+        mean, std = (float(part) for part in text.split(","))
+    except ValueError:
+        mean, std = 0.0, -1.0
+    if not (np.isfinite(mean) and np.isfinite(std) and std > 0):
+        raise FuelsError(
+            "privacy.scale must be MEAN,STD: the usual value of a client and its usual deviation,"
+            f" such as 120,45, known without looking at the data; it is {text}"
+        )
+    return mean, std
+
+
+def releases_per_unit(settings: Privacy, sharing: Sharing, horizon: int) -> dict[str, int]:
+    """The releases of a run, and in how many of each the values of one unit are used."""
+    found = {} if declared_scale(settings.scale) else {SCALE: 1}
+    found[DAY] = 1
+    if sharing.live_mean:
+        found[MEAN] = 1
+    if sharing.statistics:
+        found[STATISTICS] = horizon
+    return found
