@@ -143,8 +143,7 @@ class Forecaster:
         """`fit` on data that are already read; `watch` shows the training."""
         if self.settings.privacy.epsilon:
             raise FuelsError(
-                "privacy.epsilon needs a ledger on disk: train with fuels run --privacy, and load"
-                " the run with Forecaster.load"
+                "privacy.epsilon needs a ledger on disk: train with fuels run --privacy"
             )
         windows = self.settings.windows
         periods = -(-(panel.length + int(panel.phases(windows.period)[0])) // windows.period)
