@@ -49,7 +49,7 @@ from fuels.forecasting.saved_run import SavedRun
 from fuels.forecasting.table import as_pandas, is_pandas
 from fuels.methods.registry import find_method
 from fuels.runs.build import build, kept_parameters
-from fuels.runs.settings import resolve
+from fuels.runs.settings import refuse_without_ledger, resolve
 from fuels.storage.models import PersonalModels, save_models
 from fuels.storage.run_folder import HISTORY
 from fuels.training.runtime import set_up
@@ -141,10 +141,7 @@ class Forecaster:
 
     def fit_panel(self, panel: Panel, watch: Watch | None = None) -> Forecaster:
         """`fit` on data that are already read; `watch` shows the training."""
-        if self.settings.privacy.epsilon:
-            raise FuelsError(
-                "privacy.epsilon needs a ledger on disk: train with fuels run --privacy"
-            )
+        refuse_without_ledger(self.settings)
         windows = self.settings.windows
         periods = -(-(panel.length + int(panel.phases(windows.period)[0])) // windows.period)
         usual = min(max(1, periods // 5), periods - 1)

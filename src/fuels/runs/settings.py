@@ -195,6 +195,12 @@ def check_sums(settings: Settings) -> None:
         )
 
 
+def refuse_without_ledger(settings: Settings) -> None:
+    """Refuse a guarantee where nothing is written to disk."""
+    if settings.privacy.epsilon:
+        raise FuelsError("privacy.epsilon needs a ledger on disk: train with fuels run --privacy")
+
+
 def check_defence(defence: Defence) -> None:
     """Refuse defences that cannot work."""
     if defence.aggregation not in AGGREGATIONS:
