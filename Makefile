@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check install -c constraints.txt
 
-.PHONY: run test check test-federation test-operations test-nightly bench docs format clean help
+.PHONY: run test check test-federation test-operations test-nightly bench bench-peers docs notebooks format clean help
 
 help:
 	@echo "make run              set up what the main job needs, then train on embedded data"
@@ -14,6 +14,8 @@ help:
 	@echo "make test-nightly     studies and long series; set FUELS_DATA to the folder of real datasets"
 	@echo "make check            ruff, mypy (strict), the import rules, and spelling and links in the docs"
 	@echo "make bench            measure the speed against eager PyTorch, Flower and pfl, 3 minutes"
+	@echo "make bench-peers      accuracy, time and memory against AutoETS, MSTL and LightGBM; DATA=FILE.npz"
+	@echo "make notebooks        execute the notebooks in docs/notebooks and store their results"
 	@echo "make docs             build the documentation as a searchable site in build/site"
 	@echo "make format           format the code and regenerate the reference pages"
 
@@ -39,6 +41,10 @@ test-nightly: $(VENV)/.ready-test
 bench: $(VENV)/.ready-bench
 	$(BIN)/fuels bench
 
+# The others need an older pandas than ours, so they have an environment of their own.
+bench-peers: $(VENV)/.ready-run $(VENV)-peers/.ready
+	$(BIN)/python benchmarks/peers.py "$(DATA)" --python $(VENV)-peers/bin/python
+
 check: $(VENV)/.ready-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -56,6 +62,9 @@ docs: $(VENV)/.ready-test
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m mkdocs build --strict --quiet
 	@echo "The site is in build/site/index.html"
+
+notebooks: $(VENV)/.ready-test
+	$(BIN)/python docs/execute.py
 
 # Python 3.11 to 3.13 is needed; the check says so before pip can fail in a longer way.
 $(BIN)/python:
@@ -78,5 +87,12 @@ $(VENV)/.ready-bench: $(VENV)/.ready-run
 	$(PIP) -e ".[bench]"
 	@touch $@
 
+$(VENV)-peers/.ready: benchmarks/peers.txt constraints.txt
+	$(PYTHON) -m venv $(VENV)-peers
+	@echo "Setting up statsforecast and mlforecast ..."
+	$(VENV)-peers/bin/python -m pip --quiet --disable-pip-version-check install \
+		-c constraints.txt -r benchmarks/peers.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV)-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

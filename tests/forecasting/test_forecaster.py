@@ -132,6 +132,19 @@ def test_pandas_in_pandas_out(frame: pl.DataFrame) -> None:
     assert predicted["FUELS"].tolist() == pytest.approx(same["FUELS"].to_list())
 
 
+def test_results_can_be_joined_with_the_frame(frame: pl.DataFrame) -> None:
+    """Ids that are numbers stay numbers, and times keep their unit."""
+    number = pl.col("unique_id").str.tail(1).cast(pl.Int32)
+    given = frame.with_columns(unique_id=number, ds=pl.col("ds").dt.cast_time_unit("us"))
+    fitted = Forecaster(preset="paper", rounds=1, settings=SMALL).fit(given)
+    table = fitted.cross_validation(h=2, n_windows=2)
+    assert table.schema["unique_id"] == pl.Int32 and table.schema["cutoff"] == pl.Datetime("us")
+    joined = table.join(given, on=["unique_id", "ds"], suffix="_given")
+    assert len(joined) == len(table) == 16 and (joined["y"] == joined["y_given"]).all()
+    again = pd.DataFrame(given.to_dict(as_series=False))
+    assert fitted.predict(h=1, frame=again)["unique_id"].dtype.kind == "i"
+
+
 def test_errors_are_sentences(fitted: Forecaster) -> None:
     with pytest.raises(FuelsError, match="call fit or load first"):
         Forecaster().predict()

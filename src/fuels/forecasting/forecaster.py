@@ -46,7 +46,7 @@ from fuels.forecasting.folder import CONFIG, LEARNED, MIXTURE, MODELS, RECENT, c
 from fuels.forecasting.memory import LIVE
 from fuels.forecasting.one_step import one_step_errors
 from fuels.forecasting.saved_run import SavedRun
-from fuels.forecasting.table import as_pandas, is_pandas
+from fuels.forecasting.table import Kind
 from fuels.methods.registry import find_method
 from fuels.runs.build import build, kept_parameters
 from fuels.runs.settings import refuse_without_ledger, resolve
@@ -124,7 +124,7 @@ class Forecaster:
         self._panel: Panel | None = None  # of `fit`, with implausible values
         self._ensemble: Ensemble | None = None  # as fitted on the training part
         self._learned: dict[tuple[float, ...], Ensemble] = {}  # after all data of `fit`, by levels
-        self._pandas = False
+        self._kind = Kind()  # of the frame of `fit`
 
     def __repr__(self) -> str:
         state = "not fitted" if self.models is None else f"{len(self.models.ids)} clients"
@@ -136,7 +136,7 @@ class Forecaster:
 
     def fit(self, frame: Any) -> Forecaster:
         """Train on a long table and fit the experts; the newest periods select the best model."""
-        self._pandas = is_pandas(frame)
+        self._kind = Kind.of(frame)
         return self.fit_panel(self._read(frame, new=False))
 
     def fit_panel(self, panel: Panel, watch: Watch | None = None) -> Forecaster:
@@ -395,4 +395,4 @@ class Forecaster:
         return self._panel
 
     def _give(self, table: pl.DataFrame, frame: Any) -> Any:  # like `frame`, or that of `fit`
-        return as_pandas(table) if (self._pandas if frame is None else is_pandas(frame)) else table
+        return (self._kind if frame is None else Kind.of(frame)).give(table)

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,16 @@ def test_a_shown_command_can_be_pasted_in_the_parent_of_a_clone(
     done = subprocess.run(shlex.split(line), capture_output=True, text=True, timeout=60)
     assert address(server) in json.loads(done.stdout)["error-message"]
     assert project.read_text() == APP
+
+
+def test_answers_are_read_where_colours_are_forced(
+    server: ServerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook; Flower prints JSON with Rich."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    code = 'from rich.console import Console; Console().print_json(data={"success": True, "n": 3})'
+    assert commands.call([sys.executable, "-c", code], server) == {"success": True, "n": 3}
 
 
 def test_a_package_in_the_working_directory_is_not_taken_for_this_one(tmp_path: Path) -> None:

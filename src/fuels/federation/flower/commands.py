@@ -183,14 +183,15 @@ def call(command: Sequence[str], folder: ServerFolder, timeout: float = 60) -> d
     """Run a command of Flower that prints JSON; {"success": false, ...} if it failed.
 
     It runs in Flower's own folder: Flower looks for apps in the working directory, and may rewrite
-    the pyproject.toml of one it finds.
+    the pyproject.toml of one it finds. Its JSON has no colours, whatever FORCE_COLOR says, which
+    notebooks and many build servers set.
     """
     write_connection(folder)
     try:
         done = subprocess.run(
             command,
             cwd=folder.home,
-            env=environment(server_environment(folder)),
+            env=environment({**server_environment(folder), "TERM": "dumb"}),
             capture_output=True,
             text=True,
             timeout=timeout,
