@@ -17,6 +17,7 @@ from fuels.cli.federation import federation_app
 from fuels.cli.forecast import forecast_command
 from fuels.cli.monitor import monitor_command
 from fuels.cli.parties import server_app, site_app
+from fuels.cli.privacy import privacy_app
 from fuels.cli.report import report_command
 from fuels.cli.retrain import retrain_command
 from fuels.cli.run import run_command
@@ -47,6 +48,7 @@ app.command("export")(export_command)
 app.command("cost")(cost_command)
 app.command("bench")(bench_command)
 app.add_typer(data_app, name="data")
+app.add_typer(privacy_app, name="privacy")
 app.add_typer(federation_app, name="federation")
 app.add_typer(server_app, name="server")
 app.add_typer(site_app, name="site")

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from fuels.config import Mixture, Sharing
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
+from fuels.experts.chosen import restored_experts, shared_experts
 from fuels.experts.history import Floats, History
 from fuels.experts.horizon import (
     Backtest,
@@ -50,7 +51,6 @@ from fuels.experts.personal_model import (
     warn_no_recent_values,
 )
 from fuels.experts.pool import Pool
-from fuels.experts.private import restored_experts, shared_experts
 from fuels.experts.shared import SharedExperts, saved_pool
 from fuels.sharing.protection import Protection
 from fuels.storage.checkpoint import load_state, prefixed, save_state, unprefixed

@@ -49,7 +49,6 @@ from fuels.sharing.protection import (
 )
 from fuels.sharing.statistics import union_of_lags
 from fuels.sharing.sums import LocalSums
-from fuels.storage.models import PersonalModels
 
 PLANS = (week_lags, period_lags)  # lags of the pooled ridges
 LEAST_PERIODS = 7  # of training that a client needs to contribute
@@ -208,7 +207,7 @@ class PrivateExperts(SharedExperts):
         seconds = int(history.step // np.timedelta64(1, "s"))
         budget = kept.ledger.budget
         protected = Protected(budget.unit, budget.relation, seconds)
-        return PrivateSums(kept.ledger, kept.run, noise, protected, self.min_clients)
+        return PrivateSums(kept.ledger, kept.run, noise, protected, self.min_clients, kept.sites)
 
     def _ready(
         self, history: History, ids: Sequence[str]
@@ -218,7 +217,12 @@ class PrivateExperts(SharedExperts):
         cell, cells = cells_of(history)
         end = self._step(history, self.trained)
         scale = self._scale(sums, history, ids, end)
-        if scale.member.sum() < self.min_clients:
+        if (number := int(scale.member.sum())) < self.min_clients:
+            warnings.warn(
+                f"nothing is shared: {number} of {len(ids)} clients have a scale that is clear of"
+                f" noise, and a sum needs {self.min_clients}; see fuels privacy plan",
+                stacklevel=2,
+            )
             return None
         known = sums.known(DAY)
         if known:
@@ -374,27 +378,3 @@ def cells_of(history: History) -> tuple[NDArray[np.int64], int]:
     number = int(slots(history, 0, history.period).max()) + 1
     free = history.calendar.free(history.times(0, history.length))
     return slot + number * free, 2 * number
-
-
-def shared_experts(
-    sharing: Sharing | None,
-    seed: int,
-    protection: Protection | None,
-    trained: np.datetime64,
-    models: PersonalModels,
-) -> SharedExperts | None:
-    """The shared experts that settings ask for, private ones with `protection`; None if too few."""
-    if sharing is None or len(models.ids) < sharing.min_clients:
-        return None
-    if protection is None:
-        return SharedExperts.of(sharing, seed)
-    return PrivateExperts.protected(sharing, protection, trained, (models.mean, models.std))
-
-
-def restored_experts(
-    facts: Mapping[str, Any], folder: Path, models: PersonalModels
-) -> SharedExperts | None:
-    """The shared experts of a mixture saved in `folder`."""
-    if "private" in facts:
-        return PrivateExperts.restored(facts, folder, (models.mean, models.std))
-    return SharedExperts.from_facts(facts)

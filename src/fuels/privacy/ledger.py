@@ -141,6 +141,14 @@ class Ledger:
         if path is not None and path.exists():
             self._refresh()
 
+    @classmethod
+    def opened(cls, path: Path) -> Ledger:
+        """A ledger with the budget that its file states."""
+        with path.open("rb") as file:
+            facts = _parsed(path, file.readline(), 1)
+        unit, relation = Unit(facts["unit"]), Relation(facts["relation"])
+        return cls(Budget(facts["epsilon"], facts["delta"], unit, relation), path)
+
     def find(self, run: str, name: str) -> list[Entry]:
         """The releases of this name, by time."""
         found = (e for e in self.entries.values() if (e.release.run, e.release.name) == (run, name))
@@ -154,10 +162,12 @@ class Ledger:
         *,
         sites: int = 1,
         colluding: int = 0,
+        here: int = 1,
     ) -> Entry:
         """The noised sum of the contributions; the stored one if it was released before.
 
-        Of several `sites`, each adds its share of the noise to the sum over its own clients.
+        Of several `sites`, each adds its share of the noise to the sum over its own clients; `here`
+        says how many of them this sum is for.
         """
         with self._open() as file:
             if file is not None:
@@ -168,7 +178,9 @@ class Ledger:
             total = np.zeros(release.shape, dtype=np.int64)
             for contribution in contributions:
                 total += release.rounded(contribution)
-            entry = Entry(release, total + release.noise(sites, colluding), about or {})
+            for _ in range(here):
+                total += release.noise(sites, colluding)
+            entry = Entry(release, total, about or {})
             if file is not None:
                 self._append(file, entry.line())
             self.entries[release.key] = entry
@@ -247,27 +259,14 @@ class Ledger:
         if len(whole) < len(text):
             file.truncate(len(whole))
             os.fsync(file.fileno())
-        lines = [self._checked(line, n) for n, line in enumerate(whole.splitlines(), 1)]
+        assert self.path is not None
+        lines = [_parsed(self.path, line, n) for n, line in enumerate(whole.splitlines(), 1)]
         if not lines:
             self._append(file, _signed(self.budget.facts()))
             return
         self._refuse_other(lines[0])
         entries = [Entry.parse(facts) for facts in lines[1:]]
         self.entries = {entry.release.key: entry for entry in entries}
-
-    def _checked(self, line: bytes, number: int) -> dict[str, Any]:
-        try:
-            facts = json.loads(line)
-            signature = facts.pop("sha256")
-            valid = signature == _digest(facts)
-        except (ValueError, KeyError, AttributeError):
-            valid = False
-        if not valid:
-            raise FuelsError(
-                f"{self.path}, line {number}: damaged, so what has been released is not known;"
-                " restore the file from a backup, or start a new run with a new ledger"
-            )
-        return dict(facts)
 
     def _refuse_other(self, facts: Mapping[str, Any]) -> None:
         mine = self.budget.facts()
@@ -297,6 +296,21 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _parsed(path: Path, line: bytes, number: int) -> dict[str, Any]:
+    """The facts of a line, whose checksum is right."""
+    try:
+        facts = json.loads(line)
+        valid = facts.pop("sha256") == _digest(facts)
+    except (ValueError, KeyError, AttributeError, TypeError):
+        valid = False
+    if not valid:
+        raise FuelsError(
+            f"{path}, line {number}: damaged, so what has been released is not known; restore the"
+            " file from a backup, or start a new run with a new ledger"
+        )
+    return dict(facts)
 
 
 def _digest(facts: Mapping[str, Any]) -> str:

@@ -30,6 +30,7 @@ class PrivateSums:
     noise: Mapping[str, float]  # standard deviations per sensitivity, by name without step ahead
     protected: Protected
     min_clients: int
+    sites: tuple[int, int] = (1, 0)  # whose noise is added, and how many of them may collude
     expected: dict[str, Release] = field(default_factory=dict)
 
     def total(self, name: str, step: int, contributions: Mapping[str, Floats]) -> Floats | None:
@@ -39,7 +40,11 @@ class PrivateSums:
             raise FuelsError(f"{name}, step {step}: nobody declared how much a unit can change it")
         if len(contributions) < self.min_clients:
             return None
-        return self.ledger.release(release, contributions.values()).values
+        sites, colluding = self.sites
+        entry = self.ledger.release(
+            release, contributions.values(), sites=sites, colluding=colluding, here=sites
+        )
+        return entry.values
 
     def expect(self, release: Release) -> Release:
         """Declare what the next sum of this name releases."""

@@ -36,6 +36,7 @@ class Protection:
     ledger: Ledger
     run: str  # identifies the run in the ledger
     horizon: int = 1  # steps ahead, each with its own statistics
+    sites: tuple[int, int] = (1, 0)  # that add noise, and how many of them may collude
 
     def facts(self) -> dict[str, Any]:
         """The guarantee and every release of the run, as in summary.json."""

@@ -1,0 +1,174 @@
+"""`fuels privacy`: what a budget buys, and what a run has spent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fuels.cli import options as opt
+from fuels.errors import FuelsError
+
+if TYPE_CHECKING:
+    from fuels.report.tables import Table
+    from fuels.runs.privacy_plan import Plan
+
+SIZES, BUDGET = "Sizes", "Budget"
+
+privacy_app = typer.Typer(
+    name="privacy", help="Plan a privacy budget, and read a run's ledger.", no_args_is_help=True
+)
+
+
+@privacy_app.command("plan")
+def plan_command(
+    clients: int = opt.option("", "Clients that contribute.", SIZES, default=100, min=1),
+    sites: int = opt.option("", "Sites that the clients belong to.", SIZES, default=1, min=1),
+    history: int = opt.option("", "Days of training, of hourly data.", SIZES, default=40, min=1),
+    horizon: int = opt.option("", "Steps ahead to forecast.", SIZES, default=1, min=1, max=24),
+    epsilon: float = opt.option("", "What may be revealed; 1 is strict.", BUDGET, default=4.0),
+    delta: float = opt.option("", "Probability of a failure.", BUDGET, default=1e-5),
+    unit: str = opt.option(
+        "hour|day|client",
+        "What is protected, of one client.",
+        BUDGET,
+        default="hour",
+        choices=("hour", "day", "client"),
+    ),
+    relation: str = opt.option(
+        "removed|replaced",
+        "What may happen to its values.",
+        BUDGET,
+        default="removed",
+        choices=("removed", "replaced"),
+    ),
+    colluding: int = opt.option(
+        "", "Sites that may give their noise away: the others add more.", BUDGET, default=0, min=0
+    ),
+    json_: bool = opt.flag("Print JSON for scripts.", name="--json"),
+) -> None:
+    """Compute the noise of a private run, and the accuracy that it leaves, before anything runs.
+
+    The accuracy is that of the pooled ridge on the embedded synthetic data, with as much noise for
+    each client as with your sizes. It shows whether the noise is small or large for you.
+
+    Example: fuels privacy plan --clients 85 --sites 5 --history 40 --epsilon 4
+    """
+    from rich.console import Console
+
+    from fuels.cli.compare import show
+    from fuels.config import Privacy
+    from fuels.runs.privacy_plan import Sizes, plan
+
+    privacy = Privacy(epsilon=epsilon, delta=delta, unit=unit, relation=relation)
+    found = plan(Sizes(clients, sites, history, horizon, privacy, colluding))
+    if json_:
+        typer.echo(json.dumps(asdict(found), indent=2))
+        return
+    show(Console(), _table(found), sentences(found))
+
+
+@privacy_app.command("spent")
+def spent_command(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN|LEDGER", help="Folder of a run, or a ledger file.")
+    ],
+    json_: bool = opt.flag("Print JSON for scripts.", name="--json"),
+) -> None:
+    """Say what a ledger has released, and how much of the budget is spent.
+
+    Example: fuels privacy spent first
+    """
+    from rich.console import Console
+
+    from fuels.cli.compare import show
+    from fuels.privacy.ledger import Ledger
+    from fuels.report.tables import Table, columns
+    from fuels.sharing.protection import LEDGER
+
+    path = run / LEDGER if run.is_dir() else run
+    if not path.is_file():
+        raise FuelsError(f"{path}: no such privacy ledger; runs with --privacy have one")
+    ledger = Ledger.opened(path)
+    rows: list[dict[str, Any]] = [
+        {
+            "name": entry.release.name,
+            "from": _time(entry.release.first),
+            "to": _time(entry.release.last),
+            "numbers": entry.release.numbers,
+            "noise": entry.release.sigma,
+        }
+        for entry in ledger.entries.values()
+    ]
+    budget = ledger.budget
+    facts: dict[str, Any] = {
+        **{name: str(value) for name, value in asdict(budget).items()},
+        "spent": ledger.epsilon,
+    }
+    if json_:
+        typer.echo(json.dumps({**facts, "releases": rows}, indent=2))
+        return
+    said = (
+        f"Spent: epsilon {ledger.epsilon:.4g} of {budget.epsilon:g}, at delta {budget.delta:g}, for"
+        f" one {budget.unit} of one client ({budget.relation})."
+    )
+    table = Table(
+        columns("release | from | to | numbers | noise"),
+        [list(row.values()) for row in rows],
+        f"Releases in {path}",
+    )
+    show(Console(), table, [said])
+
+
+def _time(seconds: int) -> str:
+    import numpy as np
+
+    return str(np.datetime64(seconds, "s"))
+
+
+def _table(found: Plan) -> Table:
+    from fuels.report.tables import Table, columns
+
+    rows = [
+        (line.name, line.numbers, line.sensitivity, line.noise, line.site, line.effect)
+        for line in found.lines
+    ]
+    heads = "release | numbers | sensitivity | noise | from each site | the noise is"
+    return Table(columns(heads), rows, "Noise of every release (standard deviations)")
+
+
+def sentences(found: Plan) -> list[str]:
+    """The plan in words."""
+    sizes, privacy = found.sizes, found.sizes.privacy
+    unit = "client" if privacy.unit == "client" else f"{privacy.unit} of one client"
+    said = [
+        f"Guarantee: epsilon {found.spent:.4g} of {privacy.epsilon:g}, delta {privacy.delta:g}, for"
+        f" one {unit} ({privacy.relation})."
+    ]
+    for each in found.accuracy:
+        steps = "step" if each.ahead == 1 else "steps"
+        verdict = "better" if each.noised < each.last_value else "NOT better"
+        said.append(
+            f"Pooled ridge, {each.ahead} {steps} ahead, on synthetic data: MSE {each.noised:.4f}"
+            f" with noise, {each.free:.4f} without ({each.cost:+.1%}); {verdict} than the last"
+            f" value ({each.last_value:.4f})."
+        )
+    worst = max(found.accuracy, key=lambda each: each.cost)
+    if worst.cost > 0.25:
+        said.append(
+            "The noise is large: more clients, a longer history, a larger epsilon or a smaller unit"
+            f" than {privacy.unit} help; otherwise share nothing."
+        )
+    if not found.contributes:
+        said.append(
+            "The scale of a client would be lost in the noise, so no client would contribute: give"
+            " a larger epsilon, or a scale that is known without the data (privacy.scale)."
+        )
+    if sizes.colluding:
+        said.append(
+            f"The guarantee holds even if {sizes.colluding} of {sizes.sites} sites collude."
+        )
+    return said
