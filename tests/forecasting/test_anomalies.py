@@ -72,7 +72,7 @@ def test_the_command_reports_writes_and_obeys(
     )
     assert code == 0
     assert "1 value of 1 client is implausible: c3 at 2024-01-19 23:00: 99999 (plausible: at" in err
-    assert "they count as missing (--implausible keep uses them)" in err
+    assert "counted as missing (--implausible keep uses all)" in err
     assert pl.read_csv(out.encode())["forecast"].max() < 60
     found = pl.read_csv("found.csv")
     assert len(found) == 24 * 12 and found.filter("flag")["client"].to_list() == ["c3"]

@@ -135,7 +135,7 @@ class Memory:
         if drop:
             self.plausible = screened.removed(self.panel)
             if sentence := new.sentence():
-                said.append(f"{sentence}; they count as missing (--implausible keep uses them)")
+                said.append(f"{sentence}; counted as missing (--implausible keep uses all)")
             if sentence := new.accepted():
                 said.append(sentence)
         return new, said

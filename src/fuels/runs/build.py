@@ -69,7 +69,7 @@ def load_dataset(settings: Settings, panel: Panel | None = None) -> Dataset:
 def warn_implausible(screened: Screened) -> None:
     """Warn about the implausible values of a run's data."""
     if said := screened.sentence():
-        warnings.warn(f"{said}; they count as missing (--implausible keep uses them)", stacklevel=3)
+        warnings.warn(f"{said}; counted as missing (--implausible keep uses all)", stacklevel=3)
 
 
 def make_method(
