@@ -174,6 +174,14 @@ def by_hour(time: datetime) -> str:
     return f"{time:%d.%m.%Y};{time.hour}"
 
 
+def span(time: datetime) -> str:
+    return f"{time:%d.%m.%Y %H:%M}-{time + timedelta(hours=1):%H:%M}"
+
+
+def span_of_dates(time: datetime) -> str:
+    return f"{time:%d.%m.%Y %H:%M} - {time + timedelta(hours=1):%d.%m.%Y %H:%M}"
+
+
 def spread(time: datetime) -> str:
     return f"{time:%Y-%m-%d},{time:%H:%M}"
 

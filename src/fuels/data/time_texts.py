@@ -19,6 +19,7 @@ Seconds = NDArray[np.int64]
 Ints = NDArray[np.int64]
 
 OFFSET = r"(Z|[+-]\d{2}:?\d{2})$"
+_SPAN = r"^(.*?\b(\d{1,2}):(\d{2})(?::\d{2})?) *[-–] *(?:.* )?(\d{1,2}):(\d{2})(?::\d{2})?$"
 _FRACTION = r":\d{2}[.,]\d*[1-9]"
 _COMPACT = r"^(\d{4})(\d\d)(\d\d)[T ](\d\d)(\d\d)"  # 20131101T0600
 _ISO = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
@@ -49,18 +50,20 @@ def parse_times(
     distinct: pl.Series, column: pl.Series, given: str | None, place: Place
 ) -> ClockTimes:
     """The times of distinct texts of a column; `given` is a format such as %d.%m.%Y %H:%M."""
-    text = distinct.str.strip_chars().str.replace(r"\s*(?:UTC|GMT)$", "Z")
+    text, notes = _without_ends(distinct.str.strip_chars())
+    text = text.str.replace(r"\s*(?:UTC|GMT)$", "Z")
     offset = text.str.extract(r"\d{1,2}:?\d{2}.*?" + OFFSET)
     if given is not None and not given.endswith("%z"):
         offset = pl.Series([None] * len(text), dtype=pl.String)
     shifted = len(offset) > 0 and offset.null_count() == 0
     bare = text.str.replace(OFFSET, "").str.strip_chars() if shifted else text
     if given is not None:
-        parsed, notes = _parse_given(bare, given.removesuffix("%z").strip()), tuple[str, ...]()
+        parsed = _parse_given(bare, given.removesuffix("%z").strip())
     else:
-        parsed, notes = _parse_iso(bare), ()
+        parsed = _parse_iso(bare)
         if parsed.null_count():
-            parsed, notes = _parse_any(bare.str.to_lowercase(), place)
+            parsed, said = _parse_any(bare.str.to_lowercase(), place)
+            notes = (*notes, *said)
     if parsed.null_count():
         wrong = distinct[int(parsed.is_null().arg_max() or 0)]
         row = int((column == wrong).arg_max() or 0)
@@ -76,6 +79,21 @@ def parse_times(
     # Parsing loses anything finer than a microsecond.
     fractions = bare.str.contains(_FRACTION).to_numpy()
     return ClockTimes(seconds, _offset_seconds(offset) if shifted else None, fractions, notes)
+
+
+def _without_ends(text: pl.Series) -> tuple[pl.Series, tuple[str, ...]]:
+    """The starts of spans such as "00:00-01:00", which are equally long and start at other times.
+
+    An offset from UTC looks alike, but does not follow the time of day.
+    """
+    parts = _groups(text, _SPAN)
+    begin, end = (parts[h].cast(pl.Int64) * 60 + parts[m].cast(pl.Int64) for h, m in ("23", "45"))
+    if len(text) < 2 or begin.null_count() or begin.n_unique() < 2:
+        return text, ()
+    lengths = ((end - begin) % 1440).value_counts()["count"].to_numpy()
+    if lengths.max() < 0.9 * len(text):  # another length is that of an hour when clocks change
+        return text, ()
+    return parts["1"], (f"times are spans such as '{text[0]}': the start of each was used",)
 
 
 def _seconds(parsed: pl.Series) -> pl.Series:
