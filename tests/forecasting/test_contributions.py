@@ -97,7 +97,7 @@ def test_a_damaged_file_costs_only_the_live_mean(finished: Path, panel: Panel) -
     (finished / FILE).write_bytes(b"damaged")
     values, notes = forecast(finished, newest(panel))
     assert np.isfinite(values).all()
-    assert any("do without the live mean" in note for note in notes)
+    assert any("do not use the live mean" in note for note in notes)
 
 
 def test_implausible_and_missing_values_are_not_contributed(finished: Path, panel: Panel) -> None:

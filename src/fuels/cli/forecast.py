@@ -62,8 +62,8 @@ def forecast_command(
     at_most: str | None = opt.AT_MOST,
     wait: float = opt.option(
         "SECONDS",
-        "In a live federation: once the new values are stored, wait so long for the live mean of"
-        " the newest step, then forecast with or without it. Default: do not wait.",
+        "In a live federation: after storing the new values, wait up to this long for the live"
+        " mean of the newest step; then forecast with or without it. Default: do not wait.",
         default=0.0,
         min=0.0,
     ),

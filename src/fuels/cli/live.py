@@ -15,10 +15,10 @@ def live_command(
 ) -> None:
     """Keep the live mean of the current run going, step by step, and show each step.
 
-    It continues until fuels federation stop, also after this command has ended and after restarts
-    of the server. A site takes part if its site.toml has consent.live_mean and the founder's roster
-    names it; its values come from fuels forecast RUN --data FILE, which can wait for the mean of
-    the newest step (--wait).
+    It continues until fuels federation stop, even after this command has ended or the server has
+    been restarted. A site takes part if its site.toml has consent.live_mean and the founder's
+    roster names it; its values come from fuels forecast RUN --data FILE, which can wait for the
+    mean of the newest step (--wait).
 
     Example: fuels federation live metro/server
     """

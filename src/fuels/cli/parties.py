@@ -147,7 +147,8 @@ def _show_audit(folder: ServerFolder | SiteFolder, last: int, as_json: bool) -> 
         typer.echo(f"{entry.get('time')}  {entry.get('event')}: {shown}")
     if problem:
         raise FuelsError(f"{book.path}: lines are missing or were changed: {problem}")
-    typer.echo(f"{lines} entries, none missing or changed; the last has SHA-256 {head}", err=True)
+    intact = f"{lines} entries, none missing or changed; the last has SHA-256 {head}"
+    typer.echo(intact if lines else "no entries yet", err=True)
 
 
 @site_app.command("renew-key")

@@ -20,7 +20,7 @@ def roster_command(
     clients: str = opt.option(
         "SITE=N,...",
         "Number of clients of each site, such as north=12,south=9. A site that is not named keeps"
-        " its number of the former roster.",
+        " its number from the previous roster.",
         default="",
     ),
     key: list[str] | None = opt.option(

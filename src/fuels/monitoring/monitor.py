@@ -268,7 +268,7 @@ def flags(found: Found, track: Track) -> list[Found]:
     for name, drift in found["drift"].items():
         if (one := drift["together"]) is not None:
             text = WHAT[name].format(ratio=_short(one["ratio"]), lag=lag)
-            over = "" if one["lasts"] else "; the last period is as usual again"
+            over = "" if one["lasts"] else "; the last period was normal again"
             about = f"{text} since {one['since']} (noticed {one['raised']}){over}"
             said.append({"kind": "drift", "what": name, "text": about})
         if single := drift["clients"]:

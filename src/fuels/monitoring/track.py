@@ -69,7 +69,7 @@ class Track:
                 " fuels serve keep those that they make from now on"
             )
         if not set(issued.ids) & set(models.ids):
-            raise FuelsError(f"{folder}: the past forecasts are of other clients")
+            raise FuelsError(f"{folder}: the past forecasts belong to other clients")
         config, history = folder / CONFIG, folder / HISTORY
         settings = read_config(config)[0] if config.is_file() else Settings()
         own = read_panel_file(history)[0] if history.is_file() else None

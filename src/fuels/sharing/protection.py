@@ -20,7 +20,7 @@ _NEVER = (
     "which clients take part, and the dates of the data",
     "metrics, errors, forecasts and models, if somebody publishes them",
     "other runs on the same data, unless they use the same ledger",
-    "series that say the same of one person, such as neighbouring cells: each counts separately",
+    "several series about one person, such as those of neighbouring cells: each counts separately",
 )
 NOT_COVERED = {
     Relation.REMOVED: _NEVER,

@@ -165,4 +165,4 @@ def read_received(folder: Path) -> tuple[ReceivedMean | None, list[str]]:
         return ReceivedMean.load(folder / FILE), []
     except FuelsError as error:
         nothing = ReceivedMean.begin((), np.datetime64(0, "s"), np.timedelta64(1, "s"))
-        return nothing, [f"{error}: the forecasts do without the live mean"]
+        return nothing, [f"{error}: the forecasts do not use the live mean"]

@@ -24,8 +24,8 @@ from fuels.report.run.files import RunFiles
 from fuels.report.style import number
 
 TITLES = {
-    "errors": "Errors by day, in times of those of the test part",
-    "values": "Change of the values from one week before, by day, in times of the usual change",
+    "errors": "Errors by day, as a multiple of those of the test part",
+    "values": "Change of the values within a week, by day, as a multiple of the usual change",
 }
 
 
