@@ -30,6 +30,7 @@ from fuels.experts.limits import NO_LIMITS, Limits
 from fuels.experts.mixture import Mixture
 from fuels.experts.personal_model import forecast_chain
 from fuels.experts.pool import Pool
+from fuels.experts.run_sums import ReceivedSums
 from fuels.sharing.protection import Protection
 from fuels.storage.models import PersonalModels
 
@@ -59,12 +60,14 @@ def evaluate(
     sharing: Sharing | None = None,
     seed: int = 0,
     protection: Protection | None = None,
+    received: ReceivedSums | None = None,
 ) -> Evaluation:
     """Forecast the test part; empty if it has no target.
 
     `sharing` says what the experts may use of other clients; `seed` is that of its noise.
-    With `protection`, sums carry noise. `model_forecast` gives the personal models' forecasts of
-    the test part; `title` is their method's name.
+    With `protection`, sums carry noise. At a site of a federation, experts use what it has
+    `received`, and nothing else. `model_forecast` gives the personal models' forecasts of the test
+    part; `title` is their method's name.
     """
     first, last = dataset.split.part("test")
     history, horizon = history_of(dataset), dataset.sample.horizon
@@ -76,15 +79,20 @@ def evaluate(
             dataset.split.train,
             title=f"{title}{MODEL}",
             chosen=chosen,
-            sharing=sharing,
+            sharing=sharing if received is None else None,
             seed=seed,
             protection=protection,
+            received=None if received is None else received.experts,
         )
         history = ensemble.with_live_mean(history)
         chain = ensemble.model_forecasts(history, horizon, last)
         backtests = {h: ensemble.run(history, last, h, model) for h, model in chain}
     if not dataset.target[:, first:last].any():
-        shared = None if ensemble is None else sharing_outcome(dataset, ensemble, sharing)
+        shared = (
+            None
+            if ensemble is None
+            else sharing_outcome(dataset, ensemble, sharing, None, received)
+        )
         return Evaluation({}, {}, ensemble=ensemble, sharing=shared)
     forecasts: Forecasts = {title: model_forecast()}
     parts = {h: restricted_to_test(dataset, b) for h, b in backtests.items() if b is not None}
@@ -98,7 +106,7 @@ def evaluate(
             own = [ensemble.title] if row == SOLO_NOTHING_SHARED else []
             alone = nothing_shared(history, ensemble.horizons[1], backtest, last, own)
             forecasts[row] = alone[:, -(last - first) :]
-        shared = sharing_outcome(dataset, ensemble, sharing, forecasts)
+        shared = sharing_outcome(dataset, ensemble, sharing, forecasts, received)
     forecasts |= references(dataset, "test")
     return Evaluation(
         forecasts,
@@ -151,6 +159,7 @@ def sharing_outcome(
     ensemble: Ensemble,
     chosen: Sharing | None,
     forecasts: Mapping[str, Floats] | None = None,
+    received: ReceivedSums | None = None,
 ) -> SharingOutcome | None:
     """What was shared, and the errors with and without it; None if nothing was asked for."""
     if chosen is None or not (chosen.statistics or chosen.live_mean):
@@ -159,13 +168,14 @@ def sharing_outcome(
         why = (
             f"{len(dataset.ids)} clients are fewer than sharing.min_clients = {chosen.min_clients}"
         )
-        return SharingOutcome((), why, {})
-    used = tuple(name for name in ("statistics", "live_mean") if getattr(chosen, name))
+        return SharingOutcome((), why if received is None else received.note, {})
+    note, asked = ("", chosen) if received is None else (received.note, ensemble.sharing)
+    used = tuple(name for name in ("statistics", "live_mean") if getattr(asked, name))
     numbers = dict(ensemble.sharing.numbers)
     title = ensemble.title.removesuffix(MODEL)
     row = method_rows(title)[2]
     if not forecasts or row not in forecasts:
-        return SharingOutcome(used, "", numbers)
+        return SharingOutcome(used, note, numbers)
     first, last = dataset.split.part("test")
     truth, target = dataset.series[:, first:last], dataset.target[:, first:last]
     rows = forecasts[title], forecasts[row]
@@ -175,7 +185,7 @@ def sharing_outcome(
         warnings.simplefilter("ignore", RuntimeWarning)  # a mean over nothing is NaN
         return SharingOutcome(
             used,
-            "",
+            note,
             numbers,
             np.stack([np.nanmean(one, axis=1) for one in squared]),
             np.array([[np.nanmean(one[:, days == d]) for d in np.unique(days)] for one in squared]),

@@ -355,15 +355,16 @@ def new_ensemble(
     sharing: Sharing | None = None,
     seed: int = 0,
     protection: Protection | None = None,
+    received: SharedExperts | None = None,
 ) -> Ensemble:
     """An ensemble whose experts will be fitted on the steps of a history before `end`.
 
-    With `sharing` and enough clients, they also use what these share; `seed` is of its noise.
+    With `sharing` and enough clients, they also use what these share, or what was `received`.
     """
     trained = history.times(end, end + 1)[0]
     levels = tuple(float(level) for level in chosen.levels)
     limits = Limits.of(chosen, history.observed[:, :end], models.mean, models.std)
-    shared = shared_experts(sharing, seed, protection, trained, models)
+    shared = received or shared_experts(sharing, seed, protection, trained, models)
     return Ensemble(models, title, history.start, trained, levels, sharing=shared, limits=limits)
 
 

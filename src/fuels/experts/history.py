@@ -140,17 +140,21 @@ def make_history(
         offset = int(panel.phases(period)[0]) if panel.length else 0
     before = np.full((len(panel.ids), offset), np.nan)
     observed = np.concatenate([before, (panel.values.T - mean[:, None]) / std[:, None]], axis=1)
-    whole = WEEK_SECONDS % panel.step_seconds == 0
     return History(
         observed=observed,
         filled=fill_from_earlier(observed, period, past),
         period=period,
-        week=WEEK_SECONDS // panel.step_seconds if whole else period,
+        week=steps_in_week(panel.step_seconds, period),
         start=panel.start + panel.standard_offset - offset * panel.step,
         step=panel.step,
         calendar=calendar or Calendar(),
         past=past,
     )
+
+
+def steps_in_week(step_seconds: int, period: int) -> int:
+    """The period if a week is not a whole number of steps."""
+    return WEEK_SECONDS // step_seconds if WEEK_SECONDS % step_seconds == 0 else period
 
 
 def fill_from_earlier(observed: Floats, period: int, past: Past | None = None) -> Floats:

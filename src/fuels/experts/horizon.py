@@ -242,14 +242,7 @@ def fit_horizon(
     its history allows.
     """
     period = history.period
-    part = max(1, round(WARM_SHARE * end / period)) * period
-    if end - part < 2 * period:
-        raise FuelsError(
-            f"{end} steps are too few to fit and weight the experts: at least 3 periods of"
-            f" {period} steps are needed"
-        )
-    # The warm-up is equally long for every horizon, as long as two periods remain to fit on.
-    fitted = max(end - part - (horizon - 1), 2 * period)
+    fitted = warm_up_begins(end, period, horizon)
     first = first_out_of_sample(fitted, horizon)
     before, whole = ({}, {}) if pooled is None else (pooled(fitted), pooled(end))
 
@@ -278,6 +271,18 @@ def fit_horizon(
         )
 
     return HorizonEnsemble.joined(by_groups(history.clients, fit))
+
+
+def warm_up_begins(end: int, period: int, horizon: int) -> int:
+    """The step at which the warm-up of a training part of `end` steps begins."""
+    part = max(1, round(WARM_SHARE * end / period)) * period
+    if end - part < 2 * period:
+        raise FuelsError(
+            f"{end} steps are too few to fit and weight the experts: at least 3 periods of"
+            f" {period} steps are needed"
+        )
+    # The warm-up is equally long for every horizon, as long as two periods remain to fit on.
+    return max(end - part - (horizon - 1), 2 * period)
 
 
 def _later_warm_ups(

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ from fuels.kernels.dispatch import has_twin
 from fuels.sharing import live_mean as means
 from fuels.sharing import statistics
 from fuels.sharing.received import ReceivedMean
+from fuels.sharing.received_statistics import FILE, ReceivedStatistics
 from fuels.sharing.statistics import Coefficients, Columns, Regression, Totals, union_of_lags
 from fuels.sharing.sums import MIN_CLIENTS, LocalSums
 
@@ -171,7 +173,9 @@ class SharedExperts:
     live_mean: bool = True
     min_clients: int = MIN_CLIENTS
     totals: dict[tuple[int, int], Totals] = field(default_factory=dict)  # by horizon and end
-    received: ReceivedMean | None = None  # from a federation; None: the mean is computed here
+    # From a federation; None: computed here.
+    received: ReceivedMean | None = None
+    received_statistics: ReceivedStatistics | None = None
 
     @classmethod
     def of(cls, chosen: Sharing, seed: int = 0) -> SharedExperts | None:
@@ -188,7 +192,8 @@ class SharedExperts:
         """The settings and the seed, to be saved."""
         noise, seed = self.carrier.noise, self.carrier.seed
         chosen = Sharing(self.statistics, self.live_mean, self.min_clients, noise)
-        return {**asdict(chosen), "seed": seed}
+        remote = {"federation": True} if self.of_federation else {}
+        return {**asdict(chosen), "seed": seed, **remote}
 
     def guarantee(self) -> dict[str, Any]:
         """A formal guarantee for the sums; empty if there is none (experts/private.py)."""
@@ -196,13 +201,34 @@ class SharedExperts:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> SharedExperts | None:
-        settings = {key: value for key, value in facts.items() if key != "seed"}
-        return cls.of(Sharing(**settings), facts.get("seed", 0))
+        """As saved; what came from a federation is not among the facts, see `receive`."""
+        settings = {k: value for k, value in facts.items() if k not in ("seed", "federation")}
+        found = cls.of(Sharing(**settings), facts.get("seed", 0))
+        if found is not None and facts.get("federation"):
+            time, step = np.datetime64(0, "s"), np.timedelta64(1, "s")
+            found.received = ReceivedMean.begin((), time, step)
+            found.received_statistics = ReceivedStatistics(time, step)
+        return found
+
+    @property
+    def of_federation(self) -> bool:
+        """Whether the sums of the run came from a federation: they are never computed here."""
+        return self.received_statistics is not None
+
+    def receive(self, mean: ReceivedMean | None, folder: Path) -> None:
+        """Use a received live mean, and the statistics that a run folder has received."""
+        if mean is not None or not self.of_federation:
+            self.received = mean
+        if self.of_federation and (folder / FILE).is_file():
+            self.received_statistics = ReceivedStatistics.load(folder / FILE)
 
     @property
     def numbers(self) -> dict[str, int]:
         """Numbers that each client sends: once for the statistics, at each step for the mean."""
-        found = {"statistics": self.carrier.sent.get("statistics", 0)} if self.statistics else {}
+        sent = self.carrier.sent.get("statistics", 0)
+        if (received := self.received_statistics) is not None:
+            sent = received.numbers
+        found = {"statistics": sent} if self.statistics else {}
         return found | ({"live_mean_per_step": means.NUMBERS} if self.live_mean else {})
 
     @property
@@ -256,6 +282,8 @@ class SharedExperts:
     def _totals(
         self, history: History, ids: Sequence[str], end: int, horizon: int
     ) -> Totals | None:
+        if self.received_statistics is not None:
+            return self.received_statistics.until(history.times(end, end + 1)[0], horizon)
         columns = declared(history, horizon, live=self.live_mean and mostly_live(history, end))
         earlier = [
             until

@@ -342,9 +342,9 @@ class SavedRun:
         return Ensemble.load(mixture, self.models)
 
     def _with_received(self, ensemble: Ensemble) -> Ensemble:
-        """The ensemble, with the live mean of a federation if there is one."""
+        """The ensemble, with the sums that a federation has sent to this run, if any."""
         if ensemble.sharing is not None:
-            ensemble.sharing.received = self.received
+            ensemble.sharing.receive(self.received, self.folder)
         return ensemble
 
     def _load_ensemble(self) -> Ensemble:

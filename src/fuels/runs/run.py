@@ -32,6 +32,7 @@ from fuels.evaluation.summary import (
     why_last,
 )
 from fuels.experts.intervals import Bands
+from fuels.experts.run_sums import ReceivedSums
 from fuels.federation.loop import Watcher
 from fuels.methods.base import MODEL
 from fuels.methods.messages import Download
@@ -201,10 +202,16 @@ def write_ahead(job: Job, folder: RunFolder, models: PersonalModels, found: Eval
     write_table(frame, folder.ahead)
 
 
-def evaluate_job(job: Job, models: PersonalModels, folder: Path | None = None) -> Evaluation:
+def evaluate_job(
+    job: Job,
+    models: PersonalModels,
+    folder: Path | None = None,
+    received: ReceivedSums | None = None,
+) -> Evaluation:
     """Forecast the test part with a job's models, and score them and the references.
 
-    `folder` is that of the run, where the privacy ledger is.
+    `folder` is that of the run, where the privacy ledger is. `received`: at a site of a federation,
+    the sums that its experts use.
     """
     return evaluate(
         job.dataset,
@@ -215,6 +222,7 @@ def evaluate_job(job: Job, models: PersonalModels, folder: Path | None = None) -
         sharing=job.settings.sharing,
         seed=job.settings.seed,
         protection=protection_of(job, folder),
+        received=received,
     )
 
 

@@ -2,7 +2,9 @@
 
 Shared statistics and the live mean need nothing but sums over clients. They ask a `SumCarrier` for
 "the sum of this over these clients" and do not know how it is computed: in this process
-(`LocalSums`), or between organisations that do not show each other their contributions.
+(`LocalSums`), or between organisations that do not show each other their contributions
+(experts/run_sums.py). The mixtures multiply weights at every step, so that a difference in the last
+bit of a sum can change the fifth digit of a forecast; both therefore add up the same integers.
 
 `LocalSums` can add Gaussian noise to each number of a sum, to show what noise costs. It is noise,
 not a privacy guarantee: nothing tracks how much the sums of many steps say about a client.
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
 from fuels.randomness import SUMS, generator
+from fuels.sharing.fixed_point import from_words, to_words
 
 Floats = NDArray[np.float64]
 MIN_CLIENTS = 10  # a sum over fewer clients says too much about each of them
@@ -57,7 +60,8 @@ class LocalSums:
                     f" and {np.count_nonzero(~np.isfinite(array))} entries that are not finite;"
                     f" {arrays[0].shape} and none are required"
                 )
-        result: Floats = np.sum(arrays, axis=0, dtype=np.float64)
+        # As between organisations: the same sum however clients are divided, to the last bit.
+        result = from_words(to_words(arrays, 1, f"{name}, step {step}"))
         if self.noise:
             # Drawn step by step: what more steps add does not change the noise of the first ones.
             rng = generator(self.seed, SUMS, name, step)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from fuels.config import Settings, Sharing, merge, with_preset, without_missing
+from fuels.config import Settings, merge, with_preset, without_missing
 from fuels.errors import FuelsError
 from fuels.federation.flower.folders import ServerFolder, log
 from fuels.version import __version__, requirement
@@ -149,7 +149,6 @@ def settings_of(run_config: Mapping[str, Any]) -> ResolvedSettings:
     preset = str(nested.pop("preset", "paper"))
     settings = without_missing(with_preset(Settings(), preset, "run config"), nested)
     settings = merge(settings, nested, "run config")
-    settings = replace(settings, sharing=Sharing())  # see federated
     # The app's own config lists every setting, so the name of a preset has no effect without them.
     if preset != "paper" and with_preset(settings, "paper", "") == replace(
         settings, preset="paper"
@@ -162,22 +161,24 @@ def settings_of(run_config: Mapping[str, Any]) -> ResolvedSettings:
 
 
 def federated(settings: Settings, place: str) -> ResolvedSettings:
-    """The settings of a run across sites, completed and checked; they name no file.
-
-    Sites have no way yet to add up values of their clients, so nothing is shared as sums.
-    """
+    """The settings of a run across sites, completed and checked; they name no file."""
     if settings.training.warm_start:
         raise FuelsError(f"{place}: training.warm_start names a file that the sites do not have")
     if settings.data != Settings().data:
         raise FuelsError(f"{place}: data cannot be set here; each site sets it in its site.toml")
     if settings.privacy.epsilon:
         raise FuelsError(
-            f"{place}: privacy.epsilon protects sums on one machine (fuels run); between"
-            " organisations no sums are exchanged yet"
+            f"{place}: privacy.epsilon protects sums on one machine (fuels run); sums between"
+            " organisations are masked and carry no noise"
+        )
+    if settings.sharing.noise:
+        raise FuelsError(
+            f"{place}: sharing.noise is for sums on one machine (fuels run); sums between"
+            " organisations are masked and carry no noise"
         )
     from fuels.runs.settings import resolve  # imports PyTorch, which the supervisor does not need
 
-    return resolve(replace(settings, sharing=Sharing()))
+    return resolve(settings)
 
 
 def _options(text: str) -> dict[str, Any]:

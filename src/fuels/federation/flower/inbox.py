@@ -16,7 +16,14 @@ from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, decode, encode
 from fuels.federation.flower.folders import RefusalError, Rules, log
 from fuels.federation.flower.members import Members
-from fuels.federation.flower.messages import read_report, read_upload, read_withheld, request
+from fuels.federation.flower.messages import (
+    NOTHING,
+    Extra,
+    read_report,
+    read_upload,
+    read_withheld,
+    request,
+)
 from fuels.federation.guard import EnvelopeGuard, refusals
 from fuels.federation.refusals import Event, Refusals
 from fuels.federation.site import Report
@@ -95,6 +102,8 @@ class Requests:
         self.refused, self.limit = refused, limit
         self.open: dict[str, Request] = {}  # by ticket, of this round and earlier ones
         self.newest: dict[tuple[str, str], Request] = {}  # of each kind to each site
+        self.extra: dict[str, Extra] = {}  # what requests of a kind bring besides a download
+        self.size: dict[str, int] = {}  # bytes of the largest reply to requests of a kind
         self.counters = {"bytes_up": 0, "bytes_down": 0, "messages": 0}
 
     def send(
@@ -108,7 +117,18 @@ class Requests:
         if not asked:
             return
         contents = {
-            site: encode(request(kind, self.run, number, site, ids, download.take(ids), best_round))
+            site: encode(
+                request(
+                    kind,
+                    self.run,
+                    number,
+                    site,
+                    ids,
+                    download.take(ids),
+                    best_round,
+                    self.extra.get(kind, NOTHING),
+                )
+            )
             for site, ids in asked.items()
         }
         # A reply is useless once it would be stale.
@@ -144,7 +164,8 @@ class Requests:
             if isinstance(reply, FuelsError):
                 raise reply
             self.counters["bytes_up"] += len(reply)
-            return reading(lambda: decode(reply, self.limit(sent)))
+            limit = self.size.get(sent.kind) or self.limit(sent)
+            return reading(lambda: decode(reply, limit))
         except FuelsError as error:
             return self.refused.add(sent.site, sent.number, "message", str(error), fault=True)
 

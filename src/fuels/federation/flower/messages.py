@@ -26,6 +26,9 @@ from fuels.methods.messages import Download, Upload
 from fuels.storage.checkpoint import prefixed, unprefixed
 
 FIGURES = ("val_mse", "val_mae")
+SUMS = "sums"  # before the names of totals, see sum_server.py
+Extra = tuple[Mapping[str, Any], Mapping[str, NDArray[Any]]]  # more facts and arrays of a request
+NOTHING: Extra = ({}, {})
 LARGEST = 1e6  # a training loss or an error that is accepted
 
 
@@ -42,6 +45,7 @@ def request(
     asked: Sequence[str],
     download: Download,
     best_round: int = 0,
+    extra: Extra = NOTHING,
 ) -> Envelope:
     """A request to a site; at the end with the round of the best model, if the server kept one."""
     best = {"best_round": best_round} if best_round else {}
@@ -50,8 +54,12 @@ def request(
         run=run,
         round=number,
         site=site,
-        facts={"asked": list(asked), "having": list(download.clients), **best},
-        arrays=prefixed("shared", download.shared) | prefixed("personal", download.personal),
+        facts={"asked": list(asked), "having": list(download.clients), **best, **extra[0]},
+        arrays={
+            **prefixed("shared", download.shared),
+            **prefixed("personal", download.personal),
+            **extra[1],
+        },
     )
 
 
@@ -63,7 +71,7 @@ def read_request(envelope: Envelope) -> tuple[tuple[str, ...], Download]:
         personal=unprefixed("personal", envelope.arrays),
         clients=text_list(envelope.facts.get("having"), "the list of clients that receive arrays"),
     )
-    _only(envelope.arrays, ("shared/", "personal/"), ())
+    _only(envelope.arrays, ("shared/", "personal/", f"{SUMS}/"), ())
     return asked, download
 
 

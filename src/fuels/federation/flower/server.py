@@ -21,6 +21,7 @@ from fuels.federation.flower.inbox import Network, Time
 from fuels.federation.flower.live import Live
 from fuels.federation.flower.records import Figures, audit
 from fuels.federation.flower.runs import Current
+from fuels.federation.flower.sum_server import RunSums
 from fuels.federation.flower.transport import FlowerTransport
 from fuels.federation.loop import Loop, Round
 from fuels.federation.refusals import Refusals
@@ -160,6 +161,10 @@ def _serve(
             transport.rejoin(loop.round + 1)
     else:  # from now on a restart knows which sites joined, even if round 1 never ends
         save_state(store.checkpoint, *loop.state())
+    sums = RunSums(folder, run, settings, transport, book)
+    if loop.round == 0:
+        sums.exchange()
+    transport.requests.extra["finish"] = sums.message()
     loop.run([store, _Log(), Figures(folder, run, loop, transport)], saver=store)
     # Only members: a site that announces its clients from now on has nothing to write.
     sites = {site: len(transport.members.of(site)) for site in sorted(transport.members.sites)}
@@ -176,7 +181,8 @@ def _serve(
     waiting &= transport.allowed()
     unconfirmed = sorted(transport.finish(loop.round, waiting, download, best))
     save_state(store.server, loop.server.state(), {"clients": list(loop.clients)})
-    summary = _summary(loop, transport, settings) | {"sites": sites, "unconfirmed": unconfirmed}
+    summary = _summary(loop, transport, settings) | sums.summary()
+    summary |= {"sites": sites, "unconfirmed": unconfirmed}
     write_federation_report(path, summary)
     if not unconfirmed:
         store.finish(summary)

@@ -100,7 +100,7 @@ class FlowerTransport:
             new = self.network.connected() - asked
             self.requests.send("hello", number, dict.fromkeys(sorted(new), ()), Download())
             asked |= new
-            for _, reply in self._collect("hello", number):
+            for _, reply in self.collect("hello", number):
                 if isinstance(reply, Failure):
                     failures[reply.site] = reply.reason
             missing = expected - self.greeted - set(failures)
@@ -239,7 +239,7 @@ class FlowerTransport:
                 self.greeted &= connected
                 self._greet(connected - met, number, pending)
                 met |= connected
-            for sent, reply in self._collect("train", number):
+            for sent, reply in self.collect("train", number):
                 if sent.kind == "train":
                     pending.discard(sent.site)
                     replied[sent.site] = self.clock()
@@ -321,7 +321,7 @@ class FlowerTransport:
         self.requests.send(kind, number, asked, download, best_round)
         pending, found, failures = set(asked), [], []
         while True:
-            for sent, reply in self._collect(kind, number):
+            for sent, reply in self.collect(kind, number):
                 if sent.kind == kind:
                     pending.discard(sent.site)
                 if isinstance(reply, Failure):
@@ -347,7 +347,7 @@ class FlowerTransport:
         assert self.method is not None, "a round before the method is known"
         return self.method
 
-    def _collect(self, kind: str, number: int) -> list[tuple[Request, Envelope | Failure | None]]:
+    def collect(self, kind: str, number: int) -> list[tuple[Request, Envelope | Failure | None]]:
         """The replies to requests of this kind and round, and this round's failed introductions.
 
         A site that lists its clients becomes a member; late uploads are kept until the round ends.

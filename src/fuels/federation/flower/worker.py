@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from fuels.config import Engine, Settings
 from fuels.data.sources import find_files
 from fuels.errors import FuelsError
+from fuels.experts.run_sums import ReceivedSums
 from fuels.federation.codec import Envelope, decode, encode
 from fuels.federation.flower import live_messages
 from fuels.federation.flower.child_process import end_with_parent
@@ -64,6 +65,7 @@ from fuels.federation.flower.protection import (
     read_secrets,
 )
 from fuels.federation.flower.records import SiteRecords
+from fuels.federation.flower.sum_site import answer_sum, received_sums
 from fuels.federation.guard import download_refusal
 from fuels.methods.messages import Download
 from fuels.report.run.report import write_run_report
@@ -186,6 +188,8 @@ class Worker:
             raise RefusalError(
                 f"the server's message of round {envelope.round} is refused: {reason}"
             )
+        if envelope.kind == "sum":
+            return answer_sum(self.folder, self.config, job, envelope, self.records)
         if envelope.kind == "hello":
             facts = {"clients": list(everyone), "train_periods": train_periods(job.dataset)}
             if digest := digest_of(secrets.shared, envelope.run):
@@ -197,7 +201,8 @@ class Worker:
         if envelope.kind == "evaluate":
             return self._evaluate(job, envelope, download, progress)
         path = progress.path.parent
-        write_results(job, path, download, envelope.round, self.config.engine, best_round)
+        sums = received_sums(self.config, job, envelope)
+        write_results(job, path, download, envelope.round, self.config.engine, best_round, sums)
         return reply(envelope, None, None)
 
     def _train(
@@ -303,16 +308,25 @@ def exclusive(path: Path) -> Iterator[None]:
 
 
 def write_results(
-    job: Job, path: Path, download: Download, rounds: int, engine: Engine, best_round: int = 0
+    job: Job,
+    path: Path,
+    download: Download,
+    rounds: int,
+    engine: Engine,
+    best_round: int = 0,
+    sums: ReceivedSums | None = None,
 ) -> None:
     """The run's folder: models, forecasts, mixture, weights, config.toml, report, summary.json.
 
     `best_round`: the round of the model in `download`, if the server kept its best one.
+    `sums`: what the experts use of other sites.
     """
     folder, dataset = RunFolder(path), job.dataset
     write_toml(folder.config, job.settings, engine)
     models = write_models(job, folder, download)
-    evaluated = evaluate_job(job, models)
+    if sums is not None:
+        sums.save(path)
+    evaluated = evaluate_job(job, models, received=sums)
     write_evaluation(dataset, folder, evaluated)
     kept = kept_models(job, shared_best=best_round > 0)
     if kept.last and job.method.one_model and job.settings.training.keep == "best":

@@ -1,0 +1,285 @@
+"""The server's side of the sums of a run: exchanged before training, sent to all sites at the end.
+
+First the live mean, then the shared statistics, which need it. For each sum the server chooses one
+set of sites, writes it down, and asks only this set, again and again until the deadline of a round:
+a site repeats its reply. If one does not answer, the masks of the others do not cancel, and the sum
+is skipped: experts that need it are left out, and the run says so. It never fails the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.config import Settings
+from fuels.errors import FuelsError
+from fuels.experts.run_sums import (
+    LIVE_MEAN,
+    SETTINGS,
+    STATISTICS,
+    Steps,
+    common_steps,
+    mostly_known,
+    shape_of,
+)
+from fuels.federation.audit import Audit
+from fuels.federation.codec import Envelope, text_list
+from fuels.federation.flower.folders import ServerFolder, log
+from fuels.federation.flower.messages import SUMS
+from fuels.federation.flower.sum_keys import read_server_roster
+from fuels.federation.flower.transport import POLL, FlowerTransport
+from fuels.federation.guard import OVERHEAD
+from fuels.federation.transport import Failure
+from fuels.methods.messages import Download
+from fuels.runs.settings import ResolvedSettings
+from fuels.sharing.fixed_point import Floats, Words
+from fuels.sharing.masks import LEAST_SITES, SumId, total
+from fuels.sharing.roster import Roster
+from fuels.storage.checkpoint import load_state, prefixed, save_state
+
+FILE = "sums.safetensors"  # in the server's run folder
+AGAIN = 10.0  # seconds before a site that did not answer is asked for the same sum again
+
+
+def wanted(settings: Settings) -> list[str]:
+    """The names of the sums that a run uses, in the order of their exchange."""
+    if not settings.mixture.on:
+        return []
+    return [name for name, key in SETTINGS.items() if getattr(settings.sharing, key)]
+
+
+class RunSums:
+    """The sums of one run, on disk from the moment that their sets are chosen."""
+
+    def __init__(
+        self,
+        folder: ServerFolder,
+        run: str,
+        settings: ResolvedSettings,
+        transport: FlowerTransport,
+        book: Audit,
+    ) -> None:
+        self.folder, self.run, self.settings = folder, run, settings
+        self.transport, self.book = transport, book
+        self.path: Path = folder.runs / run / FILE
+        self.steps: Steps | None = None
+        self.live = False  # whether the statistics have columns for the live mean
+        self.sets: dict[str, tuple[str, ...]] = {}  # by name, of the sums that were asked for
+        self.totals: dict[str, Floats] = {}
+        self.notes: dict[str, str] = {}  # name: why there is no sum
+        self.bytes = {"bytes_up": 0, "bytes_down": 0}
+        if self.path.exists():
+            self._load()
+
+    def exchange(self) -> None:
+        """Exchange the sums that the run uses and that are neither there nor skipped."""
+        names = [n for n in wanted(self.settings) if n not in self.totals and n not in self.notes]
+        if not names:
+            return
+        before = dict(self.transport.requests.counters)
+        try:
+            roster = read_server_roster(self.folder)
+        except FuelsError as error:
+            roster, problem = None, str(error)
+        else:
+            problem = (
+                "the server's folder has no roster.json, which the founder signs with fuels"
+                " federation roster"
+            )
+        if roster is None:
+            for name in names:
+                self._skip(name, problem)
+        else:
+            offers = self._offers()
+            for name in names:
+                self._sum(name, offers, *roster)
+        for key in self.bytes:
+            self.bytes[key] += self.transport.requests.counters[key] - before[key]
+        self._save()
+
+    def message(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Facts and arrays that the last request of the run brings to every site."""
+        if not wanted(self.settings):
+            return {}, {}
+        sets = {name: list(self.sets[name]) for name in self.totals}
+        steps = None if self.steps is None else self.steps.facts()
+        facts = {"steps": steps, "live": self.live, "sets": sets, "notes": self.notes}
+        arrays = {SHORT[name]: values for name, values in self.totals.items()}
+        return {SUMS: facts}, prefixed(SUMS, arrays)
+
+    def summary(self) -> dict[str, Any]:
+        """For summary.json; nothing if the run uses no sums."""
+        if not wanted(self.settings):
+            return {}
+        done = {
+            SETTINGS[name]: {"sites": list(self.sets[name]), "numbers": int(values.size)}
+            for name, values in self.totals.items()
+        }
+        notes = {SETTINGS[name]: reason for name, reason in self.notes.items()}
+        return {"sums": {**done, "skipped": notes, **self.bytes}}
+
+    # -- one exchange --------------------------------------------------------------------------
+
+    def _offers(self) -> dict[str, tuple[Steps, tuple[str, ...]]]:
+        """The steps of the members' data, and the sums that each consents to."""
+        transport = self.transport
+        found: dict[str, tuple[Steps, tuple[str, ...]]] = {}
+        replies = self._ask(transport.members.sites, {"name": ""}, {}, transport.rules.join)
+        for site, reply in replies.items():
+            offer: Any = reply.facts.get("offer")
+            try:
+                if not isinstance(offer, dict):
+                    raise FuelsError(str(reply.facts.get("refused", "no offer"))[:300])
+                steps = Steps.from_facts(offer.get("steps"))
+                found[site] = steps, text_list(offer.get("consent"), "the consent to sums")
+            except FuelsError as error:
+                self.transport.refused.add(site, 0, "offer of sums", str(error))
+        return found
+
+    def _sum(
+        self,
+        name: str,
+        offers: Mapping[str, tuple[Steps, tuple[str, ...]]],
+        content: bytes,
+        roster: Roster,
+    ) -> None:
+        """Exchange one sum, or note why it is skipped."""
+        try:
+            if name not in self.sets:
+                self._choose(name, offers, roster)
+                self._save()
+            self.totals[name] = self._collect(name, content, roster)
+        except FuelsError as error:
+            self._skip(name, str(error))
+            return
+        if name == LIVE_MEAN:
+            assert self.steps is not None
+            least = self.settings.sharing.min_clients
+            self.live = mostly_known(self.steps, self.totals[name], least)
+        sites = self.sets[name]
+        self.book.add("sum", run=self.run, name=name, sites=list(sites))
+        log.info("%s: added up over %s (%d clients)", name, ", ".join(sites), roster.clients(sites))
+        self._save()
+
+    def _choose(
+        self, name: str, offers: Mapping[str, tuple[Steps, tuple[str, ...]]], roster: Roster
+    ) -> None:
+        """The set of a sum: every site that can take part; FuelsError if they are too few."""
+        out = dict.fromkeys(self.transport.members.sites - offers.keys(), "no reply")
+        out |= dict.fromkeys(offers.keys() - roster.members.keys(), "not in the founder's roster")
+        key = "live_mean" if name == LIVE_MEAN else "sums"
+        no = {site: f"no consent (consent.{key})" for site, o in offers.items() if name not in o[1]}
+        out |= no
+        fitting = {site: offer[0] for site, offer in offers.items() if site not in out}
+        if self.steps is None and fitting:
+            self.steps, other = common_steps({site: offer[0] for site, offer in offers.items()})
+            out |= other
+        sites = tuple(sorted(fitting.keys() - out.keys()))
+        reasons = "; ".join(f"{site}: {why}" for site, why in sorted(out.items()))
+        if len(sites) < LEAST_SITES:
+            raise FuelsError(
+                f"{len(sites)} of {len(out) + len(sites)} sites can take part, and at least"
+                f" {LEAST_SITES} are needed{f' ({reasons})' if reasons else ''}"
+            )
+        least = self.settings.sharing.min_clients
+        if (clients := roster.clients(sites)) < least:
+            raise FuelsError(
+                f"the sites that can take part have {clients} clients, and at least {least} are"
+                " needed (sharing.min_clients)"
+            )
+        if reasons:
+            log.warning("%s: without %s", name, reasons)
+        self.sets[name] = sites
+
+    def _collect(self, name: str, content: bytes, roster: Roster) -> Floats:
+        """The sum over its set; raises FuelsError if it cannot be decoded."""
+        steps, sites = self.steps, self.sets[name]
+        assert steps is not None
+        horizon = self.settings.sample.horizon
+        shape = shape_of(name, steps, horizon, self.live)
+        moment = steps.time(steps.count if name == LIVE_MEAN else steps.end)
+        federation = roster.federation
+        asked = SumId(federation, roster.serial, self.run, name, moment, sites, shape)
+        facts: dict[str, Any] = {"name": name, "steps": steps.facts(), "sites": list(sites)}
+        facts |= {"roster": content.decode("utf-8"), "live": self.live}
+        arrays: dict[str, NDArray[Any]] = {}
+        if name == STATISTICS and self.live:
+            facts["live sites"] = list(self.sets[LIVE_MEAN])
+            arrays = prefixed(SUMS, {"live": self.totals[LIVE_MEAN]})
+        self.transport.requests.size["sum"] = OVERHEAD + 8 * asked.words
+        replies = self._ask(set(sites), facts, arrays, self.transport.rules.deadline)
+        refused = {s: str(r.facts["refused"])[:300] for s, r in replies.items()
+                   if "refused" in r.facts}  # fmt: skip
+        if refused:
+            raise FuelsError("; ".join(f"{site}: {why}" for site, why in sorted(refused.items())))
+        words: dict[str, Words] = {}
+        for site, reply in replies.items():
+            found = reply.arrays.get("words", np.empty(0))
+            if found.dtype == np.int64 and found.ndim == 1:
+                words[site] = found.view(np.uint64)
+        return total(asked, words)
+
+    def _ask(
+        self,
+        sites: set[str],
+        facts: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+        seconds: float,
+    ) -> dict[str, Envelope]:
+        """Ask these sites until all have replied, one refuses, or the time is up."""
+        transport = self.transport
+        transport.requests.extra["sum"] = facts, arrays
+        end = transport.clock() + seconds
+        found: dict[str, Envelope] = {}
+        asked: dict[str, float] = {}  # site: when it was asked last
+        while True:
+            now, connected = transport.clock(), transport.network.connected()
+            for site in asked.keys() - connected:  # it reconnects with the request lost
+                asked[site] = -inf
+            due = {s for s in sites - found.keys() if now >= asked.get(s, -inf) + AGAIN}
+            ready = dict.fromkeys(sorted(due & connected), ())
+            transport.requests.send("sum", 0, ready, Download())
+            asked |= dict.fromkeys(ready, now)
+            for sent, reply in transport.collect("sum", 0):
+                if sent.kind != "sum" or sent.site not in sites or reply is None:
+                    continue
+                if isinstance(reply, Failure):
+                    asked[sent.site] = now  # it is asked again after a pause
+                elif not transport.guard.refusal(reply, sent.site, "sum", 0, sent.number):
+                    found[sent.site] = reply
+            refused = any("refused" in reply.facts for reply in found.values())
+            if found.keys() >= sites or refused or transport.clock() >= end:
+                return found
+            transport.sleep(POLL)
+
+    def _skip(self, name: str, reason: str) -> None:
+        self.notes[name] = reason
+        self.book.add("sum skipped", run=self.run, name=name, reason=reason)
+        log.warning("no %s in this run: %s", name, reason)
+
+    # -- on disk -------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        facts = {
+            "steps": None if self.steps is None else self.steps.facts(),
+            "live": self.live,
+            "sets": {name: list(sites) for name, sites in self.sets.items()},
+            "notes": self.notes,
+            "bytes": self.bytes,
+        }
+        save_state(self.path, {SHORT[name]: t for name, t in self.totals.items()}, facts)
+
+    def _load(self) -> None:
+        arrays, facts = load_state(self.path)
+        self.steps = None if facts["steps"] is None else Steps.from_facts(facts["steps"])
+        self.live, self.notes, self.bytes = facts["live"], facts["notes"], facts["bytes"]
+        self.sets = {name: tuple(sites) for name, sites in facts["sets"].items()}
+        self.totals = {name: arrays[SHORT[name]] for name in SHORT if SHORT[name] in arrays}
+
+
+SHORT = {LIVE_MEAN: "live", STATISTICS: "statistics"}

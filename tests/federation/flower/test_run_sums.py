@@ -1,0 +1,264 @@
+"""The sums of a run between sites: as on one machine, and skipped with a reason otherwise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from fuels.config import PRESETS, Engine, Settings, merge
+from fuels.experts.run_sums import LIVE_MEAN, STATISTICS
+from fuels.federation.codec import decode
+from fuels.federation.flower.folders import SiteFolder
+from fuels.federation.flower.provisioning import federation_record, renew_key
+from fuels.federation.flower.records import audit
+from fuels.federation.flower.sum_keys import certify
+from fuels.federation.flower.sum_server import FILE, RunSums
+from fuels.federation.flower.transport import FlowerTransport
+from fuels.federation.refusals import Refusals
+from fuels.forecasting.saved_run import SavedRun
+from fuels.runs.build import method_for
+from fuels.runs.run import run
+from fuels.runs.settings import ResolvedSettings, resolve
+from fuels.sharing.received import ReceivedMean
+from fuels.storage.checkpoint import load_state, save_state
+from fuels.storage.run_folder import RunFolder
+from helpers.flower_world import LIMIT, SITES, World
+
+EVERYONE = sorted(c for ids in SITES.values() for c in ids)
+
+
+def chosen(**changes: Any) -> ResolvedSettings:
+    best = merge(Settings(), {"preset": "best", **PRESETS["best"]}, "preset")
+    small = {
+        "windows": {"split": "8/2/2", "lags": "1-3,1p", "horizon": 2},
+        "model": {"hidden": 4},
+        "training": {"rounds": 1},
+        "sharing": {"min_clients": 6},
+    }
+    return resolve(merge(merge(best, small, "test"), changes, "test"))
+
+
+def make_world(root: Path, settings: ResolvedSettings, clients: int = 2, **rules: Any) -> World:
+    """Three sites that consent to sums, with a roster."""
+    world = World(root, settings, **rules)
+    for site in SITES:
+        change(world, site, "sums = false", "sums = true")
+        change(world, site, "live_mean = false", "live_mean = true")
+        change(world, site, "min_clients = 10", "min_clients = 6")
+    certify(root, federation_record(root), dict.fromkeys(SITES, clients), {})
+    return world
+
+
+def change(world: World, site: str, old: str, new: str) -> None:
+    file = world.root / "sites" / site / "site.toml"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+
+
+def forecasts(folder: Path) -> pl.DataFrame:
+    return pl.read_parquet(next(folder.glob("forecasts.*"))).sort("client", "time")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> World:
+    world = make_world(tmp_path_factory.mktemp("sums") / "world", chosen())
+    world.run()
+    return world
+
+
+def test_the_forecasts_are_those_of_one_machine_with_all_clients(
+    done: World, tmp_path: Path
+) -> None:
+    data = {"source": str(done.root / "panel.csv"), "ids": EVERYONE}
+    folder = RunFolder(tmp_path / "one")
+    run(merge(chosen(), {"data": data}, "test"), Engine(threads=1), folder, plots=False)
+    one = forecasts(folder.path)
+    runs = [done.root / "sites" / site / "runs" / "run" for site in SITES]
+    three = pl.concat([forecasts(path) for path in runs]).sort("client", "time")
+    for column in one.columns[3:]:
+        np.testing.assert_array_equal(three[column], one[column], err_msg=column)
+    ours = json.loads((runs[0] / "summary.json").read_text())["sharing"]
+    theirs = json.loads((folder.path / "summary.json").read_text())["sharing"]
+    assert ours["used"] == theirs["used"] == ["statistics", "live_mean"] and not ours["note"]
+    assert ours["sent"] == theirs["sent"]
+    sums = done.summary()["sums"]
+    assert sums["live_mean"]["sites"] == sums["statistics"]["sites"] == sorted(SITES)
+    assert not sums["skipped"] and sums["bytes_up"] > 8 * sums["statistics"]["numbers"]
+
+
+def test_the_server_sees_totals_and_masked_words_only(done: World) -> None:
+    replies: dict[tuple[str, str], Any] = {}
+    for (site, kind, _, request), (_, _, _, reply) in zip(
+        done.network.sent, done.network.got, strict=True
+    ):
+        name = decode(request, LIMIT).facts.get("name") if kind == "sum" else ""
+        if name:
+            words = decode(reply, LIMIT).arrays["words"]
+            replies[site, name] = words
+            # Uniform over 64 bits: plain contributions are small, and many of them are zero.
+            assert np.median(np.abs(words[:-1] / 2.0**63)) > 0.4
+    assert len(replies) == 6
+    arrays, facts = load_state(done.server.runs / "run" / FILE)
+    assert set(arrays) == {"live", "statistics"} and not facts["notes"]
+    assert arrays["live"][:, 1].max() == 6
+    lines = [json.loads(line) for line in done.server.audit.read_text().splitlines()]
+    assert [e["name"] for e in lines if e["event"] == "sum"] == [LIVE_MEAN, STATISTICS]
+    site = SiteFolder(done.root / "sites/north")
+    lines = [json.loads(line) for line in site.audit.read_text().splitlines()]
+    assert [e["sites"] for e in lines if e["event"] == "sum"] == [sorted(SITES)] * 2
+
+
+def test_a_site_keeps_the_totals_for_later_forecasts(done: World) -> None:
+    folder = done.root / "sites/north/runs/run"
+    mean = ReceivedMean.load(folder / "live-mean.safetensors")
+    assert mean.ids == ("a", "d") and mean.length == 12 * 24 and mean.count.max() == 6
+    saved = SavedRun.load(folder)
+    forecast, notes = saved.forecast(horizon=2)
+    assert np.isfinite(forecast.values).all(), notes
+    shared = saved.ensemble.sharing if saved.ensemble is not None else None
+    assert shared is not None and shared.of_federation and shared.received_statistics is not None
+    assert {horizon for horizon, _ in shared.received_statistics.totals} == {1, 2}
+
+
+# -- without training: what is exchanged, and what is not ------------------------------------------
+
+
+def exchanged(world: World) -> RunSums:
+    """Only the sums of a run."""
+    transport = FlowerTransport(
+        world.network, "run", world.server.config.rules, 1, world.time, Refusals(0)
+    )
+    transport.join(set(SITES))
+    transport.use(method_for(world.settings, transport.members.train_periods))
+    path = world.server.runs / "run"
+    path.mkdir(parents=True, exist_ok=True)
+    sums = RunSums(world.server, "run", world.settings, transport, audit(world.server))
+    sums.exchange()
+    return sums
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return make_world(tmp_path / "world", chosen(windows={"horizon": 1}), deadline=40.0)
+
+
+def no_roster(world: World) -> None:
+    world.server.roster.unlink()
+
+
+def no_consent(world: World) -> None:
+    change(world, "south", "sums = true", "sums = false")
+
+
+def few_clients(world: World) -> None:
+    certify(world.root, federation_record(world.root), dict.fromkeys(SITES, 1), {})
+
+
+def too_many_claimed(world: World) -> None:
+    certify(world.root, federation_record(world.root), {"north": 3}, {})
+
+
+def not_signed(world: World) -> None:
+    facts = json.loads(world.server.roster.read_text())
+    facts["sites"]["north"]["clients"] = 9
+    world.server.roster.write_text(json.dumps(facts))
+
+
+def other_key(world: World) -> None:
+    renew_key(SiteFolder(world.root / "sites/south"))
+
+
+def not_certified(world: World) -> None:
+    file = world.server.config_file
+    text = file.read_text()
+    world.take_out("east")
+    certify(world.root, federation_record(world.root), {"north": 2}, {})
+    file.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("happens", "reason"),
+    [
+        (no_roster, "no roster.json, which the founder signs with fuels federation roster"),
+        (
+            no_consent,
+            "2 of 3 sites can take part, and at least 3 are needed (south: no consent"
+            " (consent.sums))",
+        ),
+        (few_clients, "have 3 clients, and at least 6 are needed (sharing.min_clients)"),
+        (too_many_claimed, "the founder's roster has 3 clients for site north, which has fewer"),
+        (not_signed, "the roster is not signed by the founder of federation test"),
+        (other_key, "the founder's roster has another key for site south: send this site's"),
+        (not_certified, "(east: not in the founder's roster)"),
+    ],
+)
+def test_a_sum_that_cannot_be_is_skipped_with_the_reason(
+    world: World, happens: Callable[[World], None], reason: str
+) -> None:
+    happens(world)
+    sums = exchanged(world)
+    assert reason in sums.notes[STATISTICS] and STATISTICS not in sums.totals
+    assert (LIVE_MEAN in sums.totals) == (happens is no_consent)
+    assert sums.summary()["sums"]["skipped"]["statistics"] == sums.notes[STATISTICS]
+
+
+def lost(world: World, site: str, times: int) -> None:
+    """The first replies of a site to a sum are lost."""
+    left = [times]
+
+    def fate(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        contribution = kind == "sum" and "words" in decode(reply, LIMIT).arrays
+        if who == site and contribution and left[0]:
+            left[0] -= 1
+            return 0.0, "the worker ended before it could answer"
+        return 0.0, reply
+
+    world.network.fate = fate
+
+
+def test_a_lost_reply_is_repeated_byte_for_byte(world: World) -> None:
+    plain = exchanged(world)
+    world.server.runs.joinpath("run", FILE).unlink()
+    world.network.got.clear()
+    lost(world, "north", 2)
+    sums = exchanged(world)
+    for name, total in plain.totals.items():
+        np.testing.assert_array_equal(sums.totals[name], total)
+    given = [c for site, kind, _, c in world.network.got if (site, kind) == ("north", "sum")]
+    by_name = [c for c in given if decode(c, LIMIT).arrays.get("words", np.empty(0)).size == 577]
+    assert len(by_name) == 3 and len(set(by_name)) == 1
+
+
+def test_a_site_that_stays_away_costs_the_sum_and_nothing_else(world: World) -> None:
+    lost(world, "north", 10**6)
+    sums = exchanged(world)
+    assert sums.totals == {} and all("no sum without north" in why for why in sums.notes.values())
+    # The server starts again: what was skipped stays skipped, as sites answered for this set.
+    world.network.fate = lambda site, kind, number, reply: (0.0, reply)
+    assert exchanged(world).notes == sums.notes
+
+
+def test_a_restarted_server_asks_the_same_set(world: World) -> None:
+    first = exchanged(world)
+    file = world.server.runs / "run" / FILE
+    arrays, facts = load_state(file)
+    save_state(file, {"live": arrays["live"]}, {**facts, "notes": {}})  # killed in between
+    change(world, "south", "live_mean = true", "live_mean = false")  # its live mean is not asked
+    again = exchanged(world)
+    np.testing.assert_array_equal(again.totals[STATISTICS], first.totals[STATISTICS])
+    assert again.sets == first.sets
+
+
+def test_sites_may_have_other_days_and_other_clients(world: World) -> None:
+    world.give_data("east", 13)
+    sums = exchanged(world)
+    assert sums.steps is not None and (sums.steps.count, sums.steps.end) == (13 * 24, 8 * 24)
+    count = sums.totals[LIVE_MEAN][:, 1]
+    assert (count[: 12 * 24] == 6).all() and (count[12 * 24 :] == 2).all()
+    assert sums.totals[STATISTICS].shape and not sums.notes
