@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -28,14 +29,15 @@ def demo_command(
     """Run a whole federation on this machine and compare it with the local engine.
 
     Starts a server and sites on 127.0.0.1, with TLS, keys and embedded data. At the end it stops
-    every process that it started and prints the total time.
+    every process that it started and prints the total time. From three sites on, they also add up
+    the live mean and the shared statistics, masked, for a mixture of experts.
 
     Example: fuels federation demo --sites 3 --rounds 5
     """
     from fuels.federation.flower.demo import demo_settings, run_demo
     from fuels.report.display import progress
 
-    settings = demo_settings(method, rounds)
+    settings = demo_settings(method, rounds, sites)
     if keep is not None and keep.exists():
         raise FuelsError(f"--keep {keep}: this folder exists; name a new one")
     root = keep or Path(tempfile.mkdtemp(prefix="fuels-demo-")) / "demo"
@@ -67,12 +69,16 @@ def _clear(root: Path, keep: Path | None) -> None:
         shutil.rmtree(root.parent, ignore_errors=True)
 
 
-def _print(found: dict[str, float]) -> None:
+def _print(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
+
+    from fuels.federation.flower.status import sums_line
 
     table = Table("", "federation", "one machine", "difference")
     for name, key in (("validation MSE", "val_mse"), ("test MSE", "test_mse")):
         here, there = found[key], found[f"local_{key}"]
         table.add_row(name, f"{here:.5f}", f"{there:.5f}", f"{(here - there) / there:+.3%}")
     Console().print(table)
+    if sums := found.get("sums"):
+        typer.echo(sums_line(sums))

@@ -254,7 +254,7 @@ def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> 
     from fuels.federation.flower import commands
     from fuels.federation.flower.folders import ServerFolder
     from fuels.federation.flower.server import undelivered
-    from fuels.federation.flower.status import live_lines, status
+    from fuels.federation.flower.status import live_lines, status, sums_line
 
     server = ServerFolder(folder)
     if show:
@@ -272,6 +272,8 @@ def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> 
         typer.echo(f"models    {undelivered(found['unconfirmed'], server)}")
     if found["rounds"]:
         typer.echo(f"round     {found['round']} of {found['rounds']}")
+    if found["sums"]:
+        typer.echo(sums_line(found["sums"]).replace("sums: ", "sums      ", 1))
     for site, state in found["sites"].items():
         typer.echo(f"site      {site}: {state}")
     for site, count in found["refused"].items():

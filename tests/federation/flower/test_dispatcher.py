@@ -6,14 +6,20 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("flwr")
 
+from flwr.cli.build import build_fab_from_disk
+from flwr.supercore.fab import Fab
+
 from fuels.federation.flower import dispatcher as module
 from fuels.federation.flower.dispatcher import Dispatcher
+from fuels.federation.flower.flower_app import write_app
+from fuels.version import __version__
 
 SOON = 10.0  # seconds that a test waits for what should happen at once
 
@@ -25,6 +31,7 @@ class SuperNode:
         self.announced = ["incomplete", "whole"]
         self.replies: list[tuple[str, str]] = []
         self.ended: list[tuple[str, str]] = []
+        self.bundle = b""
         self.replied, self.waited = threading.Event(), threading.Event()
 
 
@@ -56,24 +63,26 @@ class Client:
 
 
 @pytest.fixture
-def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[SuperNode]:
+def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SuperNode]:
     node = SuperNode()
 
-    def pull(client: Client) -> tuple[str, str, None, None]:
+    def pull(client: Client) -> tuple[str, str, None, Fab]:
         if client.token == "incomplete":
             node.waited.set()
             assert client.closed.wait(SOON), "nobody ends the wait"
             raise RuntimeError("the client has been closed")
-        return client.token, "context", None, None
+        return client.token, "context", None, Fab("", node.bundle, {})
 
-    def push(client: Client, reply: str, _: str) -> None:
-        node.replies.append((client.token, reply))
+    def push(client: Client, reply: object, _: str) -> None:
+        node.replies.append((client.token, str(reply)))
         node.replied.set()
 
     def end(client: Client, _: object, status: str, __: str) -> None:
         assert not client.closed.is_set()
         node.ended.append((client.token, status))
 
+    write_app(tmp_path / "app")
+    node.bundle = build_fab_from_disk(tmp_path / "app")
     monkeypatch.setattr(module, "connected", lambda _, token="": Client(node, token))
     monkeypatch.setattr(module, "pull_task_input", pull)
     monkeypatch.setattr(module, "push_message", push)
@@ -100,3 +109,30 @@ def test_a_message_that_never_becomes_whole_does_not_keep_back_the_next(
     # Or the SuperNode would reply to it when its heartbeats stop, and send later replies too late.
     assert ("incomplete", module.SubStatus.FAILED) in node.ended
     assert expected in caplog.text and "could not be handled" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("==9.9.9", "is for fuels-forecast[flower]==9.9.9, and this site runs fuels-forecast"),
+        ("", "is for an unknown version, and this site runs"),
+    ],
+)
+def test_an_app_of_another_version_is_refused(
+    node: SuperNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, reason: str
+) -> None:
+    file = tmp_path / "app" / "pyproject.toml"
+    if change:
+        file.write_text(file.read_text().replace(f"=={__version__}", change))
+        node.bundle = build_fab_from_disk(tmp_path / "app")
+    else:
+        node.bundle = b"no archive"
+    node.announced = ["whole", ""]
+    monkeypatch.setattr(module, "Message", lambda error, reply_to: error)
+    monkeypatch.setattr(module.app, "handle_message", lambda *_: pytest.fail("it was handled"))
+    served = Dispatcher()
+    served.port = 1
+    served.start()
+    assert node.replied.wait(SOON)
+    ((_, reply),) = node.replies
+    assert reason in reply

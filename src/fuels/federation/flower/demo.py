@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fuels.config import Engine, Settings, merge
 from fuels.data.loading import load_panel
@@ -17,13 +18,16 @@ from fuels.errors import FuelsError
 from fuels.federation.flower import commands, runs
 from fuels.federation.flower.folders import Rules, ServerFolder, SiteFolder
 from fuels.federation.flower.processes import Processes
-from fuels.federation.flower.provisioning import provision
+from fuels.federation.flower.provisioning import federation_record, provision
 from fuels.federation.flower.status import follow
+from fuels.federation.flower.sum_keys import certify
 from fuels.federation.loop import Watcher
-from fuels.runs.build import build
+from fuels.runs.build import build, kept_parameters
 from fuels.runs.settings import ResolvedSettings, resolve
+from fuels.sharing.masks import LEAST_SITES
 from fuels.storage.run_folder import RunFolder
 
+CLIENTS = 4  # of each site
 PATIENCE = 90.0  # seconds to wait for the server to answer
 
 
@@ -77,16 +81,23 @@ def wait_for(server: ServerFolder, processes: Processes) -> None:
         time.sleep(0.2)
 
 
-def demo_settings(method: str, rounds: int) -> ResolvedSettings:
-    changes = {"method": method, "training": {"rounds": rounds}}
+def demo_settings(method: str, rounds: int, sites: int) -> ResolvedSettings:
+    """From three sites on, with a mixture of experts that uses sums over the sites."""
+    changes: dict[str, Any] = {"method": method, "training": {"rounds": rounds}}
+    if sites >= LEAST_SITES:
+        changes |= {"mixture": {"on": True}, "sharing": {"statistics": True, "live_mean": True}}
     return resolve(merge(Settings(), changes, "demo"))
 
 
 def consent_to_all(root: Path) -> None:
-    """The data are embedded and all sites belong to one owner: methods like FedDA may run too."""
+    """The data are embedded and all sites belong to one owner: FedDA and sums may run too."""
     for file in root.glob("sites/*/site.toml"):
         text = file.read_text(encoding="utf-8")
-        file.write_text(text.replace("raw_derived = false", "raw_derived = true"), encoding="utf-8")
+        for name in ("raw_derived", "sums", "live_mean"):
+            text = text.replace(f"\n{name} = false", f"\n{name} = true")
+        file.write_text(text, encoding="utf-8")
+    numbers = {file.parent.name: CLIENTS for file in root.glob("sites/*/site.toml")}
+    certify(root, federation_record(root), numbers, {})
 
 
 def demo_clients(settings: Settings, sites: int, each: int) -> dict[str, list[str]]:
@@ -97,13 +108,13 @@ def demo_clients(settings: Settings, sites: int, each: int) -> dict[str, list[st
     return {f"site-{i + 1}": ids[i::sites] for i in range(sites)}
 
 
-def run_demo(root: Path, settings: Settings, sites: int, watcher: Watcher) -> dict[str, float]:
+def run_demo(root: Path, settings: Settings, sites: int, watcher: Watcher) -> dict[str, Any]:
     """Train in this process, then in a federation; returns the errors of both, and the seconds.
 
     In this order because otherwise, on a new machine, all sites would compile the kernels at once.
     """
     began = time.monotonic()
-    clients = demo_clients(settings, sites, each=4)
+    clients = demo_clients(settings, sites, each=CLIENTS)
     local = local_errors(settings, [client for ids in clients.values() for client in ids])
     source = settings.data.source
     rules = Rules(deadline=120.0, join=90.0, quorum=1.0)
@@ -122,22 +133,24 @@ def run_demo(root: Path, settings: Settings, sites: int, watcher: Watcher) -> di
     title = next(iter(next(iter(summaries.values()))["scores"]))
     test = sum(s["scores"][title]["mse"] * len(clients[site]) for site, s in summaries.items())
     total = sum(len(ids) for ids in clients.values())
+    summary = json.loads(RunFolder(server.runs / run).summary.read_text(encoding="utf-8"))
     return {
         "val_mse": history[-1]["val_mse"],
         "test_mse": test / total,
         **local,
+        **({"sums": summary["sums"]} if "sums" in summary else {}),
         "seconds": round(time.monotonic() - began, 1),
     }
 
 
 def local_errors(settings: Settings, ids: Sequence[str]) -> dict[str, float]:
     """The errors of the same training on the local engine."""
-    from fuels.evaluation.scores import score
+    from fuels.runs.run import evaluate_job
 
     with build(merge(settings, {"data": {"ids": sorted(ids)}}, "demo"), Engine()) as job:
         job.loop.run()
-        models = job.site.models(job.loop.final_download())
-        result = score(job.dataset, "test", job.site.forecast(models, "test")).means()
+        models = kept_parameters(job, job.loop.final_download())
+        result = evaluate_job(job, models).scores[job.method.title].means()
     return {
         "local_val_mse": float(job.loop.val_mse.mean()),
         "local_test_mse": float(result["mse"]),

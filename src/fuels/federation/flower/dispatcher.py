@@ -3,7 +3,8 @@
 Flower would start a new process for every message, which takes seconds to import Flower, and keep
 another one to start them. It would also run the app that came with the run. This thread of the
 site's process does neither: it claims every message, hands it to the worker (app.py) and returns
-the reply. So no code from the server runs at the site.
+the reply. So no code from the server runs at the site. Messages of a run whose app is of another
+version are refused.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 
 from fuels.federation.flower import app
 from fuels.federation.flower.child_process import end_with_parent
+from fuels.federation.flower.flower_app import check_app
 from fuels.federation.flower.folders import RefusalError, SiteFolder, log, set_up_log
 
 POLL = 0.2  # seconds between two looks for a message
@@ -112,10 +114,11 @@ class Answer(threading.Thread):
         beats = HeartbeatSender(self._beat)
         beats.start()
         try:
-            message, context, _, _ = pull_task_input(self.client)
+            message, context, _, bundle = pull_task_input(self.client)
             self.received = True
             status, details = SubStatus.COMPLETED, ""
             try:
+                check_app(bundle.content)
                 reply = app.handle_message(message, context)
             except RefusalError as refusal:
                 status, details = SubStatus.FAILED, str(refusal)

@@ -6,8 +6,10 @@ setting that the app does not list, so after an upgrade the app is rewritten bef
 
 from __future__ import annotations
 
+import io
 import json
 import tomllib
+import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -17,13 +19,14 @@ import tomli_w
 
 from fuels.config import Settings, merge, with_preset, without_missing
 from fuels.errors import FuelsError
-from fuels.federation.flower.folders import ServerFolder, log
+from fuels.federation.flower.folders import RefusalError, ServerFolder, log
 from fuels.version import __version__, requirement
 
 if TYPE_CHECKING:
     from fuels.runs.settings import ResolvedSettings
 
 
+MOST_PROJECT = 2**20  # bytes of an app's pyproject.toml that are read
 SECTIONS = {field.name for field in fields(Settings)} - {"data"}  # a resolved run has more
 
 
@@ -85,6 +88,31 @@ def _project() -> dict[str, Any]:
             },
         },
     }
+
+
+def check_app(bundle: bytes) -> None:
+    """Refuse the app of another version, as the server submitted it.
+
+    A site never runs the app's code (dispatcher.py). But a server of another version may mean other
+    things by its messages, and what a site agrees to is what its own version documents.
+    """
+    try:
+        with (
+            zipfile.ZipFile(io.BytesIO(bundle)) as files,
+            files.open("pyproject.toml") as file,
+        ):
+            found = tomllib.loads(file.read(MOST_PROJECT).decode("utf-8"))
+        needs = [str(each) for each in found["project"]["dependencies"]]
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, OSError, NotImplementedError):
+        needs = []
+    own = _project()["project"]["dependencies"]
+    if needs != own:
+        reason = (
+            f"the server's app is for {', '.join(needs)[:100] or 'an unknown version'}, and this"
+            f" site runs {own[0]}: a site answers only its own version"
+        )
+        log.error("%s", reason)
+        raise RefusalError(reason)
 
 
 def run_config(run: str, settings: Settings) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fuels.errors import FuelsError
+from fuels.experts.run_sums import SETTINGS
 from fuels.federation.flower import live_record
 from fuels.federation.flower.commands import REVOKED, Node, registered, unfinished
 from fuels.federation.flower.exclusion import EXCLUDED
@@ -20,9 +21,10 @@ from fuels.federation.flower.runs import (
     is_listening,
     revoked,
 )
+from fuels.federation.flower.sum_server import FILE, summary_of
 from fuels.federation.loop import Round, Watcher
 from fuels.federation.transport import Failure
-from fuels.storage.checkpoint import facts_of
+from fuels.storage.checkpoint import facts_of, load_state
 from fuels.storage.config_file import read_config
 from fuels.storage.run_folder import read_lines
 
@@ -171,9 +173,30 @@ def status(folder: ServerFolder) -> dict[str, Any]:
         "excluded": excluded(lines),
         "left_out": lines[-1].get("left_out", 0) if lines else 0,
         "live": live_facts(folder, run),
+        "sums": sums_of(folder, run),
         "others": others(folder, current) if listening else {},
         "audit": dict(zip(("entries", "last", "problem"), audit(folder).check(), strict=True)),
     }
+
+
+def sums_of(folder: ServerFolder, run: str) -> dict[str, Any]:
+    """The sums of a run so far, as in its summary; nothing if it uses none or has not begun."""
+    file = folder.runs / run / FILE
+    if not run or not file.is_file():
+        return {}
+    try:
+        return summary_of(*load_state(file))
+    except FuelsError:  # it is being replaced, or is damaged
+        return {}
+
+
+def sums_line(sums: Mapping[str, Any]) -> str:
+    """The sums of a run in one line."""
+    done = [name for name in SETTINGS.values() if name in sums]
+    parts = [f"{n.replace('_', ' ')} over {', '.join(sums[n]['sites'])}" for n in done]
+    parts += [f"no {n.replace('_', ' ')}: {why}" for n, why in sums["skipped"].items()]
+    sent = f"{sums['bytes_up']:,} bytes up, {sums['bytes_down']:,} down"
+    return f"sums: {'; '.join(parts)} ({sent})"
 
 
 def excluded(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:

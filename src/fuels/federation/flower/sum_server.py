@@ -43,6 +43,7 @@ from fuels.sharing.roster import Roster
 from fuels.storage.checkpoint import load_state, prefixed, save_state
 
 FILE = "sums.safetensors"  # in the server's run folder
+SHORT = {LIVE_MEAN: "live", STATISTICS: "statistics"}  # names of arrays
 AGAIN = 10.0  # seconds before a site that did not answer is asked for the same sum again
 
 
@@ -51,6 +52,17 @@ def wanted(settings: Settings) -> list[str]:
     if not settings.mixture.on:
         return []
     return [name for name, key in SETTINGS.items() if getattr(settings.sharing, key)]
+
+
+def summary_of(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The sums of a run as people read them, from what is on disk."""
+    done = {
+        SETTINGS[name]: {"sites": sites, "numbers": int(arrays[SHORT[name]].size)}
+        for name, sites in facts["sets"].items()
+        if SHORT[name] in arrays
+    }
+    skipped = {SETTINGS[name]: reason for name, reason in facts["notes"].items()}
+    return {**done, "skipped": skipped, **facts["bytes"]}
 
 
 class RunSums:
@@ -114,14 +126,7 @@ class RunSums:
 
     def summary(self) -> dict[str, Any]:
         """For summary.json; nothing if the run uses no sums."""
-        if not wanted(self.settings):
-            return {}
-        done = {
-            SETTINGS[name]: {"sites": list(self.sets[name]), "numbers": int(values.size)}
-            for name, values in self.totals.items()
-        }
-        notes = {SETTINGS[name]: reason for name, reason in self.notes.items()}
-        return {"sums": {**done, "skipped": notes, **self.bytes}}
+        return {"sums": summary_of(*self._state())} if wanted(self.settings) else {}
 
     # -- one exchange --------------------------------------------------------------------------
 
@@ -265,6 +270,9 @@ class RunSums:
     # -- on disk -------------------------------------------------------------------------------
 
     def _save(self) -> None:
+        save_state(self.path, *self._state())
+
+    def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         facts = {
             "steps": None if self.steps is None else self.steps.facts(),
             "live": self.live,
@@ -272,7 +280,7 @@ class RunSums:
             "notes": self.notes,
             "bytes": self.bytes,
         }
-        save_state(self.path, {SHORT[name]: t for name, t in self.totals.items()}, facts)
+        return {SHORT[name]: total for name, total in self.totals.items()}, facts
 
     def _load(self) -> None:
         arrays, facts = load_state(self.path)
@@ -280,6 +288,3 @@ class RunSums:
         self.live, self.notes, self.bytes = facts["live"], facts["notes"], facts["bytes"]
         self.sets = {name: tuple(sites) for name, sites in facts["sets"].items()}
         self.totals = {name: arrays[SHORT[name]] for name in SHORT if SHORT[name] in arrays}
-
-
-SHORT = {LIVE_MEAN: "live", STATISTICS: "statistics"}
