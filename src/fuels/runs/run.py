@@ -5,23 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
-from numpy.typing import NDArray
 
 from fuels.config import Engine, Settings, to_dict
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.evaluation.evaluate import Evaluation, evaluate
-from fuels.evaluation.outcome import MixtureOutcome, Outcome
-from fuels.evaluation.scores import Scores, weighted_percentage
+from fuels.evaluation.outcome import Outcome
+from fuels.evaluation.scores import weighted_percentage
 from fuels.evaluation.summary import (
     Kept,
     compared,
@@ -31,7 +29,6 @@ from fuels.evaluation.summary import (
     traffic,
     why_last,
 )
-from fuels.experts.intervals import Bands
 from fuels.experts.run_sums import ReceivedSums
 from fuels.federation.loop import Watcher
 from fuels.methods.base import MODEL
@@ -39,12 +36,13 @@ from fuels.methods.messages import Download
 from fuels.report.run.report import write_run_report
 from fuels.runs.ahead import look_ahead
 from fuels.runs.build import Job, build, fingerprint, kept_parameters
+from fuels.runs.frames import errors_frame, forecast_frame, weights_frame
 from fuels.runs.settings import same_settings
 from fuels.sharing.protection import Protection
 from fuels.storage.checkpoint import save_state
 from fuels.storage.models import PersonalModels, load_models, save_models
 from fuels.storage.run_folder import RunFolder
-from fuels.storage.tables import in_zone, screened_table, write_table
+from fuels.storage.tables import screened_table, write_table
 from fuels.training.runtime import peak_memory_mb
 from fuels.version import __version__
 
@@ -338,70 +336,3 @@ def summarise(job: Job, folder: RunFolder, evaluation: Evaluation) -> dict[str, 
         "seconds": folder.seconds(),
         "peak_memory_mb": round(peak_memory_mb(), 1),
     }
-
-
-def forecast_frame(
-    dataset: Dataset, forecast: NDArray[Any], bands: Bands | None = None, part: str = "test"
-) -> pl.DataFrame:
-    """client, time, actual, forecast of a part, in the data's unit; times in the data's zone.
-
-    With intervals, there are also lower-80, upper-80 and so on.
-    """
-    actual = dataset.values(part)
-    first, last = dataset.split.part(part)
-
-    def in_unit(values: NDArray[Any]) -> NDArray[Any]:
-        scaled = values * dataset.std[:, None] + dataset.mean[:, None]
-        return np.where(dataset.window[:, first:last], scaled, np.nan).ravel()
-
-    columns = {"forecast": in_unit(forecast)}
-    for i, level in enumerate(() if bands is None else bands.levels):
-        assert bands is not None
-        columns[f"lower-{level:g}"] = in_unit(bands.lower[i])
-        columns[f"upper-{level:g}"] = in_unit(bands.upper[i])
-    times = dataset.times(part)
-    clients, steps = actual.shape
-    frame = pl.DataFrame(
-        {
-            "client": np.repeat(np.array(dataset.ids), steps),
-            "time": np.tile(times.astype("datetime64[ms]"), clients),
-            "actual": actual.ravel(),
-            **columns,
-        }
-    ).with_columns(pl.col("actual", *columns).fill_nan(None))
-    return in_zone(frame, dataset.panel.timezone)
-
-
-def errors_frame(dataset: Dataset, scores: Mapping[str, Scores]) -> pl.DataFrame:
-    """Errors of each forecast by client: client, forecast, mse, mae (z-scored), mse_unit, mae_unit.
-
-    Empty for a client without a target.
-    """
-    tables = [
-        pl.DataFrame(
-            {
-                "client": dataset.ids,
-                "forecast": [name] * len(dataset.ids),
-                "mse": one.mse,
-                "mae": one.mae,
-                "mse_unit": one.mse * one.std**2,
-                "mae_unit": one.mae * one.std,
-            }
-        )
-        for name, one in scores.items()
-    ]
-    return pl.concat(tables).with_columns(pl.col(pl.Float64).fill_nan(None))
-
-
-def weights_frame(dataset: Dataset, mixture: MixtureOutcome) -> pl.DataFrame:
-    """client, time and a column for each expert: its weight in the forecasts of the test part."""
-    times, clients = dataset.times("test"), len(dataset.ids)
-    by_expert = mixture.weights.transpose(2, 1, 0).astype(np.float32)  # [expert, client, step]
-    frame = pl.DataFrame(
-        {
-            "client": np.repeat(np.array(dataset.ids), len(times)),
-            "time": np.tile(times.astype("datetime64[ms]"), clients),
-            **{name: w.ravel() for name, w in zip(mixture.names, by_expert, strict=True)},
-        }
-    )
-    return in_zone(frame, dataset.panel.timezone)
