@@ -219,7 +219,9 @@ def test_forecasts_show_intervals_in_the_unit_of_the_data() -> None:
     picture = plots.draw_forecasts(run)
     axis = picture.axes[-1]
     assert {each.get_ylabel() for each in picture.axes} == {"kWh"}
-    assert [band.get_label() for band in axis.collections] == ["80 % interval", "95 % interval"]
+    assert [band.get_label() for band in axis.collections] == ["95 % interval", "80 % interval"]
+    wide, narrow = (band.get_facecolor()[0] for band in axis.collections)
+    assert (narrow[:3] < wide[:3]).all() and wide[3] == narrow[3] == 1.0  # as in the legend
     found = axis.collections[0].get_paths()[0].vertices[:, 1]
     assert (found.min(), found.max()) == (8.0, 12.0)  # 10 - 2 to 10 + 2
 

@@ -93,6 +93,8 @@ def draw_coverage(outcome: Outcome) -> Figure:
         axis.axhline(level, color=colour, linewidth=0.8, linestyle="dashed")
     axis.set_ylabel("values inside (%)")
     axis.set_xlabel("hour of the day" if hours == 24 else "hours since the start of the period")
+    if hours == 24:
+        axis.set_xticks(np.arange(0, 24, 3))
     axis.margins(x=0.02)
     axis.set_ylim(top=101)
     legend(picture, axis)

@@ -16,7 +16,6 @@ from fuels.report.style import (
     INK,
     METHOD,
     QUIET,
-    TRUTH,
     Look,
     cdf,
     figure,
@@ -29,6 +28,7 @@ from fuels.report.style import (
     save,
     short,
     time_axis,
+    tint,
     whole_numbers,
 )
 
@@ -43,7 +43,11 @@ Floats = NDArray[np.float64]
 DAYS_SHOWN = 5  # of the test part, in forecasts.png
 STEPS_SHOWN = (48, 576)  # at least, where steps are long, and at most, where they are short
 LARGE = 1e6  # values from here on are labelled 1 M, 1 G, ...
-SHADES = 0.45  # opacity of all intervals together, the narrowest being the darkest
+SHADES = (0.5, 0.22)  # of the narrowest and of the widest interval, as shares of full colour
+OBSERVED: Look = {
+    "color": "#8a8a8a",
+    "linewidth": 3.0,
+}  # darker than elsewhere: intervals are behind
 POINTS = 48  # at most, in hours.png: more phases than this are grouped
 ERRORS = ("loss_prediction", "val_mse")  # of a round: both are mean squared errors
 WIDE_RANGE = 25  # an axis is logarithmic from this ratio of largest to smallest value
@@ -147,9 +151,9 @@ def _draw_client(
     known = dataset.window[client, start + first : start + last]
     for label, lower, upper, shade in _intervals(outcome, client, first, last):
         axis.fill_between(
-            times, lower, upper, where=known, label=label, color=METHOD, alpha=shade, linewidth=0
+            times, lower, upper, where=known, label=label, color=shade, linewidth=0, zorder=0.4
         )
-    _line(axis, times, actual[first:last], "observed", {"color": TRUTH, "linewidth": 3.2})
+    _line(axis, times, actual[first:last], "observed", OBSERVED)
     for name, look in _looks(outcome, names).items():
         unit = outcome.forecasts[name][client] * dataset.std[client] + dataset.mean[client]
         # A forecast from a window with missing values means nothing.
@@ -169,18 +173,22 @@ def _draw_client(
 
 def _intervals(
     outcome: Outcome, client: int, first: int, last: int
-) -> Iterator[tuple[str, Floats, Floats, float]]:
-    """Label, bounds in the data's unit and opacity of each interval, for some steps."""
+) -> Iterator[tuple[str, Floats, Floats, str]]:
+    """Label, bounds in the data's unit and colour of each interval, the widest first.
+
+    The colours are opaque, so that the legend shows what is seen where intervals overlap.
+    """
     if outcome.mixture is None:
         return
     bands, limits = outcome.mixture.bands, outcome.mixture.intervals.limits
     mean, std = outcome.dataset.mean[client], outcome.dataset.std[client]
-    for i, level in enumerate(bands.levels):
+    shades = np.linspace(*SHADES, len(bands.levels))
+    for i in reversed(range(len(bands.levels))):
         lower, upper = (
             limits.confine(band[i, client, first:last] * std + mean)
             for band in (bands.lower, bands.upper)
         )
-        yield f"{level:g} % interval", lower, upper, SHADES / len(bands.levels)
+        yield f"{bands.levels[i]:g} % interval", lower, upper, tint(METHOD, shades[i])
 
 
 def shown_steps(step_seconds: int, period: int, observed: NDArray[np.bool_]) -> tuple[int, int]:

@@ -242,6 +242,12 @@ def cdf(axis: Axes, errors: Mapping[str, Floats], looks: Mapping[str, Look], rat
     return log
 
 
+def tint(colour: str, share: float) -> str:
+    """A colour mixed with white."""
+    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - share * (255 - part)):02x}" for part in parts)
+
+
 def dress(axis: Axes) -> Axes:
     """Light grid, no box, unobtrusive ticks."""
     axis.grid(True, color=GRID, linewidth=0.8)
