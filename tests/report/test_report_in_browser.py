@@ -149,3 +149,10 @@ def test_every_width_shows_the_whole_page(page: Any, width: int) -> None:
         " } } return out"
     )
     assert outside == []
+
+
+def test_printed_tables_fit_on_the_paper(page: Any) -> None:
+    """A4 has 688 pixels between its margins; for a wider table, browsers print everything small."""
+    show(page, 688, "light", "print")
+    assert page.execute_script("return document.documentElement.scrollWidth") <= 688
+    assert find(page, "#errors").is_displayed()

@@ -66,8 +66,8 @@ def widest_inside(run: RunFiles, series: Series) -> Floats | None:
     return None if series.widest is None else run.inside.get(series.levels[series.widest])
 
 
-def legend(series: Series) -> list[tuple[str, str]]:
-    keys = [("truth", "actual"), ("method", "forecast")]
+def legend(series: Series, actual: bool = True) -> list[tuple[str, str]]:
+    keys = [*([("truth", "actual")] if actual else []), ("method", "forecast")]
     order = sorted(series.levels, key=float)
     for i, level in enumerate(order):
         kind = "band95" if i == len(order) - 1 and len(order) > 1 else "band80"
@@ -232,7 +232,8 @@ def ahead(run: RunFiles, figures: Figures) -> Section:
         )
         return Section("ahead", "The time ahead", el("p", text), "Ahead")
     span, steps = "", 0  # not all steps are forecast, so the forecasts do not say how long one is
-    if series is not None and follows(series, found):
+    known = series is not None and follows(series, found)
+    if series is not None and known:
         steps = round((found.times[-1] - found.times[0]) / series.step) + 1
         span = f" {longest(series.step, steps)}"
     roles = {} if series is None else telling_clients(run, series)
@@ -240,6 +241,7 @@ def ahead(run: RunFiles, figures: Figures) -> Section:
         found.ids.index(series.ids[c]) for c in roles if series and series.ids[c] in found.ids
     ]
     words = {series.ids[c]: role for c, role in roles.items()} if series else {}
+    before = "The last actual values, then the forecasts" if known else "The forecasts"
     drawn = []
     for client in chosen or range(min(3, len(found.ids))):
         own = found.ids[client]
@@ -263,8 +265,8 @@ def ahead(run: RunFiles, figures: Figures) -> Section:
                 ),
                 f"Client {own}{role}",
                 height=200,
-                description=f"The last actual values, then the forecasts. {caption}",
-                keys=legend(found),
+                description=f"{before}. {caption}",
+                keys=legend(found, actual=known),
                 caption=caption,
             )
         )

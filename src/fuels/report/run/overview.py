@@ -109,7 +109,7 @@ def tiles(run: RunFiles) -> Html:
         found.append((f"Values inside the {level} % intervals", covered, f"{level} % intended"))
     if "mse_change" in (sharing := summary.get("sharing") or {}):
         other = sharing["compared_with"]
-        found.append(("Gain of federation", change(sharing["mse_change"]), f"against {other}"))
+        found.append(("Squared error against no sharing", change(sharing["mse_change"]), other))
     blocks = [
         el("div", el("dt", name), el("dd", el("strong", value), el("span", more)))
         for name, value, more in found
