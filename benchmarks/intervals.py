@@ -11,7 +11,7 @@ levels. "symmetric" is the method of version 0.1.0: one usual error per hour, pu
 hours, and a symmetric radius without a range. The days are those of the choice, before any test
 day, with made-up counts of other draws than the test shows; --test shows the test days instead.
 --vary varies each constant alone and prints means over the datasets. --hours adds coverage hour by
-hour.
+hour, and day by day at the hour with the least.
 """
 
 from __future__ import annotations
@@ -146,10 +146,14 @@ class Figures:
     outside: int  # bounds outside the range
 
 
-def figures_of(one: Stored, bands: Bands) -> Figures:
+def in_window(one: Stored, bands: Bands) -> Bands:
+    """The intervals of the window that is scored."""
     part = one.window
-    bands = replace(bands, lower=bands.lower[:, :, part], upper=bands.upper[:, :, part])
-    scores = interval_scores(bands, one.scored, one.first + part.start, one.period)
+    return replace(bands, lower=bands.lower[:, :, part], upper=bands.upper[:, :, part])
+
+
+def figures_of(one: Stored, bands: Bands) -> Figures:
+    scores = interval_scores(bands, one.scored, one.first + one.window.start, one.period)
     hours, clients = 100 * scores.by_phase, 100 * scores.by_client
     levels = np.array(LEVELS)[:, None]
     low, high = one.limits[:, :1], one.limits[:, 1:]
@@ -167,17 +171,32 @@ def figures_of(one: Stored, bands: Bands) -> Figures:
 
 def beyond_band(one: Stored, bands: Bands, level: int) -> int:
     """Hours whose 99 % band of coverage leaves the level out, by a bootstrap of whole days."""
+    total, held = by_day(one, bands, level)
+    days = len(total)
+    drawn = np.random.default_rng(0).integers(0, days, (DRAWS, days))
+    with np.errstate(invalid="ignore"):
+        share = 100 * held[drawn].sum(axis=1) / total[drawn].sum(axis=1)  # [draw, hour]
+    low, high = np.nanquantile(share, (0.005, 0.995), axis=0)
+    return int(((low > LEVELS[level]) | (high < LEVELS[level])).sum())
+
+
+def by_day(one: Stored, bands: Bands, level: int) -> tuple[Floats, Floats]:
+    """How many values there are, and how many are inside, [whole day, hour]."""
     known = ~np.isnan(one.scored) & ~np.isnan(bands.lower[level])
     inside = known & (one.scored >= bands.lower[level]) & (one.scored <= bands.upper[level])
     skip = -(one.first + one.window.start) % one.period  # to the first whole day
     days = (known.shape[1] - skip) // one.period
     whole = slice(skip, skip + days * one.period)
     total, held = (each[:, whole].sum(axis=0).reshape(days, -1) for each in (known, inside))
-    drawn = np.random.default_rng(0).integers(0, days, (DRAWS, days))
-    with np.errstate(invalid="ignore"):
-        share = 100 * held[drawn].sum(axis=1) / total[drawn].sum(axis=1)  # [draw, hour]
-    low, high = np.nanquantile(share, (0.005, 0.995), axis=0)
-    return int(((low > LEVELS[level]) | (high < LEVELS[level])).sum())
+    return total, held
+
+
+def lowest(one: Stored, bands: Bands, level: int) -> str:
+    """Coverage of each day at the hour with the least coverage."""
+    total, held = by_day(one, bands, level)
+    hour = int(np.argmin(held.sum(axis=0) / np.maximum(total.sum(axis=0), 1)))
+    shares = 100 * held[:, hour] / np.maximum(total[:, hour], 1)
+    return f"{hour} h, day by day: " + " ".join(f"{share:.0f}" for share in shares)
 
 
 def table(all_sets: list[Stored], hours: bool) -> None:
@@ -188,10 +207,8 @@ def table(all_sets: list[Stored], hours: bool) -> None:
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     ratios = []
     for one in all_sets:
-        found = {
-            "symmetric": figures_of(one, symmetric(one)),
-            "chosen": figures_of(one, chosen(one)),
-        }
+        made = {"symmetric": in_window(one, symmetric(one)), "chosen": in_window(one, chosen(one))}
+        found = {name: figures_of(one, bands) for name, bands in made.items()}
         ratios.append(found["chosen"].pinball / found["symmetric"].pinball)
         for name, figures in found.items():
             cells = [one.name, name, f"{figures.pinball:.5f}", str(figures.outside)]
@@ -202,8 +219,9 @@ def table(all_sets: list[Stored], hours: bool) -> None:
                 cells += [f"{figures.clients[i]:.2f}", f"{figures.width[i]:.3f}"]
             print("| " + " | ".join(cells) + " |", flush=True)
             if hours:
-                for level, shares in zip(LEVELS, figures.hours, strict=True):
+                for i, (level, shares) in enumerate(zip(LEVELS, figures.hours, strict=True)):
                     print(f"  {level:g} %: " + " ".join(f"{share:.1f}" for share in shares))
+                    print(f"  {level:g} %, {lowest(one, made[name], i)}")
     worst = all_sets[int(np.argmax(ratios))].name
     print(f"\npinball loss, chosen over symmetric: mean {np.mean(ratios):.4f}, ", end="")
     print(f"worst {max(ratios):.4f} ({worst})")
@@ -221,7 +239,7 @@ def variations(all_sets: list[Stored]) -> None:
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     usual: list[float] = []
     for title, constants in variants.items():
-        found = [figures_of(one, chosen(one, constants)) for one in all_sets]
+        found = [figures_of(one, in_window(one, chosen(one, constants))) for one in all_sets]
         usual = usual or [figures.pinball for figures in found]
         ratios = [f.pinball / base for f, base in zip(found, usual, strict=True)]
         means = np.mean([[*f.apart, *f.clients] for f in found], axis=0)
