@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fuels.cli.forecast import forecast_command
+from fuels.cli.serve import serve_command
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -66,14 +67,27 @@ def test_they_start_every_hour() -> None:
     assert timer["Install"]["WantedBy"] == "timers.target"
 
 
+def test_the_service_over_http_serves_the_same_run() -> None:
+    service = unit("fuels-serve.service")["Service"]
+    verb, run, *options = words(service["ExecStart"])
+    assert (verb, run) == ("serve", f"{FOLDER}/run")
+    given = {option.removeprefix("--") for option in options if option.startswith("--")}
+    assert given == {"horizon", "port"} and given <= set(serve_command.__annotations__)
+    assert service["WorkingDirectory"] == service["ReadWritePaths"] == FOLDER
+    assert service["Restart"] == "always" and service["IPAddressAllow"] == "localhost"
+    guide = (ROOT / "docs" / "how-to" / "serve-forecasts.md").read_text()
+    assert "cp deploy/fuels-serve.service /etc/systemd/system/" in guide
+
+
 def test_systemd_takes_them(tmp_path: Path) -> None:
     analyse = shutil.which("systemd-analyze")
     if analyse is None:
         pytest.skip("systemd is not installed")
-    for name in ("fuels-forecast.service", "fuels-forecast.timer"):
+    names = ("fuels-forecast.service", "fuels-forecast.timer", "fuels-serve.service")
+    for name in names:
         text = (DEPLOY / name).read_text().replace("/opt/fuels/bin/fuels", sys.executable)
         (tmp_path / name).write_text(text)
-    for name in ("fuels-forecast.service", "fuels-forecast.timer"):
+    for name in names:
         command = [analyse, "verify", "--man=no", str(tmp_path / name)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stdout + done.stderr) == (0, ""), name

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from fuels.data.clock import format_moment
 from fuels.data.panel import Panel
 from fuels.data.synthetic import synthesise
 from fuels.forecasting.issued import record
@@ -40,6 +44,37 @@ def copied(made: Path, to: Path) -> Path:
 
 def hours(panel: Panel, first: int, last: int) -> Panel:
     return replace(panel, values=panel.values[first:last].copy(), start=panel.times[first])
+
+
+def as_json(panel: Panel) -> str:
+    """The body of a post."""
+    rows = [
+        {"client": client, "time": format_moment(time, panel.timezone), "value": float(value)}
+        for time, values in zip(panel.times, panel.values, strict=True)
+        for client, value in zip(panel.ids, values, strict=True)
+    ]
+    return json.dumps({"values": rows})
+
+
+@contextmanager
+def served(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process of `fuels serve` on a free port, and its address."""
+    command = [*FUELS, "serve", str(folder), "--port", "0", *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    said: list[str] = []
+    try:
+        for line in process.stderr:
+            said.append(line)
+            if line.startswith("serving "):
+                break
+        else:
+            raise AssertionError("".join(said))
+        yield process, said[-1].split(" at ")[1].strip()
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=60)
 
 
 def drifted(panel: Panel, at: int, kind: str) -> Panel:

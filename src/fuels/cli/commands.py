@@ -21,6 +21,7 @@ from fuels.cli.privacy import privacy_app
 from fuels.cli.report import report_command
 from fuels.cli.retrain import retrain_command
 from fuels.cli.run import run_command
+from fuels.cli.serve import serve_command
 from fuels.version import __version__
 
 app = typer.Typer(
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 app.command("run")(run_command)
 app.command("forecast")(forecast_command)
+app.command("serve")(serve_command)
 app.command("monitor")(monitor_command)
 app.command("retrain")(retrain_command)
 app.command("backtest")(backtest_command)

@@ -59,6 +59,7 @@ class SavedRun:
     screened: Screened | None = None  # the new values of the last forecast
     notes: list[str] = field(default_factory=list)  # for the user
     unsaved: str = ""  # why something could not be stored
+    stored: bool = True  # whether everything could be
     fell_back: bool = False  # whether the ensemble is the one that the run left
     refit: int = 0  # horizons that a rewound ensemble may lack
     received: ReceivedMean | None = None  # the live mean of a federation
@@ -391,6 +392,7 @@ class SavedRun:
         try:
             yield
         except OSError as error:
+            self.stored = False
             said = f"cannot write to {self.folder} ({error.strerror or error}): {consequence}"
             if error.errno in READ_ONLY:
                 self.notes.append(said)

@@ -1,0 +1,68 @@
+"""`fuels serve`: forecasts of a run over HTTP, and new values as they arrive."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fuels.cli import options as opt
+from fuels.errors import FuelsError
+
+
+def serve_command(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="Run folder, or a folder written by Forecaster.save.",
+            show_default=False,
+        ),
+    ],
+    host: str = opt.option(
+        "ADDRESS",
+        "Address to listen on; any but this machine's own needs --token-file.",
+        default="127.0.0.1",
+    ),
+    port: int = opt.option(
+        "PORT", "Port to listen on; 0: a free one.", default=8000, min=0, max=65535
+    ),
+    horizon: int = opt.option("STEPS", "Steps ahead to forecast.", default=1, min=1),
+    token_file: Path | None = opt.option(
+        "FILE", "File with a token that every request must carry (Authorization: Bearer TOKEN)."
+    ),
+    most_mb: float = opt.option(
+        "MB", "Largest body of a post.", name="--most-mb", default=16.0, min=0.001
+    ),
+    threads: int | None = opt.THREADS,
+) -> None:
+    """Serve the newest forecasts of a run over HTTP, and take new values as they arrive.
+
+    GET /forecasts, /forecasts/CLIENT, /monitor, /health, /metrics (Prometheus) and /openapi.json;
+    POST /values takes JSON or CSV. Values are on disk when a post is answered. Late, revised and
+    implausible values are handled as by fuels forecast, which may use the same run in between.
+    Needs the extra serve. Ends with SIGTERM or Ctrl-C.
+
+    Example: fuels serve first --horizon 24
+    """
+    from fuels.config import Engine, merge_engine
+    from fuels.training.runtime import set_up
+    from fuels.version import not_installed
+
+    if not all(importlib.util.find_spec(name) for name in ("fastapi", "uvicorn")):
+        raise FuelsError(not_installed("FastAPI and uvicorn", "serve"))
+    from fuels.serving.server import serve
+
+    compute = {} if threads is None else {"threads": threads}
+    set_up(merge_engine(Engine(), compute, "command line"))
+    serve(
+        run,
+        host=host,
+        port=port,
+        horizon=horizon,
+        token_file=token_file,
+        most_bytes=round(most_mb * 1e6),
+        say=lambda text: typer.echo(text, err=True),
+    )

@@ -1,0 +1,1 @@
+"""A run as a service: forecasts over HTTP, and new values as they arrive."""
