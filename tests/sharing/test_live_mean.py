@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fuels.errors import FuelsError
-from fuels.sharing.live_mean import CLIP, LiveMean, exchange
+from fuels.sharing.live_mean import CLIP, ESTIMATED, LiveMean, estimated, exchange
 from fuels.sharing.sums import LocalSums
 
 NAN = np.nan
@@ -65,3 +65,24 @@ def test_others_need_the_same_steps() -> None:
 
 def test_no_live_mean_of_too_few_clients() -> None:
     assert exchange(LocalSums(), {"a": np.ones(3)}) is None
+
+
+def test_short_gaps_are_estimated_from_the_day_before() -> None:
+    mean = np.array([[1.0, 2.0, 3.0, 1.5, NAN, NAN, NAN, NAN, 9.0, NAN]])
+    found = estimated(mean, period=3)
+    # A day before: 2, then 3, then 1.5; the last known mean was 0.5 above its day before.
+    assert found[0, :7].tolist() == [1.0, 2.0, 3.0, 1.5, 2.5, 3.5, 2.0]
+    assert ESTIMATED == 3 and np.isnan(found[0, 7])
+    assert found[0, 8] == 9.0
+    assert np.isnan(mean[0, 4])  # unchanged
+    later = mean.copy()
+    later[0, 8] = -1.0
+    assert np.array_equal(estimated(later, 3)[:, :8], found[:, :8], equal_nan=True)
+    assert np.isnan(estimated(mean[:, 3:], 3)[0, 1:4]).all()  # nothing is known of the day before
+
+
+def test_gaps_are_those_of_each_client() -> None:
+    mean = np.array([[1.0, 1.0, 1.0, NAN], [2.0, 2.0, NAN, NAN], [0.0, 4.0, 4.0, 4.0]])
+    assert estimated(mean, 1).tolist() == [[1.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0], [0, 4, 4, 4]]
+    large = np.array([[CLIP, -CLIP, CLIP, NAN]])
+    assert estimated(large, 1)[0, 3] == CLIP

@@ -250,8 +250,9 @@ class SharedExperts:
         if not self.live_mean or history.live is not None:
             return history
         if self.received is not None:
-            steps = history.start, history.length, self.min_clients
-            return replace(history, live=self.received.seen(ids, *steps))
+            steps = history.start, history.length
+            live = self.received.seen(ids, *steps, self.min_clients, history.period)
+            return replace(history, live=live)
         found = self.live(history, ids)
         return history if found is None else replace(history, live=found.others(history.observed))
 

@@ -21,6 +21,7 @@ from fuels.sharing.sums import MIN_CLIENTS, SumCarrier
 
 Floats = NDArray[np.float64]
 NUMBERS = 2  # that a client contributes at each step: its value and 1
+ESTIMATED = 3  # steps in a row for which a missing mean is estimated
 CLIP = 4.0  # standard deviations of the training part
 
 
@@ -58,6 +59,25 @@ class LiveMean:
             # The tolerance is for rounding: all others may have been clipped.
             usable = enough & (count > 0) & (np.abs(mean) <= CLIP * (1 + 1e-9))
         return np.where(usable, mean, np.nan)
+
+
+def estimated(mean: Floats, period: int) -> Floats:
+    """A live mean [client, step] with short gaps filled by what was known before them.
+
+    A missing mean is that of one period ago, moved as far as the last one was from its own. After
+    ESTIMATED steps without a mean it stays missing.
+    """
+    found, gap = mean.copy(), np.zeros(len(mean))
+    for step in np.flatnonzero(np.isnan(mean).any(axis=0)):
+        missing = np.isnan(mean[:, step])
+        before = np.isnan(mean[:, step - 1]) if step else missing
+        gap = np.where(before, gap, 0.0) + missing
+        if step <= period:
+            continue
+        moved = found[:, step - period] + found[:, step - 1] - found[:, step - 1 - period]
+        fill = missing & (gap <= ESTIMATED)
+        found[:, step] = np.where(fill, np.clip(moved, -CLIP, CLIP), found[:, step])
+    return found
 
 
 def exchange(

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.sharing.live_mean import LiveMean
+from fuels.sharing.live_mean import LiveMean, estimated
 from fuels.sharing.sums import MIN_CLIENTS
 from fuels.storage.checkpoint import load_state, replace_state
 
@@ -116,11 +116,17 @@ class ReceivedMean:
     # -- what clients see ----------------------------------------------------------------------
 
     def seen(
-        self, ids: Sequence[str], start: np.datetime64, steps: int, min_clients: int = MIN_CLIENTS
+        self,
+        ids: Sequence[str],
+        start: np.datetime64,
+        steps: int,
+        min_clients: int = MIN_CLIENTS,
+        period: int = 0,
     ) -> Floats:
         """The mean of the others [client, step] for these clients, at `steps` steps from a time.
 
-        A client that contributed nothing has nothing to subtract.
+        A client that contributed nothing has nothing to subtract. With a period, short gaps are
+        estimated.
         """
         at = self.position(start)
         if (start - self.start) % self.step != np.timedelta64(0, "s"):
@@ -135,7 +141,8 @@ class ReceivedMean:
             for i, client in enumerate(ids):
                 if client in row:
                     own[i, here] = self.own[row[client], low:high]
-        return LiveMean(total, count, min_clients).others(own)
+        found = LiveMean(total, count, min_clients).others(own)
+        return estimated(found, period) if period else found
 
     # -- on disk -------------------------------------------------------------------------------
 

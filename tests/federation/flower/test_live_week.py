@@ -15,7 +15,7 @@ from fuels.experts.ensemble import new_ensemble
 from fuels.experts.personal_model import history_for
 from fuels.federation.flower.live_messages import SUM
 from fuels.federation.flower.live_record import LiveRecord
-from fuels.sharing.live_mean import contribution
+from fuels.sharing.live_mean import contribution, estimated
 from fuels.sharing.received import ReceivedMean
 from helpers.live_world import TRAINED, LiveWorld
 
@@ -95,18 +95,21 @@ def test_a_week_with_failures(tmp_path: Path) -> None:
 def week_errors(
     world: LiveWorld, received: Mapping[str, ReceivedMean], steps: int
 ) -> dict[str, float]:
-    """One-step errors of the last steps with every live mean, with those received, with none."""
+    """One-step errors of the last steps with every live mean, with those received, with none.
+
+    A missing mean is estimated, as in every run that receives one, or left missing.
+    """
     values = replace(world.panel, values=world.panel.values[: TRAINED * 24 + steps])
     history = history_for(world.models, values)
 
-    def error(live: np.ndarray | None) -> float:
+    def error(live: np.ndarray | None, period: int = 0) -> float:
         sharing = world.settings.sharing
         ensemble = new_ensemble(world.models, history, world.end, title="FUELS", sharing=sharing)
         seen = ensemble.with_live_mean(history)
         if live is not None:
             assert seen.live is not None
             whole = np.concatenate([seen.live[:, :-steps], live], axis=1)
-            seen = replace(seen, live=whole)
+            seen = replace(seen, live=estimated(whole, period) if period else whole)
         backtest = ensemble.run(seen)
         assert backtest is not None
         missed = backtest.mixed.combined[:, -steps:] - history.observed[:, -steps:]
@@ -121,6 +124,7 @@ def week_errors(
     nothing = np.full(with_failures.shape, np.nan)
     return {
         "every mean": error(None),
-        "failures": error(with_failures[rows]),
+        "failures": error(with_failures[rows], history.period),
+        "failures, nothing estimated": error(with_failures[rows]),
         "no mean": error(nothing),
     }

@@ -1,8 +1,8 @@
 """The messages of a live series.
 
 `live`: the server passes on the sums that a site lacks and names the next step; the site replies
-once it has values of that step, or after some seconds without. `sum`: the server names a step, the
-set of sites and the founder's roster; the site replies with its masked numbers.
+once it has values of that step, or after some seconds without. `live sum`: the server names a step,
+the set of sites and the founder's roster; the site replies with its masked numbers.
 """
 
 from __future__ import annotations
