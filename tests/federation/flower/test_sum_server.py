@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fuels.config import PRESETS, Engine, Settings, merge
+from fuels.config import Engine, merge
 from fuels.experts.run_sums import LIVE_MEAN, STATISTICS
 from fuels.federation.codec import decode
 from fuels.federation.flower.folders import SiteFolder
@@ -24,24 +24,14 @@ from fuels.federation.refusals import Refusals
 from fuels.forecasting.saved_run import SavedRun
 from fuels.runs.build import method_for
 from fuels.runs.run import run
-from fuels.runs.settings import ResolvedSettings, resolve
+from fuels.runs.settings import ResolvedSettings
 from fuels.sharing.received import ReceivedMean
 from fuels.storage.checkpoint import load_state, save_state
 from fuels.storage.run_folder import RunFolder
 from helpers.flower_world import LIMIT, SITES, World
+from helpers.sums import chosen, forecasts
 
 EVERYONE = sorted(c for ids in SITES.values() for c in ids)
-
-
-def chosen(**changes: Any) -> ResolvedSettings:
-    best = merge(Settings(), {"preset": "best", **PRESETS["best"]}, "preset")
-    small = {
-        "windows": {"split": "8/2/2", "lags": "1-3,1p", "horizon": 2},
-        "model": {"hidden": 4},
-        "training": {"rounds": 1},
-        "sharing": {"min_clients": 6},
-    }
-    return resolve(merge(merge(best, small, "test"), changes, "test"))
 
 
 def make_world(root: Path, settings: ResolvedSettings, clients: int = 2, **rules: Any) -> World:
@@ -59,10 +49,6 @@ def change(world: World, site: str, old: str, new: str) -> None:
     file = world.root / "sites" / site / "site.toml"
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new))
-
-
-def forecasts(folder: Path) -> pl.DataFrame:
-    return pl.read_parquet(next(folder.glob("forecasts.*"))).sort("client", "time")
 
 
 @pytest.fixture(scope="module")
