@@ -1,15 +1,21 @@
-"""Flower's SuperNode with shorter pauses while messages come and go.
+"""Flower's SuperNode with shorter pauses while messages come and go, and replies in time.
 
 A SuperNode asks for messages every three seconds, and looks for the reply to a message every half
 second: up to seven seconds for one short exchange. Here both pauses are short for some seconds
 after a message, so that a step of a live series, or an evaluation, is not mostly waiting. An
 idle site keeps Flower's pauses and sends no more than before.
+
+A SuperNode sends one batch of replies for each message that it receives. If a run is stopped while
+its message arrives, the SuperNode drops the message, but a reply to it may still be made, and would
+be sent in place of the next one: every later reply would be one message late. Here the SuperNode
+sends until the message that it received last is answered.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,21 +26,40 @@ SHORT = 0.2  # seconds
 BUSY = 10.0  # seconds after a message in which pauses are short
 
 
-class Pauses:
-    """Sleeps in place of Flower's loop."""
+class Exchange:
+    """Stands between Flower's loop and its functions."""
 
-    def __init__(self) -> None:
+    def __init__(self, pull: Callable[..., int | None], push: Callable[..., None]) -> None:
         self.newest = float("-inf")  # when the newest message arrived or was answered
         self.answered = False
-        self.pull = loop._pull_and_store_message
+        self.message = ""  # the id of the newest one
+        self._pull, self._push = pull, push
 
-    def look(self, **arguments: Any) -> int | None:
+    def pull(self, *, receive: Callable[[], Any], **others: Any) -> int | None:
         """Flower's look for a message."""
-        run: int | None = self.pull(**arguments)
+
+        def noting() -> Any:
+            received = receive()
+            if received is not None:
+                self.message = received[0].metadata.message_id
+            return received
+
+        run = self._pull(receive=noting, **others)
         if run is not None or self.answered:
             self.newest = time.monotonic()
         self.answered = run is not None  # before the next look
         return run
+
+    def push(self, *, send: Callable[..., Any], **others: Any) -> None:
+        """Flower's wait for replies, until the newest message is answered."""
+        answered: set[str] = set()
+
+        def noting(message: Any, *more: Any) -> Any:
+            answered.add(message.metadata.reply_to_message_id)
+            return send(message, *more)
+
+        while self.message not in answered:
+            self._push(send=noting, **others)
 
     def sleep(self, seconds: float) -> None:
         busy = time.monotonic() < self.newest + BUSY
@@ -42,8 +67,12 @@ class Pauses:
 
 
 def main() -> None:
-    pauses = Pauses()
-    vars(loop).update(_pull_and_store_message=pauses.look, time=SimpleNamespace(sleep=pauses.sleep))
+    between = Exchange(loop._pull_and_store_message, loop._push_messages)
+    vars(loop).update(
+        _pull_and_store_message=between.pull,
+        _push_messages=between.push,
+        time=SimpleNamespace(sleep=between.sleep),
+    )
     sys.argv[0] = "flower-supernode"
     flower_supernode()
 

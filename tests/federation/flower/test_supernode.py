@@ -1,0 +1,52 @@
+"""The SuperNode's loop: which replies are sent before the next message is asked for."""
+
+from __future__ import annotations
+
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.supernode import start_client_internal as loop
+
+from fuels.federation.flower.supernode import Exchange
+
+
+def message(name: str, reply_to: str = "") -> SimpleNamespace:
+    return SimpleNamespace(metadata=SimpleNamespace(message_id=name, reply_to_message_id=reply_to))
+
+
+def test_a_reply_of_a_stopped_run_does_not_delay_the_next_one() -> None:
+    """The first message is dropped when its run stops; its reply is made nevertheless."""
+    waiting = [[message("old reply", "old")], [message("reply", "new")]]
+    sent: list[str] = []
+
+    def pull(*, receive: Any, **_: Any) -> int | None:
+        received = receive()
+        return 1 if received is not None and received[0].metadata.message_id == "new" else None
+
+    def push(*, send: Any, **_: Any) -> None:  # as Flower does: what there is, at least one
+        for reply in waiting.pop(0):
+            send(reply, "tree", 0.0)
+
+    def send(reply: SimpleNamespace, *_: object) -> None:
+        sent.append(reply.metadata.message_id)
+
+    between = Exchange(pull, push)
+    assert between.pull(receive=lambda: (message("old"), "tree"), state=None) is None
+    assert between.pull(receive=lambda: None, state=None) is None
+    assert between.pull(receive=lambda: (message("new"), "tree"), state=None) == 1
+    between.push(send=send, state=None)
+    assert sent == ["old reply", "reply"] and waiting == []
+
+
+def test_flowers_loop_has_the_functions_that_are_replaced() -> None:
+    """After an upgrade of Flower a failure here says what changed."""
+    assert "receive" in inspect.signature(loop._pull_and_store_message).parameters
+    assert "send" in inspect.signature(loop._push_messages).parameters
+    text = inspect.getsource(loop.start_client_internal)
+    assert text.count("_pull_and_store_message(") == text.count("_push_messages(") == 1
+    assert "time.sleep(" in text and loop.time.sleep is not None
