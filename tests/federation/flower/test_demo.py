@@ -46,6 +46,8 @@ def test_it_trains_compares_and_leaves_nothing_behind_within_three_minutes(
     assert 0 < found["seconds"] < 180
     for name in ("val_mse", "test_mse"):
         assert found[name] == pytest.approx(found[f"local_{name}"], rel=0.01)
+    assert found["live"]["sites"] == ["site-1", "site-2", "site-3"]
+    assert found["live"]["values"] == 12
     assert "round 5 of 5" in result.stderr
     assert list(place.iterdir()) == []
     for command in Path("/proc").glob("[0-9]*/cmdline"):

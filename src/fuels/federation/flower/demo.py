@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from fuels.federation.flower import commands, runs
 from fuels.federation.flower.folders import Rules, ServerFolder, SiteFolder
 from fuels.federation.flower.processes import Processes
 from fuels.federation.flower.provisioning import federation_record, provision
-from fuels.federation.flower.status import follow
+from fuels.federation.flower.status import follow, live_facts
 from fuels.federation.flower.sum_keys import certify
 from fuels.federation.loop import Watcher
+from fuels.forecasting.saved_run import SavedRun
 from fuels.runs.build import build, kept_parameters
 from fuels.runs.settings import ResolvedSettings, resolve
 from fuels.sharing.masks import LEAST_SITES
@@ -123,8 +125,9 @@ def run_demo(root: Path, settings: Settings, sites: int, watcher: Watcher) -> di
         run = runs.new_run(server, settings)
         runs.start(server)
         missing = follow(server, run, settings.training.rounds, watcher, processes.check)
-    if missing:
-        raise FuelsError(f"{', '.join(missing)} did not save the models; see the sites' logs")
+        if missing:
+            raise FuelsError(f"{', '.join(missing)} did not save the models; see the sites' logs")
+        live = live_step(server, run, root, clients) if settings.sharing.live_mean else {}
     history = RunFolder(server.runs / run).history()
     summaries = {
         site: json.loads((root / "sites" / site / "runs" / run / "summary.json").read_text())
@@ -139,8 +142,32 @@ def run_demo(root: Path, settings: Settings, sites: int, watcher: Watcher) -> di
         "test_mse": test / total,
         **local,
         **({"sums": summary["sums"]} if "sums" in summary else {}),
+        **({"live": live} if live else {}),
         "seconds": round(time.monotonic() - began, 1),
     }
+
+
+def live_step(server: ServerFolder, run: str, root: Path, sites: Iterable[str]) -> dict[str, Any]:
+    """One step of the run's live series: the values of a day ago arrive again at every site."""
+    runs.start_live(server)
+    for site in sites:
+        folder = root / "sites" / site / "runs" / run
+        memory = SavedRun.load(folder).memory()
+        known = memory.panel
+        again = replace(
+            known,
+            values=known.values[-memory.models.period :][:1],
+            start=known.times[-1] + known.step,
+        )
+        memory.add(again)
+        memory.store()
+    _, notes = SavedRun.load(folder).forecast(wait=PATIENCE)
+    found = live_facts(server, run)
+    if not found.get("last"):
+        reasons = "; ".join([*notes, *(each["reason"] for each in found.get("skipped", []))])
+        raise FuelsError(f"the live series has no sum: {reasons or 'see the logs'}")
+    last: dict[str, Any] = found["last"]
+    return last
 
 
 def local_errors(settings: Settings, ids: Sequence[str]) -> dict[str, float]:

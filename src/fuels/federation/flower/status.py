@@ -86,7 +86,7 @@ def follow_live(folder: ServerFolder, run: str, say: Callable[[str], None]) -> N
         state = Current(folder).read()
         now = live_facts(folder, run)
         if now.get("last") and now["last"] != shown.get("last"):
-            say(_step_line(now["last"]))
+            say(step_line(now["last"]))
         before = shown.get("skipped", [])
         for each in now.get("skipped", []):
             if each not in before:
@@ -120,7 +120,7 @@ def live_lines(found: Mapping[str, Any]) -> list[str]:
     if not found:
         return []
     counts = found["counts"]
-    lines = [_step_line(found["last"])] if found["last"] else ["no step has a sum yet"]
+    lines = [step_line(found["last"])] if found["last"] else ["no step has a sum yet"]
     lines.append(
         f"{counts.get('steps', 0)} steps with a sum, {counts.get('skipped', 0)} skipped,"
         f" {found['bytes_per_site_and_step']:,} bytes for each site and step"
@@ -129,7 +129,7 @@ def live_lines(found: Mapping[str, Any]) -> list[str]:
     return lines + [f"{site} takes no part: {why}" for site, why in found["refusals"].items()]
 
 
-def _step_line(last: Mapping[str, Any]) -> str:
+def step_line(last: Mapping[str, Any]) -> str:
     sites = ", ".join(last["sites"])
     return f"{last['time']}  {last['values']} values of {sites}, in {last['seconds']:.1f} s"
 
