@@ -13,7 +13,7 @@ from fuels.errors import FuelsError
 from fuels.privacy.ledger import Budget, Ledger, Release
 from fuels.privacy.sensitivity import Relation, Unit
 from fuels.runs.privacy_plan import Sizes, plan
-from helpers.commands import Fuels
+from helpers.commands import SMALL, Fuels
 
 
 def test_the_plan_uses_the_budget_and_more_clients_need_less_noise_each() -> None:
@@ -84,3 +84,17 @@ def test_the_option_is_a_preset_with_a_budget() -> None:
             private_preset(None, text)
     with pytest.raises(FuelsError, match="omit --preset best"):
         private_preset("best", "epsilon=4")
+
+
+def test_several_runs_share_the_budget_of_one_ledger(fuels: Fuels, tmp_path: Path) -> None:
+    ledger = tmp_path / "site.jsonl"
+    assert fuels("privacy", "new", str(ledger), "--epsilon", "4")[0] == 0
+    assert "exists" in fuels("privacy", "new", str(ledger))[2]
+    words = ("run", *SMALL[:2], "--rounds", "1", "--no-plots", "--clients", "12")
+    privacy = ("--privacy", f"epsilon=3,ledger={ledger}")
+    assert fuels(*words, *privacy, "--out", "one")[0] == 0
+    code, _, error = fuels(*words, *privacy, "--seed", "1", "--out", "two")
+    assert (code, "would spend epsilon 3, which the budget of 4" in error) == (1, True)
+    assert not (tmp_path / "two" / "metrics.jsonl").exists()
+    assert "has unit hour" in fuels(*words, "--privacy", f"epsilon=1,unit=day,ledger={ledger}")[2]
+    assert "no such privacy ledger" in fuels(*words, "--privacy", "epsilon=3,ledger=x.jsonl")[2]

@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -139,7 +139,7 @@ class Ledger:
         self.budget, self.path = budget, path
         self.entries: dict[tuple[str, str, int, int], Entry] = {}
         if path is not None and path.exists():
-            self._refresh()
+            self.create()
 
     @classmethod
     def opened(cls, path: Path) -> Ledger:
@@ -186,8 +186,8 @@ class Ledger:
             self.entries[release.key] = entry
         return entry
 
-    def _refresh(self) -> None:
-        """Read what other processes have released."""
+    def create(self) -> None:
+        """Write the budget, or read what other processes have released."""
         with self._open() as file:
             if file is not None:
                 self._read(file)
@@ -196,7 +196,10 @@ class Ledger:
 
     def loss(self, more: Iterable[Release] = ()) -> float:
         """The largest loss of any unit, with `more` releases."""
-        releases = [*(entry.release for entry in self.entries.values()), *more]
+        return self.loss_of([*(entry.release for entry in self.entries.values()), *more])
+
+    def loss_of(self, releases: Sequence[Release]) -> float:
+        """The largest loss of any unit in some releases."""
         if self.budget.unit is Unit.CLIENT:
             return sum(release.loss for release in releases)
         length, changes = SECONDS[self.budget.unit], dict[int, float]()
@@ -215,9 +218,9 @@ class Ledger:
         """What has been spent so far, at the budget's delta."""
         return epsilon_of(self.loss(), self.budget.delta)
 
-    def affords(self, release: Release) -> bool:
+    def affords(self, *releases: Release) -> bool:
         allowed = loss_for(self.budget.epsilon, self.budget.delta)
-        return self.loss([release]) <= allowed * (1 + TOLERANCE)
+        return self.loss(releases) <= allowed * (1 + TOLERANCE)
 
     def _refuse_excess(self, release: Release) -> None:
         if not self.affords(release):

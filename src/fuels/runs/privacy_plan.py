@@ -22,7 +22,7 @@ from fuels.experts.horizon import WARM_SHARE
 from fuels.experts.linear import live_lags, season_lag
 from fuels.experts.private import LEAST_PERIODS, PLANS, cells_of
 from fuels.experts.shared import POOLED_LIVE, declared
-from fuels.privacy.accountant import epsilon_of, multipliers
+from fuels.privacy.accountant import epsilon_of, loss_for, multipliers
 from fuels.privacy.gaussian import share_of_noise
 from fuels.privacy.ledger import Release
 from fuels.privacy.sensitivity import Protected, relation_of, unit_of
@@ -102,6 +102,8 @@ class Plan:
     accuracy: tuple[Accuracy, ...]
     spent: float
     contributes: bool  # whether the scale of a client can be told from noise
+    own_day: float  # noise of each time of day, if a client released its own mean day instead
+    similarity: float  # rank correlation of distances between such days with those without noise
 
 
 def plan(sizes: Sizes) -> Plan:
@@ -116,7 +118,31 @@ def plan(sizes: Sizes) -> Plan:
     scale = releases.get(SCALE)
     # A client's values fill about ten bins of its histogram.
     clear = scale is None or private.SURE * scale.sigma < sizes.history * PERIOD / 10
-    return Plan(sizes, tuple(_lines(sizes, releases)), accuracy, spent, clear)
+    own = _own_day(sizes)
+    similar = _similarity(sizes, own)
+    return Plan(sizes, tuple(_lines(sizes, releases)), accuracy, spent, clear, own, similar)
+
+
+def _own_day(sizes: Sizes) -> float:
+    """Noise of each number of a client's mean day, for the whole budget."""
+    privacy, steps = sizes.privacy, sizes.history * PERIOD
+    protected = Protected(unit_of(privacy.unit), relation_of(privacy.relation), HOUR)
+    sensitivity = protected.cells(private.CLIP, steps, PERIOD, PERIOD)
+    return sensitivity / sqrt(loss_for(privacy.epsilon, privacy.delta)) / sizes.history
+
+
+def _similarity(sizes: Sizes, noise: float) -> float:
+    """How well distances between noised mean days rank the clients, on synthetic data."""
+    from scipy.stats import spearmanr  # slow to import
+
+    history = _history(min(sizes.clients, MOST_CLIENTS), min(sizes.history, MOST_DAYS))
+    clipped = np.clip(history.observed, -private.CLIP, private.CLIP)
+    whole = clipped[:, : clipped.shape[1] // PERIOD * PERIOD]
+    days = np.nanmean(whole.reshape(len(whole), -1, PERIOD), axis=1)
+    noised = days + noise * np.random.default_rng(0).normal(size=days.shape)
+    pairs = np.triu_indices(len(days), 1)
+    far = [np.linalg.norm(x[pairs[0]] - x[pairs[1]], axis=1) for x in (days, noised)]
+    return float(spearmanr(*far).statistic)
 
 
 def _releases(sizes: Sizes, noise: Mapping[str, float]) -> dict[str, Release]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -37,8 +35,8 @@ from fuels.report.run.report import write_run_report
 from fuels.runs.ahead import look_ahead
 from fuels.runs.build import Job, build, fingerprint, kept_parameters
 from fuels.runs.frames import errors_frame, forecast_frame, weights_frame
+from fuels.runs.protected import protection_of, refuse_spent
 from fuels.runs.settings import same_settings
-from fuels.sharing.protection import Protection
 from fuels.storage.checkpoint import save_state
 from fuels.storage.models import PersonalModels, load_models, save_models
 from fuels.storage.run_folder import RunFolder
@@ -74,6 +72,7 @@ def run(
     with build(settings, engine, panel) as job:
         if settings.training.warm_start and not (resume and folder.checkpoint.exists()):
             warm_start(job, Path(settings.training.warm_start))
+        refuse_spent(job, folder.path)
         warn_nearly_constant(job.dataset)
         # A local run may skip checkpoints. A federation's server may not: its sites rely on them.
         folder.journal.share = SAVING
@@ -222,15 +221,6 @@ def evaluate_job(
         protection=protection_of(job, folder),
         received=received,
     )
-
-
-def protection_of(job: Job, folder: Path | None) -> Protection | None:
-    """How the sums of a job are protected; None if they are not."""
-    if not job.settings.privacy.epsilon:
-        return None
-    known = json.dumps({**origin(job), "settings": to_dict(job.settings)}, sort_keys=True)
-    run = hashlib.sha256(known.encode()).hexdigest()[:16]
-    return Protection.of(job.settings.privacy, run, job.settings.windows.horizon, folder)
 
 
 def write_models(job: Job, folder: RunFolder, download: Download) -> PersonalModels:

@@ -10,7 +10,8 @@ import numpy as np
 
 from fuels.config import Privacy, Sharing
 from fuels.errors import FuelsError
-from fuels.privacy.ledger import Budget, Ledger
+from fuels.privacy.accountant import epsilon_of, multipliers
+from fuels.privacy.ledger import Budget, Ledger, Release
 from fuels.privacy.sensitivity import Relation, relation_of, unit_of
 
 LEDGER = "privacy.jsonl"  # in a run folder
@@ -38,6 +39,27 @@ class Protection:
     horizon: int = 1  # steps ahead, each with its own statistics
     sites: tuple[int, int] = (1, 0)  # that add noise, and how many of them may collude
 
+    def refuse_spent(self, sharing: Sharing, first: int, last: int) -> None:
+        """Refuse, before training, a run whose releases the ledger does not allow.
+
+        `first` and `last` are the span of the training part, in seconds since 1970.
+        """
+        if any(entry.release.run == self.run for entry in self.ledger.entries.values()):
+            return  # a resumed run, whose releases are stored
+        budget, epsilon = self.ledger.budget, self.settings.epsilon
+        names = releases_per_unit(self.settings, sharing, self.horizon)
+        noise = multipliers(epsilon, budget.delta, names)
+        planned = [
+            Release(self.run, name, first, last, 1.0, noise[name], (1,))
+            for name, times in names.items()
+            for _ in range(times)
+        ]
+        if not self.ledger.affords(*planned):
+            raise FuelsError(
+                f"{self.ledger.path}: this run would spend epsilon {epsilon:g}, which the budget of"
+                f" {budget.epsilon:g} does not allow: epsilon {self.ledger.epsilon:.3g} is spent"
+            )
+
     def facts(self) -> dict[str, Any]:
         """The guarantee and every release of the run, as in summary.json."""
         budget = self.ledger.budget
@@ -45,9 +67,10 @@ class Protection:
         return {
             "unit": str(budget.unit),
             "relation": str(budget.relation),
-            "epsilon": budget.epsilon,
+            "epsilon": self.settings.epsilon,
             "delta": budget.delta,
-            "epsilon_spent": round(self.ledger.epsilon, 6),
+            "epsilon_spent": round(epsilon_of(self.ledger.loss_of(own), budget.delta), 6),
+            "epsilon_of_all_runs": round(self.ledger.epsilon, 6),
             "ledger": self.ledger.path.name if self.ledger.path else None,
             "releases": [
                 {
@@ -66,15 +89,30 @@ class Protection:
     @classmethod
     def of(cls, settings: Privacy, run: str, horizon: int, folder: Path | None) -> Protection:
         """With the ledger that the settings name, or that of a run folder."""
-        path = Path(settings.ledger) if settings.ledger else None
-        if path is None and folder is not None:
-            path = folder / LEDGER
+        if settings.ledger:
+            return cls(settings, shared_ledger(settings), run, horizon)
+        path = None if folder is None else folder / LEDGER
         return cls(settings, Ledger(budget_of(settings), path), run, horizon)
 
 
 def budget_of(settings: Privacy) -> Budget:
     unit, relation = unit_of(settings.unit), relation_of(settings.relation)
     return Budget(settings.epsilon, settings.delta, unit, relation)
+
+
+def shared_ledger(settings: Privacy) -> Ledger:
+    """A ledger of several runs, which has its own budget."""
+    path = Path(settings.ledger)
+    if not path.is_file():
+        raise FuelsError(
+            f"{path}: no such privacy ledger; create it with fuels privacy new {path} --epsilon 8"
+        )
+    ledger, wanted = Ledger.opened(path), budget_of(settings)
+    for name in ("delta", "unit", "relation"):
+        own, other = getattr(ledger.budget, name), getattr(wanted, name)
+        if own != other:
+            raise FuelsError(f"{path}: this ledger has {name} {own}, and the run {other}")
+    return ledger
 
 
 def declared_scale(text: str) -> tuple[float, float] | None:

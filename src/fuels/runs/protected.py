@@ -1,0 +1,32 @@
+"""The protection of a run's sums: its identity in the ledger, and a check before training."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+
+from fuels.config import to_dict
+from fuels.runs.build import Job, fingerprint
+from fuels.sharing.protection import Protection
+
+
+def refuse_spent(job: Job, folder: Path) -> None:
+    """Refuse a run whose sums no budget is left for, before it trains."""
+    if (protection := protection_of(job, folder)) is not None:
+        span = job.dataset.panel.times[[0, -1]].astype("datetime64[s]").astype(np.int64)
+        protection.refuse_spent(job.settings.sharing, int(span[0]), int(span[1]))
+
+
+def protection_of(job: Job, folder: Path | None) -> Protection | None:
+    """How the sums of a job are protected; None if they are not.
+
+    A run is identified by its data and settings: an identical one gets the stored messages.
+    """
+    if not job.settings.privacy.epsilon:
+        return None
+    known = {"data": fingerprint(job.dataset), "settings": to_dict(job.settings)}
+    run = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+    return Protection.of(job.settings.privacy, run, job.settings.windows.horizon, folder)
