@@ -43,6 +43,7 @@ bench: $(VENV)/.ready-bench
 
 # The others need an older pandas than ours, so they have an environment of their own.
 bench-peers: $(VENV)/.ready-run $(VENV)-peers/.ready
+	@test -n "$(DATA)" || { echo "give the data: make bench-peers DATA=milan_net_441cells_hourly.npz"; exit 2; }
 	$(BIN)/python benchmarks/peers.py "$(DATA)" --python $(VENV)-peers/bin/python
 
 check: $(VENV)/.ready-test

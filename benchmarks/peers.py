@@ -30,6 +30,7 @@ import polars as pl
 from fuels.config import Settings, merge
 from fuels.data.loading import load_panel
 from fuels.data.panel import Panel
+from fuels.errors import FuelsError
 from fuels.evaluation.accuracy import accuracy, overall
 from fuels.forecasting.table import long_frame
 from fuels.runs.build import load_dataset
@@ -218,7 +219,10 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.out / f"{options.clients}-clients"
     folder.mkdir(parents=True, exist_ok=True)
-    data = read(options.data, options.clients, folder)
+    try:
+        data = read(options.data, options.clients, folder)
+    except FuelsError as error:
+        sys.exit(str(error))
     header = ["", "MSE 1", "MSE 2", "pinball", "in 80 %", "in 95 %", "CPU s", "MB"]
     for horizon in options.horizons:
         found = {

@@ -6,10 +6,12 @@ import ast
 import importlib.util
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import polars as pl
 import pytest
 
 from fuels.config import Engine, Settings, merge
@@ -181,3 +183,24 @@ def test_the_study_trains_what_is_missing_and_can_be_divided(
     assert [row.split(": ")[0].rpartition(", ")[2] for row in rows] == [
         "test periods 1-2", "test periods 3-4"] * 2  # fmt: skip
     assert sum("p_resort" in row for row in rows) == 2
+
+
+def test_peers_are_compared_in_each_clients_own_unit(tmp_path: Path) -> None:
+    peers = benchmark("peers")
+    hours = (peers.TRAIN + sum(peers.PARTS)) * peers.DAY - 1  # the last day lacks an hour
+    panel = make_panel(clients=2, days=1)
+    data = peers.Data(
+        replace(panel, values=np.zeros((hours, 2))), {"c0": 1.0, "c1": 10.0}, tmp_path / "panel"
+    )
+    assert data.windows(1, 1) == hours - peers.TRAIN * 24
+    assert data.windows(24, 24) == sum(peers.PARTS) - 1
+    tested = data.panel.times[peers.TRAIN * 24 :].astype("datetime64[us]")
+    y, off = np.zeros(2 * len(tested)), np.repeat([3.0, 30.0], len(tested))
+    table = pl.DataFrame(
+        {"unique_id": np.repeat(["c0", "c1"], len(tested)), "ds": np.tile(tested, 2), "y": y}
+    ).with_columns(pl.Series("A", off), pl.Series("A-lo-80", y - 1), pl.Series("A-hi-80", y + 1))
+    found = peers.errors(table, "A", data.spread)
+    assert found["mse"] == pytest.approx(9.0) and found["coverage-80"] == 1.0
+    assert found["pinball"] == pytest.approx(0.1 * (1 + 0.1) / 2)  # bounds off by 1, and by 0.1
+    lengths = [len(peers.part(table, data, i)) for i in range(2)]
+    assert lengths == [2 * 11 * 24, 2 * (11 * 24 - 1)] and sum(lengths) == len(table)
