@@ -43,6 +43,8 @@ class Data:
     how: str = ""
     start: str = ""
     end: str = ""
+    inputs: tuple[str, ...] = ()  # columns known in advance, such as temperature; for the mixture
+    inputs_file: str = ""  # second table with them, for each client or for all
     newcomers: str = ""  # SHARE@PERIODS: that share has only the last periods of training
 
 
@@ -172,12 +174,11 @@ class Engine:
 
 
 KEEP, MISSING = "keep", "missing"  # what to do with implausible values
-
 # Sections that earlier versions did not have, as they are when off: see to_dict.
 ADDED: dict[str, Any] = {"sharing": Sharing(), "defence": Defence(), "privacy": Privacy()}
 # Settings that they did not have.
 LATER = {
-    "data": ("unit", "implausible"),
+    "data": ("unit", "implausible", "inputs", "inputs_file"),
     "model": ("head",),
     "mixture": ("at_least", "at_most"),
     "defence": ("votes",),

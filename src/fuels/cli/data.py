@@ -46,7 +46,7 @@ JSON = opt.flag("Print JSON for scripts.", name="--json")
 
 
 @data_app.command("describe")
-@opt.with_read_options()
+@opt.with_read_options("inputs", "inputs_file")
 def describe_command(
     paths: Source, read: opt.ReadOptions = opt.ReadOptions(), json_: bool = JSON
 ) -> None:
@@ -72,7 +72,7 @@ def describe_command(
 
 
 @data_app.command("convert")
-@opt.with_read_options("activity")
+@opt.with_read_options("activity", "inputs", "inputs_file")
 def convert_command(
     paths: Source,
     out: Path = OUT,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PATIENCE = 10.0  # seconds between lines without a terminal
 
 
-@opt.with_read_options("coordinates", "unit")
+@opt.with_read_options("coordinates", "unit", "inputs")
 def forecast_command(
     run: Annotated[
         Path,
@@ -108,11 +108,12 @@ def forecast_command(
             data_ = replace(saved.settings.data, implausible=implausible)
             saved.settings = replace(saved.settings, data=data_)
         panel = read_new(saved, data, read)
+        inputs = read_inputs(saved, panel, read)
         ids = opt.parse_ids(read.ids)
         until = read.end if data is None else None
         with step_counter(horizon) as progress:
             result, notes = saved.forecast(
-                panel, horizon, progress=progress, ids=ids, until=until, wait=wait
+                panel, horizon, progress=progress, ids=ids, until=until, wait=wait, inputs=inputs
             )
         if until is None:
             record(saved, result)
@@ -150,7 +151,7 @@ def read_new(saved: SavedRun, data: str | None, read: opt.ReadOptions) -> Panel 
 
     changes = {key: value for key, value in read.changes().items() if value is not None}
     if data is None:
-        if idle := set(changes) - {"ids", "end"}:
+        if idle := set(changes) - {"ids", "end", "inputs_file"}:
             option = "from" if "start" in idle else sorted(idle)[0].replace("_", "-")
             raise FuelsError(f"--{option} says how a file is read: give the file with --data")
         if not saved.knows_values:
@@ -161,12 +162,34 @@ def read_new(saved: SavedRun, data: str | None, read: opt.ReadOptions) -> Panel 
         return None
     # The run's span and clients do not restrict new data.
     fresh: dict[str, Any] = {"start": "", "end": "", "ids": (), "coordinates": ""}
+    fresh["inputs_file"] = ""
     if not any(is_raw(file) for file in find_files(data)):
         fresh["activity"] = ""
     changes = {**fresh, **changes, "source": data}
+    changes["inputs_file"] = str(changes["inputs_file"])
     refuse_idle(Data(**changes))
     settings = replace(saved.settings, data=replace(saved.settings.data, **changes))
-    return load_panel(settings, saved.models.step_seconds)
+    return load_panel(settings, saved.models.step_seconds, strict=False)
+
+
+def read_inputs(
+    saved: SavedRun, new: Panel | None, read: opt.ReadOptions
+) -> Callable[[Panel], Panel] | None:
+    """What adds the inputs that came with new values, or those of --inputs-file, to a panel."""
+    from fuels.data.inputs import with_inputs
+    from fuels.data.loading import load_inputs
+
+    if new is not None and new.inputs:
+        return lambda panel: with_inputs(panel, new.inputs)
+    if read.inputs_file is None:
+        return None
+    if not saved.settings.data.inputs:
+        raise FuelsError(
+            f"--inputs-file: {saved.folder} was trained without external inputs; train with them:"
+            " fuels run --inputs NAMES"
+        )
+    own = replace(saved.settings.data, inputs_file=str(read.inputs_file))
+    return lambda panel: load_inputs(panel, own)
 
 
 @contextmanager

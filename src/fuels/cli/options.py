@@ -212,6 +212,18 @@ _READ = {
         choices=ACTIVITIES,
     ),
     "coordinates": option("CSV", "File with the columns client (or cell_id), lng and lat.", DATA),
+    "inputs": option(
+        "A,B,...",
+        "Columns known in advance that help to forecast, such as a temperature, an event or a"
+        " price: of --inputs-file or of the data file.",
+        DATA,
+    ),
+    "inputs_file": option(
+        "FILE",
+        "Table with a time column and external inputs, also of the time ahead. Default: they are in"
+        " the data file. Without a client column, the values hold for all clients.",
+        DATA,
+    ),
     "unit": option(
         "TEXT",
         "Unit of the values in tables, plots and the report, such as kWh. Default: the"
@@ -242,11 +254,14 @@ class ReadOptions:
     round_times: str | None = None
     activity: str | None = None
     coordinates: Path | None = None
+    inputs: str | None = None
+    inputs_file: Path | None = None
     unit: str | None = None
 
     def changes(self) -> dict[str, Any]:
         """The options as changes to the `data` section; None: not given."""
-        return {**vars(self), "ids": parse_ids(self.ids)}
+        inputs = None if self.inputs is None else names_in(self.inputs)
+        return {**vars(self), "ids": parse_ids(self.ids), "inputs": inputs}
 
     def data(self) -> Data:
         """The options as data settings."""
@@ -317,6 +332,11 @@ def parse_ids(text: str | None) -> tuple[str, ...] | None:
     return named
 
 
+def names_in(text: str) -> tuple[str, ...]:
+    """Names from `a,b,c`."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 # Settings that have a dedicated option, by their names in config.toml.
 _OPTIONS = {
     "seed": "--seed",
@@ -330,7 +350,7 @@ _OPTIONS = {
         for section, keys in {
             "data": "clients ids client_column time_column value_column time_format timezone"
             " decimal thousands missing implausible duplicates round_times activity coordinates"
-            " unit resample how",
+            " unit resample how inputs inputs_file",
             "windows": "period split horizon holidays",
             "training": "rounds keep patience warm_start",
             "mixture": "at_least at_most",

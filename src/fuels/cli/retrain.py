@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from fuels.cli import options as opt
-from fuels.cli.forecast import read_new
+from fuels.cli.forecast import read_inputs, read_new
 from fuels.config import merge_engine
 from fuels.errors import FuelsError
 
 
-@opt.with_read_options("coordinates")
+@opt.with_read_options("coordinates", "inputs")
 def retrain_command(
     run: Annotated[
         Path,
@@ -64,7 +64,8 @@ def retrain_command(
         config = saved.folder / CONFIG
         if not config.is_file():
             raise FuelsError(f"{config} is missing: the settings to train with are unknown")
-        panel, notes = remembered(saved, read_new(saved, data, read))
+        new = read_new(saved, data, read)
+        panel, notes = remembered(saved, new, read_inputs(saved, new, read))
     folder = out or next_folder(run)
     settings, split = prepare(saved, panel, folder)
     for note in (*notes, split, f"the settings of {config}; the new run is in {folder}"):

@@ -153,7 +153,7 @@ def refuse_idle(data: Data) -> None:
     if not data.source.startswith("synthetic:"):
         return
     for field in fields(data):
-        always = ("source", "clients", "ids", "implausible")
+        always = ("source", "clients", "ids", "implausible", "inputs", "inputs_file")
         if field.name not in always and getattr(data, field.name):
             raise FuelsError(
                 f"data.{field.name} applies to data from a file; the embedded data (synthetic:net,"
@@ -171,6 +171,7 @@ def located(settings: Settings) -> Settings:
         settings.data,
         source=whole(settings.data.source),
         coordinates=whole(settings.data.coordinates),
+        inputs_file=whole(settings.data.inputs_file),
     )
     training = replace(settings.training, warm_start=whole(settings.training.warm_start))
     return replace(settings, data=data, training=training)

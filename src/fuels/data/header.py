@@ -105,7 +105,7 @@ def find_layout(
     """
     time, hour = _find_times(names, source, given, head)
     about = set(ABOUT.values())
-    others = [n for n in names if n not in (time, hour) and n not in about]
+    others = [n for n in names if n not in (time, hour, *given.inputs) and n not in about]
     others = [n for n in others if n.strip() or not _is_empty(n, head)]  # after a last separator
     utc = normal(time).endswith("_utc") or normal(time).startswith("utc_")
     client = _one(others, given.client, _CLIENT, "client", source)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from fuels.data.clock import format_moment
+from fuels.data.inputs import merged
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 
@@ -37,7 +38,7 @@ def join_panels(old: Panel, new: Panel) -> Panel:
     at = int((new.start - start) // old.step)
     block = values[at : at + new.length]
     np.copyto(block, new.values, where=~np.isnan(new.values))
-    return replace(new, values=values, start=start)
+    return replace(new, values=values, start=start, inputs=merged(old.inputs, new.inputs))
 
 
 def add_unknown_clients(panel: Panel, ids: Sequence[str]) -> Panel:

@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from fuels.config import Data, Settings
+from fuels.data.input_files import Table, add_inputs, check_names
 from fuels.data.panel import Panel
 from fuels.data.readers import PanelOptions, read_source
 from fuels.data.synthetic import synthesise
@@ -21,15 +22,30 @@ _PANEL = ("ids", "missing", "start", "end", "resample", "how", "coordinates", "u
 SYNTHETIC_CLIENTS = 100  # data.clients draws from these
 
 
-def load_panel(settings: Settings, step: int | None = None) -> Panel:
-    """Read or generate the panel that the settings name; `step` in seconds, if it is known."""
-    data = settings.data
+def load_panel(settings: Settings, step: int | None = None, *, strict: bool = True) -> Panel:
+    """Read or generate the panel that the settings name, with its external inputs.
+
+    `step` in seconds, if it is known; `strict` refuses data without one of the inputs.
+    """
+    data, table = settings.data, replace(table_options(settings.data), step=step)
+    check_names(data.inputs, data.inputs_file)
+    places = [data.inputs_file] if data.inputs_file else []
     if data.source.startswith(SYNTHETIC):
         clients = max(SYNTHETIC_CLIENTS, data.clients)
         panel = synthesise(data.source.removeprefix(SYNTHETIC), clients=clients)
-        return panel.select(data.ids) if data.ids else panel
-    table = replace(table_options(data), step=step)
-    return read_source(data.source, table, panel_options(data), data.activity or None)
+        panel = panel.select(data.ids) if data.ids else panel
+    else:
+        panel = read_source(data.source, table, panel_options(data), data.activity or None)
+        places.append(data.source)
+    if not data.inputs:
+        return panel
+    return add_inputs(panel, data.inputs, [Table(place) for place in places], table, strict=strict)
+
+
+def load_inputs(panel: Panel, data: Data) -> Panel:
+    """The panel with the inputs of the second table that the settings name."""
+    tables = [Table(data.inputs_file)]
+    return add_inputs(panel, data.inputs, tables, table_options(data), strict=False)
 
 
 def table_options(data: Data) -> TableOptions:
@@ -38,6 +54,7 @@ def table_options(data: Data) -> TableOptions:
         client=data.client_column or None,
         time=data.time_column or None,
         value=data.value_column or None,
+        inputs=data.inputs,
         **{name: getattr(data, name) or None for name in _TABLE},
     )
 
@@ -47,17 +64,29 @@ def panel_options(data: Data) -> PanelOptions:
     return PanelOptions(**{name: getattr(data, name) or None for name in _PANEL})
 
 
-def frame_panel(frame: Any, data: Data) -> Panel:
-    """The panel of a pandas or polars frame, read as the settings say."""
+def frame_panel(frame: Any, data: Data, *, strict: bool = True) -> Panel:
+    """The panel of a pandas or polars frame, with its inputs, read as the settings say."""
     table, options = table_options(data), panel_options(data)
     options.check()
     table.check()
-    return options.apply(panel_from_frame(frame, given=table))
+    panel = options.apply(panel_from_frame(frame, given=table))
+    if not data.inputs:
+        return panel
+    check_names(data.inputs, "")
+    return add_inputs(panel, data.inputs, [Table(frame, "frame")], table, strict=strict)
+
+
+def frame_inputs(frame: Any, data: Data, panel: Panel) -> Panel:
+    """The panel with the inputs in a frame, such as future ones."""
+    tables = [Table(frame, "X_df")]
+    return add_inputs(panel, data.inputs, tables, table_options(data), strict=False)
 
 
 def as_setting(option: str, value: str | None) -> str | None:
     """An option that is a data setting, as `Forecaster` takes it; None for others."""
     name = {"from": "start", "to": "end"}.get(option, option)
+    if name == "inputs":
+        return "inputs" if value is None else f"inputs=['{value}']"
     if name not in {field.name for field in fields(Data)}:
         return None
     if value is None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.clock import format_moment
+from fuels.data.inputs import merged
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 
@@ -106,5 +107,6 @@ def merge_panels(old: Panel, new: Panel) -> Merged:
     late[rows, columns] = known & ~seen & past
     revised[rows, columns] = known & seen & (given != before)
     dropped = int((~np.isnan(new.values[:skipped])).sum())
-    panel = replace(old, values=values, ids=tuple(position), coordinates=None)
+    inputs = merged(old.inputs, new.inputs)
+    panel = replace(old, values=values, ids=tuple(position), coordinates=None, inputs=inputs)
     return Merged(panel, old.length, late, revised, dropped)

@@ -9,7 +9,7 @@ be regular.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -43,6 +43,7 @@ class Panel:
     unit: str = "value"
     synthetic: bool = False
     notes: tuple[str, ...] = field(default=())  # what the reader did, for the user
+    inputs: Mapping[str, Panel] = field(default_factory=dict)  # external ones, see inputs.py
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or self.values.shape[1] != len(self.ids):

@@ -93,6 +93,20 @@ def _open(path: Path, given: TableOptions) -> _Table:
     )
 
 
+def column_names(path: Path) -> Sequence[str]:
+    """The column names of a table; none of a file that is not one."""
+    suffix = suffix_of(path)
+    if suffix in TEXT:
+        return open_text(path, TableOptions()).names
+    if suffix in PARQUET:
+        try:
+            return list(pl.read_parquet_schema(path))
+        except (pl.exceptions.PolarsError, OSError) as error:
+            reason = _first_line(error)
+            raise FuelsError(f"{path.name}: not readable as Parquet ({reason})") from None
+    return read_excel(path)[0].columns if suffix in EXCEL else ()
+
+
 def _frames(tables: Sequence[_Table], *, plain: bool) -> list[pl.DataFrame]:
     """The columns that are used. Values are read as numbers if all are plain ones, else as text.
 

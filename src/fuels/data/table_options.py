@@ -41,6 +41,7 @@ class TableOptions:
     resample: Step | None = None  # rows at irregular times are combined into such steps
     how: str | None = None
     step: int | None = None  # seconds, if it is known: a file may be too short to show it
+    inputs: tuple[str, ...] = ()  # columns that are external inputs, not values or clients
 
     def check(self) -> None:
         """Reject invalid options before reading, which may take long."""

@@ -147,6 +147,11 @@ def panel_from_frame(
     return panel
 
 
+def frame_columns(frame: Any, name: str) -> set[str]:
+    """The column names of a pandas or polars frame."""
+    return set(_as_polars(frame, name).columns)
+
+
 def _as_polars(frame: Any, name: str) -> pl.DataFrame:
     if isinstance(frame, pl.LazyFrame):
         return frame.collect()

@@ -12,6 +12,7 @@ import json
 import os
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from polars.io.plugins import register_io_source
 
 from fuels.data.arrays import npz_arrays
 from fuels.data.header import ABOUT, find_layout
+from fuels.data.inputs import EVERYONE, values_at
 from fuels.data.panel import Panel
 from fuels.data.spool import release_memory, rows_of
 from fuels.errors import FuelsError
@@ -59,6 +61,29 @@ def write_panel(
     if panel.coordinates is not None and layout == "wide" and target.suffix == ".csv":
         return ("a wide CSV cannot store coordinates: they were dropped",)
     return ()
+
+
+def write_inputs(panel: Panel, path: Path) -> None:
+    """Write the external inputs of a panel as a Parquet table, long unless all are for everyone."""
+    sources = panel.inputs.values()
+    start = min(source.start for source in sources)
+    length = max(int((source.times[-1] - start) // panel.step) + 1 for source in sources)
+    alike = all(source.ids == EVERYONE for source in sources)
+    ids = EVERYONE if alike else panel.ids
+    empty = replace(panel, values=np.empty((length, len(ids))), ids=ids, start=start)
+    empty = replace(empty, coordinates=None, inputs={})
+    table = pl.concat(_batches(empty, "long")).drop("value")
+    for name, source in panel.inputs.items():
+        column = pl.Series(values_at(source, ids, start, length).ravel()).fill_nan(None)
+        table = table.with_columns(column.alias(name))
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        (table.drop("client") if alike else table).write_parquet(partial)
+        partial.replace(path)
+    except OSError as error:
+        raise FuelsError(f"{path}: could not be written ({error.strerror})") from None
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def check_target(target: Path, layout: str, overwrite: bool) -> None:

@@ -26,10 +26,10 @@ from fuels.evaluation.scores import Scores, errors, score
 from fuels.experts.ensemble import Ensemble, new_ensemble
 from fuels.experts.history import Floats, History, history_of
 from fuels.experts.horizon import Backtest, HorizonEnsemble, first_out_of_sample
+from fuels.experts.input_experts import uses_inputs
+from fuels.experts.input_mixture import mixture_of
 from fuels.experts.limits import NO_LIMITS, Limits
-from fuels.experts.mixture import Mixture
 from fuels.experts.personal_model import forecast_chain
-from fuels.experts.pool import Pool
 from fuels.experts.run_sums import ReceivedSums
 from fuels.sharing.protection import Protection
 from fuels.storage.models import PersonalModels
@@ -131,8 +131,8 @@ def nothing_shared(
     names a personal model that belongs to them, because it was trained alone.
     """
     horizon, warm_up = online.horizon, online.warm_up
-    names = [*(expert.name for expert in Pool().for_horizon(horizon)), *own]
-    mixture = Mixture(history.clients, names, horizon)
+    names = [*(name for name in online.pool.names if name not in online.pool.shared), *own]
+    mixture = mixture_of(online.pool, names, shared=())
     end = last - backtest.mixed.combined.shape[1] - (horizon - 1)
     if warm_up is not None:
         mixture.run(*_local_part(history, warm_up, names, end))
@@ -231,16 +231,18 @@ def mixture_outcome(
     dataset: Dataset, model: str, part: Backtest, limits: Limits = NO_LIMITS
 ) -> MixtureOutcome:
     """Errors and weights of the experts on the test part."""
-    steps = part.mixed.combined.shape[1]
+    steps, weights = part.mixed.combined.shape[1], part.mixed.weights
+    using = [uses_inputs(name) for name in part.experts]
     return MixtureOutcome(
         model=model,
         names=tuple(part.experts),
-        weights=part.mixed.weights,
+        weights=weights,
         bands=part.bands,
         intervals=interval_scores(
             part.bands, targets_in_test(dataset), dataset.split.test - steps, dataset.period, limits
         ),
         scores={name: score(dataset, "test", f) for name, f in part.experts.items()},
+        inputs=float(weights[:, :, using].sum(axis=2).mean()) if any(using) else None,
     )
 
 

@@ -28,6 +28,7 @@ class MixtureOutcome:
     bands: Bands  # intervals, normalised
     intervals: IntervalScores
     scores: dict[str, Scores]  # of each expert
+    inputs: float | None = None  # mean weight of the experts with external inputs, if there are any
 
     @property
     def best(self) -> str:
@@ -48,6 +49,7 @@ class MixtureOutcome:
             "intervals": self.intervals.summary(),
             "pinball": self.intervals.pinball,
             "limits": self.intervals.limits.facts(),
+            **({} if self.inputs is None else {"inputs": self.inputs}),
         }
 
 

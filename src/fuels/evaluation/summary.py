@@ -65,6 +65,7 @@ def data_facts(dataset: Dataset) -> dict[str, Any]:
         "parts": part_dates(dataset),
         "left_out": dataset.left_out,
         "values_filled": dataset.filled,
+        **({"inputs": list(dataset.panel.inputs)} if dataset.panel.inputs else {}),
         **implausible_facts(dataset),
         "notes": list(dataset.panel.notes),
     }

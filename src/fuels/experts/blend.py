@@ -131,10 +131,10 @@ class Blend:
         share = self._shares(y, value, alone.combined)
         by_step = share.T[:, :, None]
         return Mixed(
-            _blended(value, alone.combined, share),
-            _blended(weights, self._spread(alone.weights, "alone"), by_step),
-            _blended(whole.learners, alone.learners, share),
-            _blended(whole.trust, alone.trust, by_step),
+            blended(value, alone.combined, share),
+            blended(weights, self._spread(alone.weights, "alone"), by_step),
+            blended(whole.learners, alone.learners, share),
+            blended(whole.trust, alone.trust, by_step),
         )
 
     def next(self, forecasts: NDArray[Any]) -> tuple[Floats, Floats]:
@@ -145,7 +145,7 @@ class Blend:
         local, local_weights = found["alone"]
         share = self._next_share(value[:, 0], local)
         spread = self._spread(local_weights, "alone")
-        return _blended(value[:, 0], local, share), _blended(weights[0], spread, share[:, None])
+        return blended(value[:, 0], local, share), blended(weights[0], spread, share[:, None])
 
     def arrays(self, copy: bool = True) -> State:
         """As `Mixture.arrays`."""
@@ -175,7 +175,7 @@ class Blend:
         only, own = found["only"]
         share = np.where(np.isnan(only), 0.0, ONLY)  # all of them may abstain
         spread = self._spread(own, "only")
-        return _blended(only, value, share), _blended(spread, weights, share.T[:, :, None])
+        return blended(only, value, share), blended(spread, weights, share.T[:, :, None])
 
     def _shares(self, truth: Floats, shared: Floats, local: Floats) -> Floats:
         """The share of each shared forecast [client, step], before it is confined; learns them."""
@@ -230,7 +230,7 @@ def _constants() -> tuple[float, ...]:
     return tuple(kernels.Constants(REACH, CLIP, PULL, CLIP_FROM, SLOW, TINY))
 
 
-def _blended(one: Floats, other: Floats, share: Floats) -> Floats:
+def blended(one: Floats, other: Floats, share: Floats) -> Floats:
     """`share` of the first; what has no share may be missing."""
     first, second = (
         np.where(share > 0, share * one, 0.0),

@@ -38,6 +38,7 @@ from fuels.experts.horizon import (
     fit_horizon,
     untrained,
 )
+from fuels.experts.input_experts import with_inputs
 from fuels.experts.intervals import Bands, from_format_4
 from fuels.experts.limits import NO_LIMITS, Limits
 from fuels.experts.personal_model import (
@@ -59,8 +60,6 @@ from fuels.storage.models import PersonalModels
 FORMAT = 5
 READABLE = (4, FORMAT)  # 4: other intervals, and no limits
 CHOSEN = Mixture()  # default levels and limits
-LEVELS = CHOSEN.levels
-POOL = Pool()
 
 ModelForecasts = Callable[[int, int], Floats]  # of steps first..last-1, [client, step]
 
@@ -73,12 +72,18 @@ class Ensemble:
     title: str  # the personal model's name among the experts
     since: np.datetime64  # local standard time of the first step of training
     trained: np.datetime64  # and of the first step after it
-    levels: tuple[float, ...] = LEVELS
+    levels: tuple[float, ...] = CHOSEN.levels
     horizons: dict[int, HorizonEnsemble] = field(default_factory=dict)
     learned_until: dict[int, np.datetime64] = field(default_factory=dict)  # first step not learned
     sharing: SharedExperts | None = None  # None: local experts only
     limits: Limits = NO_LIMITS
     block: int = 0  # of `forecast_chain`
+    inputs: tuple[str, ...] = ()  # external ones that experts use
+
+    @property
+    def pool(self) -> Pool:
+        """The experts before fitting."""
+        return with_inputs(Pool() if self.sharing is None else self.sharing.pool, self.inputs)
 
     def fit(self, history: History, horizons: Iterable[int], keep: bool = True) -> None:
         """Fit the experts for the horizons that have none yet, on the training part."""
@@ -94,7 +99,7 @@ class Ensemble:
                 )
             history = self.with_live_mean(history)
             self.horizons[horizon] = fit_horizon(
-                POOL if self.sharing is None else self.sharing.pool,
+                self.pool,
                 history,
                 end,
                 horizon=horizon,
@@ -197,9 +202,8 @@ class Ensemble:
 
     def with_live_mean(self, history: History) -> History:
         """The history with the live mean, if the experts use one."""
-        if self.sharing is None:
-            return history
-        return self.sharing.with_live_mean(history, self.models.ids)
+        shared = self.sharing
+        return history if shared is None else shared.with_live_mean(history, self.models.ids)
 
     def has_learned_beyond(self, history: History, horizon: int) -> bool:
         """Whether a mixture up to this horizon has learned from steps after a history's end."""
@@ -219,14 +223,8 @@ class Ensemble:
 
     def as_fitted(self) -> Ensemble:
         """Only the horizons that have learned nothing since they were fitted."""
-        horizons = {
-            h: fitted
-            for h, fitted in self.horizons.items()
-            if self.learned_until[h] == self._first(h)
-        }
-        return replace(
-            self, horizons=horizons, learned_until={h: self.learned_until[h] for h in horizons}
-        )
+        until = {h: time for h, time in self.learned_until.items() if time == self._first(h)}
+        return replace(self, horizons={h: self.horizons[h] for h in until}, learned_until=until)
 
     def copy(self) -> Ensemble:
         """A copy that learns independently."""
@@ -279,6 +277,7 @@ class Ensemble:
             "levels": list(self.levels),
             "limits": self.limits.facts(),
             **({} if self.sharing is None else {"sharing": self.sharing.facts()}),
+            **({"inputs": list(self.inputs)} if self.inputs else {}),
             "experts": {str(h): list(fitted.pool.names) for h, fitted in self.horizons.items()},
             "seen": {str(horizon): str(time) for horizon, time in self.learned_until.items()},
         }
@@ -297,6 +296,7 @@ class Ensemble:
             raise FuelsError(f"{path}: the mixture belongs to other models")
         since, trained = (np.datetime64(facts[name]) for name in ("since", "trained"))
         ensemble = cls(models, facts["title"], since, trained, tuple(facts["levels"]))
+        ensemble.inputs = tuple(facts.get("inputs", ()))
         if "limits" in facts:
             ensemble.limits = Limits.from_facts(facts["limits"])
         if "sharing" in facts:
@@ -304,7 +304,7 @@ class Ensemble:
         for text, time in facts["seen"].items():
             horizon = int(text)
             own = unprefixed(f"{text}.pool", arrays)
-            experts = saved_pool(horizon, own, facts.get("experts", {}).get(text))
+            experts = saved_pool(horizon, own, facts.get("experts", {}).get(text), ensemble.inputs)
             pool = experts.load(own, len(models.ids), horizon)
             limits = ensemble._normalised_limits()
             online, title = unprefixed(f"{text}.online", arrays), [ensemble.title]
@@ -365,7 +365,8 @@ def new_ensemble(
     levels = tuple(float(level) for level in chosen.levels)
     limits = Limits.of(chosen, history.observed[:, :end], models.mean, models.std)
     shared = received or shared_experts(sharing, seed, protection, trained, models)
-    return Ensemble(models, title, history.start, trained, levels, sharing=shared, limits=limits)
+    began, inputs = history.start, tuple(history.inputs)
+    return Ensemble(models, title, began, trained, levels, {}, {}, shared, limits, inputs=inputs)
 
 
 def forecast_ensemble(

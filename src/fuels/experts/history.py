@@ -10,13 +10,15 @@ a forecast computed on stored data equals the one that would have been made at t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.calendar import Calendar
+from fuels.data.inputs import aligned
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
@@ -24,6 +26,9 @@ from fuels.errors import FuelsError
 Floats = NDArray[np.float64]
 WEEK_SECONDS = 7 * 86400
 ALL = slice(None)
+REACH = 0.5  # of the range of an input in training: values farther beyond it count as its end
+
+InputColumn = tuple[str, int]  # an input, and since how many steps before its change is; 0: itself
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class Columns:
     lags: tuple[int, ...]  # of the client's own filled values
     calendar: bool = False  # time of the period, separately for free days
     live: tuple[int, ...] = ()  # lags of the mean of the other clients
+    inputs: tuple[InputColumn, ...] = ()  # external inputs at the target, and their changes
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,8 @@ class History:
     calendar: Calendar = field(default_factory=Calendar)
     live: Floats | None = None  # the mean of the other clients [client, time], NaN where unknown
     past: Past | None = None  # None: there are no earlier values
+    # External inputs in their own units, [client, time] each, perhaps beyond the end; NaN: unknown.
+    inputs: Mapping[str, Floats] = field(default_factory=dict)
 
     @property
     def clients(self) -> int:
@@ -76,7 +84,8 @@ class History:
         live = None if self.live is None else self.live[clients]
         past = None if self.past is None else self.past.take(clients)
         own = self.observed[clients], self.filled[clients]
-        return replace(self, observed=own[0], filled=own[1], live=live, past=past)
+        inputs = {name: values[clients] for name, values in self.inputs.items()}
+        return replace(self, observed=own[0], filled=own[1], live=live, past=past, inputs=inputs)
 
     def times(self, first: int, last: int) -> NDArray[np.datetime64]:
         """Local standard time of steps first..last-1, which may be after the end."""
@@ -92,15 +101,53 @@ class History:
             return np.full((len(self.observed[clients]), last - first), np.nan)
         return self._shifted(self.live[clients], first, last, lag)
 
+    def input(self, name: str, first: int, last: int, lag: int, clients: slice = ALL) -> Floats:
+        """An external input `lag` steps before steps first..last-1, [client, step]."""
+        if name not in self.inputs:
+            return np.full((len(self.observed[clients]), last - first), np.nan)
+        return self._shifted(self.inputs[name][clients], first, last, lag)
+
+    def input_scales(self, names: Sequence[str], end: int, clients: slice = ALL) -> Floats:
+        """Mean, deviation and normalised range of inputs before `end`, [client, input, 4].
+
+        The deviation of a constant is infinite: whatever follows changes nothing.
+        """
+        values = np.stack([self.input(name, 0, end, 0, clients) for name in names], axis=1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # an unknown input: all NaN
+            low, high = np.nanmin(values, axis=2), np.nanmax(values, axis=2)
+            mean, std = np.nanmean(values, axis=2), np.nanstd(values, axis=2)
+        std = np.where(low == high, np.inf, std)
+        beyond = REACH * (high - low)
+        return np.stack([mean, std, (low - beyond - mean) / std, (high + beyond - mean) / std], 2)
+
+    def input_columns(
+        self, wanted: Sequence[InputColumn], scales: Floats, first: int, last: int,
+        clients: slice = ALL,
+    ) -> list[Floats]:  # fmt: skip
+        """Normalised inputs at steps first..last-1, or their changes, [client, step] each."""
+        names = list(dict.fromkeys(name for name, _ in wanted))
+
+        def normalised(name: str, lag: int) -> Floats:
+            mean, std, low, high = scales[:, names.index(name)].T[:, :, None]
+            values = (self.input(name, first, last, lag, clients) - mean) / std
+            return np.asarray(np.clip(values, low, high))
+
+        now = {name: normalised(name, 0) for name in names}
+        return [now[name] - normalised(name, lag) if lag else now[name] for name, lag in wanted]
+
     def _shifted(self, source: Floats, first: int, last: int, lag: int) -> Floats:
         result = np.full((len(source), last - first), np.nan)
-        low, high = max(first - lag, 0), min(last - lag, self.length)
+        low, high = max(first - lag, 0), min(last - lag, source.shape[1])
         if high > low:
             result[:, low - first + lag : high - first + lag] = source[:, low:high]
         return result
 
     def columns(self, wanted: Columns, first: int, last: int, clients: slice = ALL) -> Floats:
-        """The inputs for steps first..last-1, [client, step, column]: lags, live, calendar."""
+        """The inputs for steps first..last-1, [client, step, column]: lags, live, calendar.
+
+        External inputs are not among them: they need scales.
+        """
         own, live = len(wanted.lags), len(wanted.live)
         x = np.empty((len(self.observed[clients]), last - first, own + live))
         for i, lag in enumerate(wanted.lags):
@@ -149,6 +196,7 @@ def make_history(
         step=panel.step,
         calendar=calendar or Calendar(),
         past=past,
+        inputs=aligned(panel, offset),
     )
 
 

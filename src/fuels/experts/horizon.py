@@ -26,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
-from fuels.experts.blend import Blend, mixture_for, shares
+from fuels.experts.blend import Blend, shares
 from fuels.experts.groups import by_groups
 from fuels.experts.history import Floats, History
+from fuels.experts.input_mixture import InputMixture, base_of, mixture_of
 from fuels.experts.intervals import Bands, Intervals
 from fuels.experts.linear import Arrays
 from fuels.experts.mixture import Mixed, Mixture
@@ -72,7 +73,7 @@ class HorizonEnsemble:
     """Fitted experts, with a mixture and intervals that keep learning."""
 
     pool: FittedPool
-    mixture: Mixture | Blend
+    mixture: Mixture | Blend | InputMixture
     intervals: Intervals
     warm_up: Backtest | None = None  # its last step is the last one of training
     warm_points: Floats | None = None  # and its forecasts [client, step], which take less memory
@@ -251,8 +252,8 @@ def fit_horizon(
         bounds = None if limits is None else limits[rows]
         early = pool.fit(own, fitted, horizon, before)
         ensemble = untrained(early, period, levels, external, bounds)
-        if isinstance(ensemble.mixture, Blend):
-            ensemble.mixture.share = shares(own, end, horizon)
+        if isinstance(base := base_of(ensemble.mixture), Blend):
+            base.share = shares(own, end, horizon)
         warm_up, points = None, None
         if first < end:
             experts = ensemble.experts(own, first, end, {})
@@ -347,6 +348,6 @@ def untrained(
     """
     names, start = [*pool.names, *external], "mixture/"
     state = None if saved is None else [k.removeprefix(start) for k in saved if k.startswith(start)]
-    mixture = mixture_for(pool.clients, names, pool.shared, pool.horizon, state)
+    mixture = mixture_of(pool, names, pool.shared, state)
     intervals = Intervals(pool.clients, period, levels, delay=pool.horizon, limits=limits)
     return HorizonEnsemble(pool, mixture, intervals)

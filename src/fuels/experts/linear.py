@@ -147,6 +147,7 @@ class RidgeExpert:
     live: bool = False  # whether it also sees the live mean, with `change` as changes of that mean
     pooled: bool = False
     towards: str = ""  # the pooled ridge that it corrects
+    inputs: tuple[str, ...] = ()  # external inputs that it also sees
 
     @property
     def shared(self) -> bool:
@@ -155,23 +156,30 @@ class RidgeExpert:
     def columns(self, history: History, horizon: int) -> Columns:
         """The inputs of a forecast `horizon` steps ahead."""
         live = live_lags(history, horizon) if self.live else ()
-        return Columns(self.lags(history, horizon), self.calendar, live)
+        since = sorted({0, horizon, season_lag(history.period, horizon)})
+        inputs = tuple((name, lag) for name in self.inputs for lag in since)
+        return Columns(self.lags(history, horizon), self.calendar, live, inputs)
+
+    @property
+    def may_lack_rows(self) -> bool:
+        """Whether an input may not go back far enough to fit it: then it abstains."""
+        return bool(self.live and not self.towards) or bool(self.inputs)
 
     def fit(self, history: History, end: int, horizon: int, pooled: Floats | None = None) -> Arrays:
         """Fit on the steps before `end`; `pooled` [client, step] are forecasts to be corrected."""
         fits: list[Ridge] = []
+        scales = history.input_scales(self.inputs, end) if self.inputs else None
         for clients in _chunks(history):
-            x, base = self._features(history, 0, end, horizon, clients)
+            x, base = self._features(history, 0, end, horizon, clients, scales)
             y = history.observed[clients, :end] - (base if pooled is None else pooled[clients])
             used = ~np.isnan(y) & ~np.isnan(x).any(axis=2)
             fits.append(fit_ridge(x, y, used, SHRINKAGES if self.towards else PENALTIES))
-            if (
-                self.live and not self.towards
-            ):  # the live mean may not go back far enough: then abstain
+            if self.may_lack_rows:
                 fits[-1].weights[used.sum(axis=1) < x.shape[2]] = np.nan
         return {
             "weights": np.concatenate([fit.weights for fit in fits]),
             "constant": np.concatenate([fit.constant for fit in fits]),
+            **({} if scales is None else {"scales": scales}),
         }
 
     def forecasts(
@@ -179,16 +187,36 @@ class RidgeExpert:
     ) -> Floats:
         parts = []
         for clients in _chunks(history):
-            x, base = self._features(history, first, last, horizon, clients)
+            x, base = self._features(history, first, last, horizon, clients, fitted.get("scales"))
             ridge = Ridge(fitted["weights"][clients], fitted["constant"][clients])
             parts.append(ridge.predict(x) + (0.0 if self.towards else base))
         return np.concatenate(parts)
 
     def _features(
-        self, history: History, first: int, last: int, horizon: int, clients: slice
+        self,
+        history: History,
+        first: int,
+        last: int,
+        horizon: int,
+        clients: slice,
+        scales: Floats | None,
     ) -> tuple[Floats, Floats]:
-        """Features [client, step, column] and the value that the forecast is added to."""
+        """Features [client, step, column] and the value that the forecast is added to.
+
+        External inputs, which need `scales`, come after the lags and before the calendar.
+        """
         columns = self.columns(history, horizon)
+        x, base = self._own_features(history, columns, first, last, clients)
+        if scales is None:
+            return x, base
+        inputs = history.input_columns(columns.inputs, scales[clients], first, last, clients)
+        dense = len(columns.lags) + len(columns.live)
+        dense -= self.change * (1 + bool(columns.live))
+        return np.insert(x, [dense], np.stack(inputs, axis=2), axis=2), base
+
+    def _own_features(
+        self, history: History, columns: Columns, first: int, last: int, clients: slice
+    ) -> tuple[Floats, Floats]:
         x = history.columns(columns, first, last, clients)
         if not self.change:
             return x, np.zeros(x.shape[:2])

@@ -132,7 +132,7 @@ class Pool:
         experts = {e.name: e for e in self.for_horizon(horizon)}
         learned: dict[str, Arrays] = {name: {} for name in experts}
         for key, value in arrays.items():
-            _, name, part = key.split("/")
+            name, part = key.partition("/")[2].rsplit("/", 1)
             if name not in learned:
                 raise FuelsError(f"expert '{name}' is in the file but not in this pool")
             if len(value) != clients and not experts[name].pooled:
@@ -206,6 +206,12 @@ class FittedPool:
     def shared(self) -> tuple[str, ...]:
         """The names of the experts that need what other clients share."""
         return tuple(e.name for e in self.pool.for_horizon(self.horizon) if e.shared)
+
+    @property
+    def using_inputs(self) -> tuple[str, ...]:
+        """The names of the experts that need external inputs."""
+        experts = self.pool.for_horizon(self.horizon)
+        return tuple(e.name for e in experts if isinstance(e, RidgeExpert) and e.inputs)
 
     def pooled(self) -> dict[str, Arrays]:
         """The arrays of the pooled experts, by name: they serve clients without a fit too."""

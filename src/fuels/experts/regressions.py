@@ -60,6 +60,7 @@ class Plan:
         else:
             found = [(i, 0 if i else -1) for i in own]
             found += [(i, newest if i > newest else -1) for i in means]
+        found += [(target + 1 + i, -1) for i in range(len(self.columns[r].inputs))]
         if base >= 0:
             return [*found, (target + 1 + base, -1)]
         level = not self.experts[r].change and len(self.lags)
@@ -74,14 +75,36 @@ def fit_ridges(
     bases: Mapping[str, Floats],
 ) -> dict[str, Arrays]:
     """As in experts/linear.py."""
-    if not experts:
-        return {}
-    plan, names = Plan.of(experts, history, horizon), list(bases)
+    learned: dict[str, Arrays] = {}
+    for inputs in dict.fromkeys(expert.inputs for expert in experts):
+        together = [expert for expert in experts if expert.inputs == inputs]
+        learned |= _fit_together(together, inputs, history, end, horizon, bases)
+    return {expert.name: learned[expert.name] for expert in experts}
+
+
+def _fit_together(
+    experts: Sequence[RidgeExpert],
+    inputs: Sequence[str],
+    history: History,
+    end: int,
+    horizon: int,
+    bases: Mapping[str, Floats],
+) -> dict[str, Arrays]:
+    """Fit experts with the same external inputs."""
+    plan, names = Plan.of(experts, history, horizon), list(bases) if not inputs else []
+    given = [bases[name][:, :end] for name in names]
+    scales = history.input_scales(inputs, end) if inputs else None
+    if scales is not None:
+        # The kernel subtracts a base from the truth, so what remains of this one is the input.
+        wanted = plan.columns[0].inputs
+        made = history.input_columns(wanted, scales, 0, end)
+        given = [history.observed[:, :end] - column for column in made]
     needs, member, pairs = [], [], []
     for r, expert in enumerate(experts):
         base = names.index(expert.towards) if expert.towards else -1
         bits = [*plan.places(r)[0], *plan.places(r)[1]]
-        bits += [len(plan.lags) + len(plan.live) + base] if base >= 0 else []
+        further = range(len(given)) if inputs else [base] if base >= 0 else []
+        bits += [len(plan.lags) + len(plan.live) + i for i in further]
         need = sum(1 << bit for bit in bits)
         if need not in needs:
             needs.append(need)
@@ -97,7 +120,6 @@ def fit_ridges(
     width = columns.shape[1] - 1 + 2 * slots
     weights = np.zeros((history.clients, len(experts), width))
     constants, rows = np.zeros(weights.shape[:2]), np.zeros(weights.shape[:2])
-    given = [bases[name][:, :end] for name in names]
     targets = np.stack(given, axis=1) if given else np.zeros((history.clients, 0, end))
     observed, live = np.ascontiguousarray(history.observed), live_mean(history)
     parts = (np.array(needs), np.array(member), columns, widths, calendar, penalties)
@@ -109,9 +131,11 @@ def fit_ridges(
     for r, expert in enumerate(experts):
         used = widths[r] - 1 + 2 * slots * calendar[r]
         own = weights[:, r, :used].copy()
-        if expert.live and not expert.towards:
+        if expert.may_lack_rows:
             own[rows[:, r] < used] = np.nan  # too few rows to fit: the expert abstains
         learned[expert.name] = {"weights": own, "constant": constants[:, r].copy()}
+        if scales is not None:
+            learned[expert.name]["scales"] = scales
     return learned
 
 
@@ -142,6 +166,7 @@ def forecast_ridges(
         else:
             weights[:, r, [*own, *means]] = given[:, :dense]
         uses[r, [*own, *means]] = True
+        dense += len(plan.columns[r].inputs)
         by_time[:, r] = fitted["constant"][:, None]
         if expert.calendar:
             every, extra = given[:, dense : dense + slots], given[:, dense + slots :]
@@ -151,6 +176,13 @@ def forecast_ridges(
         np.ascontiguousarray(history.filled), live_mean(history), first, plan.both,
         slot + slots * free, uses, weights, by_time, out,
     )  # fmt: skip
+    for r, expert in enumerate(experts):
+        if expert.inputs:
+            fitted, wanted = learned[expert.name], plan.columns[r].inputs
+            columns = history.input_columns(wanted, fitted["scales"], first, last)
+            before = fitted["weights"].shape[1] - len(wanted) - 2 * slots * expert.calendar
+            for i, column in enumerate(columns, before):
+                out[r] += fitted["weights"][:, i, None] * column
     return {expert.name: made for expert, made in zip(experts, out, strict=True)}
 
 

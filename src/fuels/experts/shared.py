@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from fuels.config import Sharing
 from fuels.experts.history import Floats, History
+from fuels.experts.input_experts import with_inputs
 from fuels.experts.linear import (
     Arrays,
     Lags,
@@ -119,9 +120,14 @@ SHRUNK: tuple[RidgeExpert, ...] = tuple(
 EVERY_EXPERT = Pool((*EXPERTS, *LIVE, *SHRUNK, *POOLED_LIVE, *POOLED))
 
 
-def saved_pool(horizon: int, arrays: Collection[str], names: Sequence[str] | None) -> Pool:
+def saved_pool(
+    horizon: int,
+    arrays: Collection[str],
+    names: Sequence[str] | None,
+    inputs: Sequence[str] = (),
+) -> Pool:
     """The pool of a file with these arrays; older files name no experts and have fewer of them."""
-    experts = EVERY_EXPERT.for_horizon(horizon)
+    experts = with_inputs(EVERY_EXPERT, inputs).for_horizon(horizon)
     if names is None:
         fitted = {key.split("/")[1] for key in arrays}
         names = [e.name for e in experts if not e.shared or e.name in fitted]

@@ -52,7 +52,7 @@ def forecast_unseen(
     for h in range(1, horizon + 1):
         pooled = ensemble.horizons[h].pool.pooled() if h in ensemble.horizons else {}
         fitted = fit_horizon(
-            shared.pool,
+            ensemble.pool,
             history,
             history.length,
             horizon=h,

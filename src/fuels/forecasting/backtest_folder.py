@@ -19,6 +19,7 @@ from typing import Any
 import polars as pl
 
 from fuels.config import Engine, Settings
+from fuels.data.inputs import digest as inputs_digest
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.evaluation.accuracy import accuracy, naive_scales, overall
@@ -151,6 +152,7 @@ def fingerprint(panel: Panel) -> str:
     digest = hashlib.blake2b("\n".join(panel.ids).encode(), digest_size=8)
     digest.update(panel.values.tobytes())
     digest.update(str((panel.start, panel.step)).encode())
+    digest.update(inputs_digest(panel.inputs))
     return digest.hexdigest()
 
 

@@ -43,6 +43,7 @@ from fuels.experts.table import forecast_table
 from fuels.federation.loop import Loop, Watcher
 from fuels.forecasting.anomalies import anomaly_frame, without_implausible
 from fuels.forecasting.folder import CONFIG, LEARNED, MIXTURE, MODELS, RECENT, check_save_folder
+from fuels.forecasting.future_inputs import with_future_inputs
 from fuels.forecasting.memory import LIVE
 from fuels.forecasting.one_step import one_step_errors
 from fuels.forecasting.saved_run import SavedRun
@@ -57,7 +58,6 @@ from fuels.training.runtime import set_up
 # Shows a training: given the round loop, a context manager that yields its watcher.
 Watch = Callable[[Loop], AbstractContextManager[Watcher]]
 
-
 NO_INTERVALS = "intervals come with the mixture of experts: Forecaster(preset='best')"
 
 
@@ -70,7 +70,8 @@ class Forecaster:
     after `rounds` (None: as the preset says), or earlier if the validation error has not improved
     for `patience` rounds. The validation part is the last fifth of the periods, or the last
     `validation` periods. at_least, at_most: bounds of the values (None: at least 0 if no training
-    value is negative). `left_out` lists the clients that could not take part, with the reason.
+    value is negative). inputs: columns known in advance, such as a temperature; `predict` takes
+    their future values. `left_out` lists the clients that could not take part, with the reason.
     Other settings go by their names in config.toml:
     `settings={"model": {"hidden": 64}, "options": {"tau": 0.05}}`. Those in `data` say how frames
     are read: `settings={"data": {"time_column": "when", "timezone": "Europe/Rome"}}`.
@@ -89,6 +90,7 @@ class Forecaster:
         threads: int = 0,
         at_least: float | None = None,
         at_most: float | None = None,
+        inputs: Sequence[str] = (),
         settings: dict[str, Any] | None = None,
     ) -> None:
         find_method(str(method))
@@ -100,19 +102,15 @@ class Forecaster:
         whole = isinstance(validation, int) and not isinstance(validation, bool)
         if validation is not None and (not whole or validation < 0):
             raise FuelsError(f"validation must be a whole number of periods, not {validation!r}")
+        rounds = start.training.rounds if rounds is None else rounds
+        bounds = {"at_least": at_least, "at_most": at_most}
         changes = {
             "method": method,
             "seed": seed,
             "windows": {"period": period},
-            "training": {
-                "rounds": start.training.rounds if rounds is None else rounds,
-                "patience": patience,
-            },
-            "mixture": {
-                name: value
-                for name, value in (("at_least", at_least), ("at_most", at_most))
-                if value is not None
-            },
+            "training": {"rounds": rounds, "patience": patience},
+            "mixture": {name: bound for name, bound in bounds.items() if bound is not None},
+            "data": {"inputs": list(inputs)} if inputs else {},
         }
         chosen = merge(merge(start, changes, "Forecaster"), settings or {}, "settings")
         self.settings = resolve(chosen)
@@ -178,16 +176,20 @@ class Forecaster:
             self._learned_ensemble(settings.windows.horizon, self._ensemble.levels)
         return self
 
-    def predict(self, h: int = 1, frame: Any = None, level: Sequence[float] | None = None) -> Any:
+    def predict(
+        self, h: int = 1, frame: Any = None, level: Sequence[float] | None = None, X_df: Any = None
+    ) -> Any:
         """The next `h` values of every client: unique_id, ds and a column named after the method.
 
         They follow the end of the data of `fit`, or of `frame`, a table that continues them.
         `level`, such as [80, 95], adds interval bounds: FUELS-lo-80, FUELS-hi-80 and so on. Experts
-        for more steps than training used are fitted on the first call and remembered.
+        for more steps than training used are fitted on the first call and remembered. `X_df` has
+        future values of the inputs: ds, a column for each, and unique_id unless they hold for all.
         """
         models, name = self._fitted(), find_method(self.settings.method).title
         new = None if frame is None else self._newer(frame)
         panel = self._plausible(self._history() if new is None else self._continued(new))
+        panel = with_future_inputs(panel, self.settings, X_df, h)
         ensemble = self._ensemble_for(new, h, level)
         made = forecast_ensemble(ensemble, panel, h) if ensemble else forecast(models, panel, h)
         wanted = () if level is None else checked_levels(level)
@@ -334,7 +336,7 @@ class Forecaster:
         data = self.settings.data
         fresh = replace(data, start="", end="", ids=())  # those of `fit` do not restrict new data
         with options_renamed(as_setting):
-            return frame_panel(frame, fresh if new else data)
+            return frame_panel(frame, fresh if new else data, strict=not new)
 
     def _continued(self, new: Panel) -> Panel:
         """The data of `fit`, if available, followed by the new ones."""

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.clock import format_moment
+from fuels.data.inputs import Adding, digest, since
 from fuels.data.merging import Merged, listed, merge_panels
 from fuels.data.panel import Panel
 from fuels.data.screening import Screen, Screened
@@ -115,6 +116,12 @@ class Memory:
             self.outdated |= any(until > times[int(np.argmax(again))] for until in learned)
         return merged
 
+    def take_inputs(self, add: Adding) -> bool:
+        """Take in the external inputs that `add` adds to a panel; whether any are new."""
+        before = digest(self.panel.inputs)
+        self.panel = self.panel if add is None else add(self.panel)
+        return digest(self.panel.inputs) != before
+
     @property
     def used(self) -> Panel:
         """The values that forecasts use."""
@@ -170,7 +177,8 @@ class Memory:
         silent = np.isnan(values).all(axis=0) & (np.arange(values.shape[1]) >= len(self.models.ids))
         kept = [client for client, gone in zip(self.panel.ids, silent, strict=True) if not gone]
         self.screen = screen.take(~silent)
-        self.panel = replace(self.panel, values=values, start=start).select(kept)
+        inputs = since(self.panel.inputs, start)
+        self.panel = replace(self.panel, values=values, start=start, inputs=inputs).select(kept)
         self.plausible = None
         return True
 

@@ -7,19 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 
 from fuels.config import Data, Settings
+from fuels.data.inputs import Adding
 from fuels.data.joining import describe_gap
 from fuels.data.panel import Panel
 from fuels.data.windows import split_periods
-from fuels.data.writers import write_panel
+from fuels.data.writers import write_inputs, write_panel
 from fuels.errors import FuelsError
 from fuels.forecasting.saved_run import SavedRun
-from fuels.storage.run_folder import DATA, RunFolder, free_folder
+from fuels.storage.run_folder import DATA, INPUTS, RunFolder, free_folder
 
 
-def remembered(saved: SavedRun, new: Panel | None) -> tuple[Panel, list[str]]:
-    """All values that a run remembers and those of `new`, and notes for the user."""
+def remembered(
+    saved: SavedRun, new: Panel | None, inputs: Adding = None
+) -> tuple[Panel, list[str]]:
+    """All values that a run remembers and those of `new`, and notes for the user.
+
+    `inputs` adds external inputs to a panel.
+    """
     new = None if new is None else saved.useful(new)
     memory = saved.memory(new)
+    memory.take_inputs(inputs)
     notes = saved.notes
     if new is not None:
         notes += describe_gap(memory.panel, new)
@@ -66,6 +73,10 @@ def prepare(saved: SavedRun, panel: Panel, out: Path) -> tuple[Settings, str]:
     write_panel(panel, file, overwrite=True)
     # The file is a panel: how the data of the run were read no longer matters.
     data = Data(source=str(file.resolve()), coordinates=saved.settings.data.coordinates)
+    if panel.inputs:
+        write_inputs(panel, out / INPUTS)
+        names = tuple(name for name in saved.settings.data.inputs if name in panel.inputs)
+        data = replace(data, inputs=names, inputs_file=str((out / INPUTS).resolve()))
     windows = replace(saved.settings.windows, split=split)
     return replace(saved.settings, data=data, windows=windows), note
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from fuels.config import Data, Mixture, Settings
 from fuels.data.clock import format_moment
+from fuels.data.inputs import Adding, missing_notes
 from fuels.data.joining import add_unknown_clients, describe_gap
 from fuels.data.loading import load_panel
 from fuels.data.merging import listed
@@ -32,7 +33,7 @@ from fuels.experts.unseen import can_be_forecast, forecast_unseen, together
 from fuels.forecasting.anomalies import without_implausible
 from fuels.forecasting.folder import CONFIG, LEARNED, MIXTURE, RECENT, clear, located
 from fuels.forecasting.memory import LIVE, VALUES, Memory, missing_newest, up_to_last_value
-from fuels.forecasting.states import States, kept_times, learn_up_to
+from fuels.forecasting.states import States, Time, kept_times, learn_up_to
 from fuels.forecasting.waiting import await_mean
 from fuels.sharing.received import ReceivedMean
 from fuels.storage.checkpoint import replace_state
@@ -42,6 +43,7 @@ from fuels.storage.panels import read_panel_file, save_panel
 from fuels.storage.run_folder import HISTORY
 
 BLOCK = 8  # steps that the personal models forecast at once
+Noted = tuple[Forecast, list[str]]  # with notes for the user
 Progress = Callable[[int], None]  # steps ahead that are done
 READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -160,15 +162,16 @@ class SavedRun:
         ids: Sequence[str] | None = None,
         until: str | None = None,
         wait: float = 0.0,
-    ) -> tuple[Forecast, list[str]]:
+        inputs: Adding = None,
+    ) -> Noted:
         """The next values of all clients, or of `ids`, and notes for the user.
 
         `new` values are remembered, and what they teach is saved. `until` leaves out what is known
         from later; nothing is then saved. `wait`: seconds to wait for a federation's live mean of
-        the newest step, once the values are stored.
+        the newest step, once the values are stored. `inputs` adds external inputs to the panel.
         """
         new = None if new is None else self.useful(new)
-        memory = self.take(new)
+        memory = self.take(new, inputs)
         if self.ensemble is not None:
             self.received, said = await_mean(self.folder, memory.panel, wait)
             self.notes += said
@@ -193,14 +196,17 @@ class SavedRun:
             result = forecast_ensemble(ensemble, panel, horizon, progress, history)
         except FuelsError as error:
             raise FuelsError("; ".join([str(error), *self.notes])) from None
+        self.notes += missing_notes(panel, ensemble.inputs, result.ids, horizon, self.models.period)
         if saved:
             self.notes += missing_newest(self.models, history)
             self._save(memory, ensemble, times)
         return self._with_unseen(ensemble, memory, result, horizon), self.notes
 
-    def take(self, new: Panel | None) -> Memory:
+    def take(self, new: Panel | None, inputs: Adding = None) -> Memory:
         """The values known so far and `new` ones, which are stored before anything else happens."""
         memory = self.memory(new)
+        if memory.take_inputs(inputs):
+            self._store(memory)
         if new is not None:
             self.notes += describe_gap(memory.panel, new)
             merged = memory.add(new, None if self.ensemble is None else self._as_left())
@@ -215,9 +221,7 @@ class SavedRun:
         self.notes += notes
         return cut if cut is None or self.ensemble is None else self.ensemble.since_training(cut)
 
-    def _without_mixture(
-        self, memory: Memory, panel: Panel, horizon: int
-    ) -> tuple[Forecast, list[str]]:
+    def _without_mixture(self, memory: Memory, panel: Panel, horizon: int) -> Noted:
         if not (self.folder / CONFIG).is_file():
             self.notes.append(
                 f"{self.folder}: there is no {CONFIG} and no {MIXTURE}; these are forecasts of the"
@@ -313,9 +317,7 @@ class SavedRun:
             learn_up_to(ensemble, own, own.times(own.length, own.length + 1)[0])
         return ensemble
 
-    def _learn(
-        self, ensemble: Ensemble, history: History, *, outdated: bool
-    ) -> list[np.datetime64]:
+    def _learn(self, ensemble: Ensemble, history: History, *, outdated: bool) -> list[Time]:
         """Learn up to each time whose state is kept, and store it; returns these times."""
         states = States(self.folder / LIVE, self.models)
         end = history.times(history.length, history.length + 1)[0]

@@ -24,6 +24,7 @@ def facts(summary: Summary, folder: Path | None = None) -> dict[str, str]:
         found |= _plain_errors(summary)
         found |= _against_references(summary)
         found |= _mixture(summary)
+        found |= _inputs(summary)
         found |= _sharing(summary)
     else:
         why = f"the test part {NO_TARGETS}" if data["test_steps"] else "there is no test part"
@@ -53,6 +54,16 @@ def facts(summary: Summary, folder: Path | None = None) -> dict[str, str]:
     if folder is not None:
         found["Results"] = str(folder)
     return found
+
+
+def _inputs(summary: Summary) -> dict[str, str]:
+    """The external inputs, and how far the mixture trusts the experts that use them."""
+    names = summary["data"].get("inputs")
+    share = summary.get("mixture", {}).get("inputs")
+    if not names or share is None:
+        return {}
+    trust = f"the experts that use them had {100 * share:.0f} % of the weight"
+    return {"External inputs": f"{join(names)}; on the test part, {trust}"}
 
 
 def _plain_errors(summary: Summary) -> dict[str, str]:

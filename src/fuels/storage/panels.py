@@ -6,6 +6,7 @@ Values that single precision holds exactly take 4 bytes each, others 8.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from numpy.typing import NDArray
 
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
-from fuels.storage.checkpoint import load_state, replace_state
+from fuels.storage.checkpoint import load_state, prefixed, replace_state
 
 FORMAT = 1
-VALUES = "values"
+VALUES, INPUT = "values", "input"
 NOTHING: Mapping[str, Any] = {}
 
 
@@ -38,7 +39,13 @@ def save_panel(
         "unit": panel.unit,
         "synthetic": panel.synthetic,
     }
-    replace_state(path, {**arrays, VALUES: compact(panel.values)}, {**facts, **about})
+    given = dict(arrays) | prefixed(INPUT, {n: compact(p.values) for n, p in panel.inputs.items()})
+    if panel.inputs:
+        about["inputs"] = {
+            name: {"ids": list(source.ids), "start": str(source.start), "name": source.name}
+            for name, source in panel.inputs.items()
+        }
+    replace_state(path, {**given, VALUES: compact(panel.values)}, {**facts, **about})
 
 
 def read_panel_file(path: Path) -> tuple[Panel, dict[str, NDArray[Any]], dict[str, Any]]:
@@ -56,7 +63,17 @@ def read_panel_file(path: Path) -> tuple[Panel, dict[str, NDArray[Any]], dict[st
         unit=facts["unit"],
         synthetic=facts["synthetic"],
     )
-    return panel, arrays, facts
+    inputs = {
+        name: replace(
+            panel,
+            values=arrays.pop(f"{INPUT}/{name}").astype(np.float64),
+            ids=tuple(about["ids"]),
+            start=np.datetime64(about["start"], "s"),
+            name=about["name"],
+        )
+        for name, about in facts.get("inputs", {}).items()
+    }
+    return replace(panel, inputs=inputs), arrays, facts
 
 
 def compact(values: NDArray[np.float64]) -> NDArray[Any]:

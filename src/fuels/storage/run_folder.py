@@ -42,7 +42,8 @@ from fuels.storage.config_file import read_config, write_toml
 from fuels.storage.journal import Journal, Writer
 from fuels.storage.panels import save_panel
 
-METRICS, HISTORY, DATA = "metrics.jsonl", "history.safetensors", "data.parquet"
+METRICS, HISTORY = "metrics.jsonl", "history.safetensors"
+DATA, INPUTS = "data.parquet", "inputs.parquet"  # of a run that was retrained
 
 
 @contextmanager
@@ -108,7 +109,7 @@ class RunFolder:
         path = self.path
         try:
             # Files that a killed start may leave behind do not count, nor data for this run.
-            ours = {".lock", "config.toml.tmp", DATA}
+            ours = {".lock", "config.toml.tmp", DATA, INPUTS}
             used = path.exists() and (
                 not path.is_dir() or any(item.name not in ours for item in path.iterdir())
             )

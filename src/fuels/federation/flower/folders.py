@@ -170,7 +170,9 @@ class SiteFolder:
             raise FuelsError(f"{self.config_file}: data.source is empty; give --data FILE")
         if not source.startswith("synthetic:"):
             source = str((self.path / source).resolve())  # relative to the folder
-        return replace(config, data=replace(config.data, source=source))
+        file = config.data.inputs_file
+        file = str((self.path / file).resolve()) if file else ""
+        return replace(config, data=replace(config.data, source=source, inputs_file=file))
 
 
 def key_of(line: str) -> str:

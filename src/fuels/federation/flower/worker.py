@@ -92,7 +92,8 @@ class JobCache:
         """A job at the point that `progress` has reached."""
         data = settings.data
         # Taken before the files are read: a change in between invalidates the job next time.
-        key = settings, engine, secrets, stamps(data.source), stamps(data.coordinates)
+        read = data.source, data.coordinates, data.inputs_file
+        key = settings, engine, secrets, *map(stamps, read)
         if self.job is None or key != self.key or not (progress.facts or self.clean):
             self.close()
             self.job = build(settings, engine, secret=secrets.noise, shared=secrets.shared)
@@ -130,7 +131,10 @@ class Worker:
         jobs: JobCache | None = None,
     ) -> None:
         self.folder, self.config = folder, folder.config_for(data)
-        self.settings = replace(settings, data=self.config.data)
+        own = self.config.data
+        if not settings.mixture.on:  # nothing in this run uses external inputs
+            own = replace(own, inputs=(), inputs_file="")
+        self.settings = replace(settings, data=own)
         self.jobs, self.records = jobs or JobCache(), SiteRecords(folder)
 
     def answer(self, request: bytes, *, made: float, expires: float = float("inf")) -> bytes:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from fuels.config import Data, Engine, Settings, to_dict
+from fuels.data.inputs import digest as inputs_digest
 from fuels.data.loading import SYNTHETIC_CLIENTS, load_panel
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
@@ -310,4 +311,5 @@ def data_digest(dataset: Dataset) -> str:
     )
     if panel.coordinates is not None:
         digest.update(np.ascontiguousarray(panel.coordinates, dtype="<f4").tobytes())
+    digest.update(inputs_digest(panel.inputs))
     return digest.hexdigest()

@@ -1,0 +1,100 @@
+"""Reading external inputs: columns of the data file, or of a second table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fuels.data.header import listed
+from fuels.data.inputs import EVERYONE, MOST, with_inputs, without_blank_end
+from fuels.data.panel import Panel
+from fuels.data.readers import PanelOptions, read_source
+from fuels.data.sources import find_files, os_errors_name, place_of, tables_in
+from fuels.data.table_files import column_names
+from fuels.data.table_options import TableOptions
+from fuels.data.tables import frame_columns, panel_from_frame
+from fuels.errors import FuelsError
+
+
+class Table:
+    """A file or a frame that may have inputs among its columns."""
+
+    def __init__(self, source: Any, name: str = "") -> None:
+        self.source, self.frame = source, not isinstance(source, str)
+        if self.frame:
+            self.name, self.columns = name, frame_columns(source, name)
+            return
+        with os_errors_name(source):
+            found = find_files(source)
+            files = [part for f in found for part in (tables_in(f) if f.is_dir() else [f])]
+            self.name = place_of([file.name for file in files], [0] * len(files)).name
+            self.columns = {column for file in files for column in column_names(file)}
+
+    def read(self, name: str, given: TableOptions) -> Panel:
+        """One input; columns of clients and times that this table does not have are detected."""
+        time = (given.time or "").split(",")
+        given = replace(
+            given,
+            value=name,
+            inputs=(),
+            client=given.client if given.client in self.columns else None,
+            time=given.time if given.time in self.columns or set(time) <= self.columns else None,
+            missing=None,  # what marks a missing value may be a usual value of an input
+            how="mean" if given.resample else None,
+        )
+        options = PanelOptions(resample=given.resample, how=given.how)
+        try:
+            if self.frame:
+                panel = options.apply(panel_from_frame(self.source, name=self.name, given=given))
+            else:
+                panel = read_source(self.source, given, options)
+        except FuelsError as error:
+            raise FuelsError(f"--inputs={name}: {error}") from None
+        return replace(panel, ids=EVERYONE) if panel.ids == (name,) else panel
+
+
+def add_inputs(
+    panel: Panel,
+    names: Sequence[str],
+    tables: Sequence[Table],
+    given: TableOptions,
+    *,
+    strict: bool,
+) -> Panel:
+    """The panel with its inputs, each from the first table that has it.
+
+    `strict` refuses an input that no table has, or has for other clients only.
+    """
+    found: dict[str, Panel] = {}
+    for name in names:
+        table = next((table for table in tables if name in table.columns), None)
+        if table is not None:
+            found[name] = table.read(name, replace(given, step=panel.step_seconds))
+        elif strict:
+            places = " and ".join(f"{t.name} ({listed(sorted(t.columns))})" for t in tables)
+            raise FuelsError(f"--inputs={name}: there is no such column in {places}")
+        if strict:
+            _check_clients(panel, name, found[name])
+    return with_inputs(without_blank_end(panel) if names else panel, found)
+
+
+def check_names(names: Sequence[str], file: str) -> None:
+    """Refuse names that cannot work."""
+    if file and not names:
+        raise FuelsError(
+            f"--inputs-file {file}: name the columns that are inputs, such as --inputs=temperature"
+        )
+    if len(set(names)) < len(names):
+        raise FuelsError(f"--inputs={','.join(names)}: a name is given twice")
+    if len(names) > MOST:
+        raise FuelsError(f"--inputs names {len(names)} columns; at most {MOST} can be used")
+
+
+def _check_clients(panel: Panel, name: str, source: Panel) -> None:
+    if source.ids != EVERYONE and not set(source.ids) & set(panel.ids):
+        raise FuelsError(
+            f"--inputs={name}: {source.name} has values for {listed(source.ids)}, and none for the"
+            f" clients of {panel.name}, such as '{panel.ids[0]}'; without a client column, inputs"
+            " hold for all clients"
+        )

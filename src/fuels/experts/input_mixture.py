@@ -1,0 +1,206 @@
+"""The mixture of experts with external inputs, next to that of all other experts.
+
+An input may drive a series, or say nothing about it. Each client therefore mixes the experts
+without inputs as if there were none, and a second time its local experts together with those that
+use inputs. It moves from the first forecast towards the second:
+
+    forecast = without + share * (with - without)
+
+The share is the best one in hindsight, between 0 and 1, by least squares with slow forgetting. With
+P the sum of the products of difference and error, it is multiplied by 1 - DOUBT var(P) / P^2, or 0:
+the less certain the gain, the smaller the share. An input that says nothing thus changes next to
+nothing, and where all inputs are missing, the forecast is exactly the one without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuels.experts.blend import Blend, blended, mixture_for
+from fuels.experts.history import Floats
+from fuels.experts.mixture import Mixed, Mixture
+from fuels.experts.pool import FittedPool
+from fuels.experts.state import COUNT, State, copied, joined, part_of, restored
+from fuels.kernels.mixture import CLIP_FROM, SLOW, TINY
+
+DOUBT = 2.0
+MOST_ALIKE = 0.98  # largest correlation of successive products
+LEAST = 24  # steps before there is a share
+# Discounted sums: steps; difference times the error without inputs; their squares; that of the
+# product; the product times the one before; and the last product.
+LEARNED = 7
+CLIP = 3.0  # usual errors; a step with a larger error counts less
+BASE, WITH = "without", "with"
+
+
+class InputMixture:
+    """Two mixtures and the share of the second, used like one `Mixture`."""
+
+    def __init__(
+        self,
+        base: Mixture | Blend,
+        names: Sequence[str],
+        local: Sequence[str],
+        using: Sequence[str],
+    ) -> None:
+        self.names, self.delay, self.base = tuple(names), base.delay, base
+        place = {name: i for i, name in enumerate(names)}
+        self.without = [place[name] for name in base.names]
+        self.within = [place[name] for name in (*local, *using)]
+        self.using = [place[name] for name in using]
+        self.more = Mixture(base.clients, [*local, *using], base.delay)
+        self.state: State = {
+            "learned": np.zeros((base.clients, LEARNED)),
+            # The last `delay` steps, not learned yet: difference, forecast without, actual value.
+            "pending": np.full((base.clients, base.delay, 3), np.nan),
+            COUNT: np.zeros(1),
+        }
+
+    @property
+    def clients(self) -> int:
+        return self.base.clients
+
+    def part(self, rows: slice) -> InputMixture:
+        """As `Mixture.part`."""
+        part = copy(self)
+        part.base, part.more = self.base.part(rows), self.more.part(rows)
+        part.state = part_of(self.state, rows)
+        return part
+
+    @classmethod
+    def joined(cls, parts: Sequence[InputMixture]) -> InputMixture:
+        """As `Mixture.joined`."""
+        whole, bases = copy(parts[0]), [part.base for part in parts]
+        whole.base = type(bases[0]).joined(bases)  # type: ignore[arg-type]
+        whole.more = Mixture.joined([part.more for part in parts])
+        whole.state = joined([part.state for part in parts])
+        return whole
+
+    def count(self, steps: int) -> None:
+        """As `Mixture.count`."""
+        self.base.count(steps)
+        self.more.count(steps)
+        self.state[COUNT] += steps
+
+    def run(self, truth: NDArray[Any], forecasts: NDArray[Any]) -> Mixed:
+        """As `Mixture.run`; learners and trust are blended as well."""
+        f, y = np.asarray(forecasts), np.asarray(truth, dtype=np.float64)
+        base, more = self.base.run(y, f[self.without]), self.more.run(y, self._within(f))
+        difference = more.combined - base.combined
+        share = np.empty(difference.shape)
+        for k in range(difference.shape[1]):
+            entry = self.state["pending"][:, int(self.state[COUNT][0]) % self.delay]
+            _learn(self.state["learned"], entry)
+            share[:, k] = _share(self.state["learned"], difference[:, k])
+            entry[:] = np.stack([difference[:, k], base.combined[:, k], y[:, k]], axis=1)
+            self.state[COUNT] += 1
+        by_step = share.T[:, :, None]
+        weights = self._spread(more.weights, self.within), self._spread(base.weights, self.without)
+        return Mixed(
+            blended(more.combined, base.combined, share),
+            blended(*weights, by_step),
+            blended(more.learners, base.learners, share),
+            blended(more.trust, base.trust, by_step),
+        )
+
+    def next(self, forecasts: NDArray[Any]) -> tuple[Floats, Floats]:
+        """As `Mixture.next`."""
+        f = np.asarray(forecasts)
+        (base, base_weights), (more, weights) = (
+            self.base.next(f[self.without]),
+            self.more.next(self._within(f)),
+        )
+        state = copied(self.state)
+        for k in range(self.delay):
+            entry = state["pending"][:, (int(state[COUNT][0]) + k) % self.delay]
+            _learn(state["learned"], entry)
+        share = _share(state["learned"], more - base)
+        both = self._spread(weights, self.within), self._spread(base_weights, self.without)
+        return blended(more, base, share), blended(*both, share[:, None])
+
+    def arrays(self, copy: bool = True) -> State:
+        """As `Mixture.arrays`."""
+        own = copied(self.state) if copy else self.state
+        found = {f"{WITH}-{name}": array for name, array in self.more.arrays(copy).items()}
+        found |= {f"{BASE}-{name}": array for name, array in self.base.arrays(copy).items()}
+        return found | own
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from a saved state of the same clients, experts and delay."""
+        for start, mixture in ((BASE, self.base), (WITH, self.more)):
+            own = {n.removeprefix(f"{start}-"): a for n, a in arrays.items() if n.startswith(start)}
+            mixture.load(own)
+        self.state = restored(self.state, arrays, "mixture")
+
+    def _within(self, forecasts: NDArray[Any]) -> NDArray[Any]:
+        """The forecasts of the second mixture; none where no expert with inputs has one."""
+        silent = np.isnan(forecasts[self.using]).all(axis=0)
+        return np.where(silent, np.nan, forecasts[self.within])
+
+    def _spread(self, weights: Floats, chosen: Sequence[int]) -> Floats:
+        """The weights of some experts [.., client, expert] among those of all."""
+        result = np.zeros((*weights.shape[:-1], len(self.names)))
+        result[..., chosen] = weights
+        return result
+
+
+def _share(learned: Floats, difference: Floats) -> Floats:
+    """The share of the forecast with inputs, [client]; 0 where there is none."""
+    count, products, squares, _, own, lagged, _ = learned.T
+    steps = np.maximum(count, 1.0)
+    mean = products / steps
+    variance, covariance = (np.maximum(sum_ / steps - mean**2, 0.0) for sum_ in (own, lagged))
+    alike = np.minimum(covariance / (variance + TINY), MOST_ALIKE)
+    doubt = steps * variance * (1 + alike) / (1 - alike)  # the variance of the sum of products
+    best = products / (squares + TINY) * (1 - DOUBT * doubt / (products**2 + TINY))
+    best = np.where((products > 0) & (count >= LEAST), best, 0.0)
+    return np.where(np.isnan(difference), 0.0, np.clip(best, 0.0, 1.0))
+
+
+def _learn(learned: Floats, entry: Floats) -> None:
+    """Update what is learned from a past step, if its value is known."""
+    difference, without, truth = entry.T
+    error = truth - without
+    known = ~np.isnan(error) & ~np.isnan(difference)
+    before, d, e = learned[known], difference[known], error[known]
+    usual = np.full(len(d), np.inf)
+    some = (before[:, 0] >= CLIP_FROM) & (before[:, 3] > 0)
+    usual[some] = np.sqrt(before[some, 3] / before[some, 0])
+    weight = np.minimum(1.0, CLIP * usual / (np.abs(e) + TINY))
+    product = weight * d * e
+    usual_square = np.clip(e, -CLIP * usual, CLIP * usual) ** 2
+    more = [np.ones(len(d)), product, weight * d * d, usual_square, product**2]
+    more += [product * before[:, 6]]
+    learned[known, :6] = SLOW * before[:, :6] + np.stack(more, axis=1)
+    learned[:, 6] = 0.0
+    learned[known, 6] = product
+
+
+def mixture_of(
+    pool: FittedPool,
+    names: Sequence[str],
+    shared: Collection[str],
+    saved: Collection[str] | None = None,
+) -> Mixture | Blend | InputMixture:
+    """The mixture of these experts: of a pool, of which some are shared, and external ones.
+
+    `saved` are the names of a saved state.
+    """
+    using = pool.using_inputs
+    if not using:
+        return mixture_for(pool.clients, names, shared, pool.horizon, saved)
+    others = [name for name in names if name not in using]
+    state = None if saved is None else [n.removeprefix(f"{BASE}-") for n in saved]
+    base = mixture_for(pool.clients, others, shared, pool.horizon, state)
+    local = [name for name in others if name not in shared]
+    return InputMixture(base, names, local, using)
+
+
+def base_of(mixture: Mixture | Blend | InputMixture) -> Mixture | Blend:
+    """The mixture of the experts without inputs."""
+    return mixture.base if isinstance(mixture, InputMixture) else mixture
