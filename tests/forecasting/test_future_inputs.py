@@ -8,12 +8,13 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 
 from fuels import Forecaster
 from fuels.errors import FuelsError
-from fuels.forecasting.table import as_pandas, long_frame
+from fuels.forecasting.table import long_frame
 from fuels.storage.panels import read_panel_file
 from helpers.commands import SMALL, Fuels
 from helpers.panels import make_panel
@@ -62,7 +63,7 @@ def test_a_driver_lowers_the_error(
         without = fitted.predict(h=12)
     assert error(with_it, truth) < 0.2 * error(without, truth)
     for_each = truth.select("unique_id", "ds").join(weather, on="ds")
-    by_client = fitted.predict(h=12, X_df=as_pandas(for_each))
+    by_client = fitted.predict(h=12, X_df=pd.DataFrame(for_each.to_dict(as_series=False)))
     assert by_client["Solo"].to_list() == with_it["Solo"].to_list()
     partly = weather.filter(pl.col("ds") < truth["ds"].min() + pl.duration(hours=4))  # type: ignore[operator]
     with pytest.warns(UserWarning, match=r"8 of the 12 steps ahead: .* \(X_df gives values\)"):
