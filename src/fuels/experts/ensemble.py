@@ -60,7 +60,6 @@ from fuels.storage.models import PersonalModels
 FORMAT = 5
 READABLE = (4, FORMAT)  # 4: other intervals, and no limits
 CHOSEN = Mixture()  # default levels and limits
-
 ModelForecasts = Callable[[int, int], Floats]  # of steps first..last-1, [client, step]
 
 

@@ -1,10 +1,9 @@
 """Forecasts from a saved run: its models, its ensemble, its values, and what came since.
 
 The files of the run never change. Later values, and what the mixtures learn from them, go into
-live/ and learned.safetensors in the same folder (memory.py, states.py). A killed forecast loses
-nothing: values are stored before they are learned, and every file is replaced as a whole. What the
-mixtures have learned depends on the values only, not on the calls that brought them, as long as no
-value is more than seven days late.
+live/ and learned.safetensors in its folder (memory.py, states.py). A killed forecast loses nothing:
+values are stored before they are learned, and files are replaced as a whole. What is learned does
+not depend on the calls that brought the values, unless one is more than seven days late.
 """
 
 from __future__ import annotations
@@ -73,8 +72,7 @@ class SavedRun:
         config, recent = folder / CONFIG, folder / RECENT
         models = load_models(found)
         settings = read_config(config)[0] if config.is_file() else Settings()
-        # A folder of `save` holds its data, even after it was moved; models without a config do not
-        # say where their data are.
+        # A folder of `save` holds its data; models without a config do not say where theirs are.
         known = settings.data if config.is_file() else Data(source="")
         data = Data(source=str(recent)) if recent.is_file() else known
         saved = cls(folder, settings, data, models, None, forget)
