@@ -22,7 +22,7 @@ from fuels.experts.history import Floats, History, Past, make_history
 from fuels.storage.models import PersonalModels
 
 CHUNK = 4096  # windows forecast at once
-ROWS = 768  # windows encoded at once where each is encoded on its own
+ROWS = 192  # windows encoded at once where each is encoded on its own
 
 
 @dataclass(frozen=True)
