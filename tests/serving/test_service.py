@@ -165,7 +165,10 @@ def test_only_with_the_token(serve: Serve) -> None:
         assert post(client, "{}", JSON | headers)[0] == 401
     right = {"authorization": f"Bearer {token}", "host": "forecasts.example.org"}
     assert client.get("/forecasts", headers=right).status_code == 200
-    assert client.get("/health").status_code == 200
+    shown = client.get("/health")  # how it is, and nothing about the data
+    assert shown.status_code == 200
+    assert shown.json() == {"status": "ok", "newest_value": None, "problem": ""}
+    assert client.get("/health", headers=right).json()["newest_value"] is not None
 
 
 def test_without_a_token_only_as_this_machine(serve: Serve) -> None:

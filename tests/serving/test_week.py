@@ -135,6 +135,8 @@ def test_what_it_refuses_to_serve(fuels: Fuels, small_run: Path, tmp_path: Path)
     (tmp_path / "short").write_text("abc\n")
     for words, said in (
         (("nowhere",), "no such run"),
+        ((folder, "--implausible", "maybe"), "implausible"),
+        ((folder, "--at-least", "9", "--at-most", "1"), "at"),
         ((folder, "--host", "0.0.0.0"), "--host 0.0.0.0 can be reached from other machines"),
         ((folder, "--host", "no such host"), "--host no such host: no such address"),
         ((folder, "--host", "192.0.2.1", "--token-file", token_in(tmp_path)), "cannot listen on"),

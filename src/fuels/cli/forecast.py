@@ -102,11 +102,7 @@ def forecast_command(
         drops_implausible(implausible, mixed=True)
     with held(run / MODELS if run.is_dir() else run, lambda text: typer.echo(text, err=True)):
         saved = SavedRun.load(run, forget=forget)
-        if at_least is not None or at_most is not None:
-            saved.confine(Mixture(at_least=at_least or "", at_most=at_most or ""))
-        if implausible is not None:
-            data_ = replace(saved.settings.data, implausible=implausible)
-            saved.settings = replace(saved.settings, data=data_)
+        adjusted(saved, implausible, at_least, at_most)
         panel = read_new(saved, data, read)
         inputs = read_inputs(saved, panel, read)
         ids = opt.parse_ids(read.ids)
@@ -141,6 +137,17 @@ def forecast_command(
         typer.echo(table.write_csv(), nl=False)
     if saved.unsaved:
         raise FuelsError(saved.unsaved)
+
+
+def adjusted(
+    saved: SavedRun, implausible: str | None, at_least: str | None, at_most: str | None
+) -> None:
+    """Let a run forecast as the options say, where they are given."""
+    if at_least is not None or at_most is not None:
+        saved.confine(Mixture(at_least=at_least or "", at_most=at_most or ""))
+    if implausible is not None:
+        data = replace(saved.settings.data, implausible=implausible)
+        saved.settings = replace(saved.settings, data=data)
 
 
 def read_new(saved: SavedRun, data: str | None, read: opt.ReadOptions) -> Panel | None:

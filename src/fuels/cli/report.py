@@ -63,7 +63,11 @@ def since_the_run(run: Path) -> dict[str, Any] | None:
     from fuels.forecasting.issued import read_issued
     from fuels.monitoring.monitor import monitor
 
-    return None if read_issued(run) is None else monitor(run)
+    try:
+        return None if read_issued(run) is None else monitor(run)
+    except FuelsError as error:
+        warnings.warn(f"the report does not say how the forecasts did since: {error}", stacklevel=2)
+        return None
 
 
 def add_ahead(folder: RunFolder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +37,9 @@ def serve_command(
     most_mb: float = opt.option(
         "MB", "Largest body of a post.", name="--most-mb", default=16.0, min=0.001
     ),
+    implausible: str | None = opt.IMPLAUSIBLE,
+    at_least: str | None = opt.AT_LEAST,
+    at_most: str | None = opt.AT_MOST,
     threads: int | None = opt.THREADS,
 ) -> None:
     """Serve the newest forecasts of a run over HTTP, and take new values as they arrive.
@@ -53,8 +57,12 @@ def serve_command(
 
     if not all(importlib.util.find_spec(name) for name in ("fastapi", "uvicorn")):
         raise FuelsError(not_installed("FastAPI and uvicorn", "serve"))
+    from fuels.cli.forecast import adjusted
+    from fuels.data.screening import drops_implausible
     from fuels.serving.server import serve
 
+    if implausible is not None:
+        drops_implausible(implausible, mixed=True)  # refuses unknown words
     compute = {} if threads is None else {"threads": threads}
     set_up(merge_engine(Engine(), compute, "command line"))
     serve(
@@ -65,4 +73,5 @@ def serve_command(
         token_file=token_file,
         most_bytes=round(most_mb * 1e6),
         say=lambda text: typer.echo(text, err=True),
+        adjust=partial(adjusted, implausible=implausible, at_least=at_least, at_most=at_most),
     )

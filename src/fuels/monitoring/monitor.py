@@ -284,7 +284,8 @@ def flags(found: Found, track: Track) -> list[Found]:
             )
             said.append({"kind": "coverage", "what": level, "text": text})
     counts = found["forecasts"]
-    if (missed := counts["steps"] - counts["steps_forecast"]) > 0:
+    missed = counts["steps"] - counts["steps_forecast"]
+    if 0 < missed < counts["steps"] / 2:  # of a job that runs after every step
         text = (
             f"{missed} of {counts['steps']} steps have no forecast one step ahead: forecast after"
             " every step"
@@ -326,7 +327,7 @@ def advice(found: Found, track: Track, watched: Sequence[Watched | None]) -> Fou
     last = _short(found["drift"]["errors"]["last_period"])
     evidence = [f"errors of the last period: {last} times those of the test part"]
     if (values := watched[1]) is not None and values.together is not None:
-        evidence.append("the values have changed, but the experts follow: errors have not grown")
+        evidence.append("values have drifted, but errors have not: the experts follow")
     return {"advice": "no", "text": "no need to train again", "evidence": evidence}
 
 

@@ -88,6 +88,12 @@ def sentences(found: Found) -> list[str]:
                 f"Errors of the {span}: {number(about['ratio'], 3)} times those of the test part"
                 f"{usual}."
             )
+    needed = {"errors": "a test part of three periods", "values": "the run's own data"}
+    said += [
+        f"Drift of {what} is not watched: that needs {source} in the run folder."
+        for what, source in needed.items()
+        if what not in found["drift"]
+    ]
     said += [f"Flag: {flag['text']}." for flag in found["flags"]] or ["No flags."]
     advice = found["retrain"]
     said.append(f"Advice: {advice['text']}.")

@@ -18,6 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import ClientDisconnect
 
 from fuels.errors import FuelsError
 from fuels.report.prometheus import TEXT
@@ -69,6 +70,10 @@ def create_app(
     async def on_worker(work: Callable[..., Result], *given: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(worker, work, *given)
 
+    def authorised(request: Request) -> bool:
+        given = request.headers.get("authorization", "").encode()
+        return token is None or hmac.compare_digest(given, f"Bearer {token}".encode())
+
     async def up_to_date() -> None:
         await on_worker(live.refresh)
 
@@ -79,9 +84,7 @@ def create_app(
         if token is None:
             if host_of(request) not in LOCAL:  # a page in a browser may have been led here
                 return problem(403, "without a token, the Host of a request must be this machine")
-        elif request.url.path != "/health" and not hmac.compare_digest(
-            request.headers.get("authorization", "").encode(), f"Bearer {token}".encode()
-        ):
+        elif request.url.path != "/health" and not authorised(request):
             return problem(401, "a valid token is needed: Authorization: Bearer TOKEN")
         return await call_next(request)
 
@@ -131,6 +134,8 @@ def create_app(
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind not in (JSON, CSV):
                 raise HTTPException(415, f"the Content-Type must be {JSON} or {CSV}")
+            if request.headers.get("content-encoding", "identity") != "identity":
+                raise HTTPException(415, "the body must not be compressed")
             body = await read_body(request, most_bytes)
             read = panel_from_json if kind == JSON else panel_from_csv
             taken = await on_worker(lambda: live.take(read(body, live.settings, live.models)))
@@ -151,10 +156,13 @@ def create_app(
     @app.get(
         "/health", response_model=Health, responses={503: {"model": Health}}, tags=["operation"]
     )
-    async def health() -> Response:
-        """Whether the newest forecast could be made; needs no token."""
+    async def health(request: Request) -> Response:
+        """Whether the newest forecast could be made; without the token, only that."""
         found = answers.health(live)
-        return JSONResponse(found.model_dump(), 503 if found.problem else 200)
+        status = 503 if found.problem else 200
+        if not authorised(request):
+            found = Health(status=found.status, newest_value=None, problem="")
+        return JSONResponse(found.model_dump(), status)
 
     @app.get("/metrics", response_class=PlainTextResponse, responses=refused(), tags=["operation"])
     async def metrics() -> Response:
@@ -201,12 +209,15 @@ async def read_body(request: Request, most: int) -> bytes:
     A longer one is read to its end, but not kept, so that the sender gets to know; up to a limit.
     """
     body, size = bytearray(), 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size <= most:
-            body += piece
-        elif size > PATIENCE * most:
-            break
+    try:
+        async for piece in request.stream():
+            size += len(piece)
+            if size <= most:
+                body += piece
+            elif size > PATIENCE * most:
+                break
+    except ClientDisconnect:
+        raise HTTPException(400, "the body ended early") from None
     if size > most:
         raise HTTPException(413, f"the body is larger than {most / 1e6:g} MB: post less at once")
     return bytes(body)

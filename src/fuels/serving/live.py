@@ -23,13 +23,12 @@ from fuels.data.panel import Panel
 from fuels.data.screening import drops_implausible
 from fuels.errors import FuelsError
 from fuels.experts.personal_model import Forecast, check_horizon
-from fuels.forecasting.folder import CONFIG, LEARNED, located
+from fuels.forecasting.folder import LEARNED, located
 from fuels.forecasting.issued import record
 from fuels.forecasting.memory import LIVE, VALUES, held
 from fuels.forecasting.saved_run import SavedRun
 from fuels.monitoring.monitor import monitor
-from fuels.storage.config_file import read_config
-from fuels.storage.models import PersonalModels, load_models
+from fuels.storage.models import PersonalModels
 from fuels.storage.run_folder import HISTORY
 
 
@@ -60,13 +59,19 @@ class Counts:
 class LiveRun:
     """A run folder, its newest forecast, and the thread that may change them."""
 
-    def __init__(self, path: Path, horizon: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        horizon: int,
+        say: Callable[[str], None],
+        adjust: Callable[[SavedRun], None] = lambda saved: None,
+    ) -> None:
+        """`adjust` changes how a run that was just loaded forecasts."""
         check_horizon(horizon)
-        self.path, self.horizon, self.say = path, horizon, say
+        self.path, self.horizon, self.say, self.adjust = path, horizon, say, adjust
         self.folder, self.file = located(path)
-        self.models: PersonalModels = load_models(self.file)
-        config = self.folder / CONFIG
-        self.settings = read_config(config)[0] if config.is_file() else Settings()
+        self.models: PersonalModels  # these two with the run
+        self.settings: Settings
         self.latest: Forecast | None = None
         self.issued = 0.0  # when
         self.problem = ""  # why there is no newer forecast
@@ -74,8 +79,11 @@ class LiveRun:
         self._saved: SavedRun | None = None
         self._seen: object = None  # the files that `_saved` was read from or wrote
         self._monitored: tuple[float, dict[str, Any] | None] = (-1.0, None)
+        self._said: list[str] = []  # notes of the last forecast
         self._fresh = False
         self._lock = threading.Lock()  # for the promise that there is one call at a time
+        with self._held():
+            pass  # what cannot be loaded is refused now
 
     @property
     def fresh(self) -> bool:
@@ -125,7 +133,9 @@ class LiveRun:
                 self.say(traceback.format_exc())
                 return
             for note in notes:
-                self.say(f"note: {note}")
+                if note not in self._said:
+                    self.say(f"note: {note}")
+            self._said = notes
             self.latest, self.issued, self._fresh = made, time.time(), True
             self.problem = saved.unsaved
             self.counts.forecasts += 1
@@ -148,6 +158,9 @@ class LiveRun:
         with held(self.file, self.say):
             if self._saved is None or self._stamp() != self._seen:
                 self._saved, self._fresh = SavedRun.load(self.path), False
+                self.adjust(self._saved)
+                # A link to the newest run may lead to another one now.
+                self.models, self.settings = self._saved.models, self._saved.settings
             try:
                 yield self._saved
             except FuelsError:

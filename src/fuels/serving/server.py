@@ -13,11 +13,12 @@ from pathlib import Path
 import uvicorn
 
 from fuels.errors import FuelsError
+from fuels.forecasting.saved_run import SavedRun
 from fuels.serving.app import create_app
 from fuels.serving.live import LiveRun
 
 SHORTEST = 16  # characters of a token
-MOST_AT_ONCE = 256  # connections
+MOST_AT_ONCE = 64  # connections
 GRACE = 30  # seconds for requests that are being answered at the end
 
 
@@ -44,6 +45,7 @@ def serve(
     token_file: Path | None,
     most_bytes: int,
     say: Callable[[str], None],
+    adjust: Callable[[SavedRun], None] = lambda saved: None,
 ) -> None:
     """Serve a run until a signal arrives."""
     token = None if token_file is None else read_token(token_file, say)
@@ -54,7 +56,7 @@ def serve(
             " (--token-file), or listen on 127.0.0.1"
         )
     with listening(str(address), port, family) as listener:
-        live = LiveRun(run, horizon, say)
+        live = LiveRun(run, horizon, say, adjust)
         with ThreadPoolExecutor(1, thread_name_prefix="run") as worker:
             worker.submit(live.refresh)  # requests wait for it
             app = create_app(live, worker, token=token, most_bytes=most_bytes)
