@@ -301,11 +301,15 @@ def advice(found: Found, track: Track, watched: Sequence[Watched | None]) -> Fou
     errors = watched[0]
     drifted = errors is not None and errors.together is not None and errors.together.lasts
     evidence += [f["text"] for f in found["flags"] if drifted and f["what"] == "errors"][:1]
-    if (ratio := week.get("errors_of_test")) and (ratio["low"] or 0) > 1 and ratio["ratio"] > WORSE:
-        evidence.append(
-            f"the errors of the last week were {_short(ratio['ratio'])} times those of the test"
-            f" part (99 % range {_short(ratio['low'])} to {_short(ratio['high'])})"
-        )
+    changed = (values := watched[1]) is not None and values.together is not None
+    for span in ("last day", "last week") if changed else ("last week",):
+        ratio = found["windows"][span].get("errors_of_test")
+        if ratio is not None and (ratio["low"] or 0) > 1 and ratio["ratio"] > WORSE:
+            also = ", and the values have drifted" if span == "last day" else ""
+            evidence.append(
+                f"the errors of the {span} were {_short(ratio['ratio'])} times those of the test"
+                f" part (99 % range {_short(ratio['low'])} to {_short(ratio['high'])}){also}"
+            )
     enough = len(track.live.times) >= 7 * track.day
     own = week["errors"].get(title, {}).get("mae")
     others = {n: row["mae"] for n, row in week["errors"].items() if n != title}
@@ -326,7 +330,7 @@ def advice(found: Found, track: Track, watched: Sequence[Watched | None]) -> Fou
         return {"advice": "unknown", "text": f"no judgement: {why}", "evidence": [why]}
     last = _short(found["drift"]["errors"]["last_period"])
     evidence = [f"errors of the last period: {last} times those of the test part"]
-    if (values := watched[1]) is not None and values.together is not None:
+    if changed:
         evidence.append("values have drifted, but errors have not: the experts follow")
     return {"advice": "no", "text": "no need to train again", "evidence": evidence}
 
