@@ -23,7 +23,7 @@ from threading import Thread
 from typing import Any
 
 import httpx
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
@@ -40,6 +40,7 @@ from fuels.federation.flower.folders import (
 from fuels.federation.flower.pki import public_key_line
 
 RECORD, FIELD, STYPE = "fuels", "payload", "fuels.envelope"
+SHORT = 65536  # bytes
 PULL_WAIT = 0.5  # seconds to wait for pulls; a round may close that much late
 MOST_PULLS = 4  # in progress for one site, which may have several requests open
 
@@ -47,7 +48,12 @@ client_app, server_app = ClientApp(), ServerApp()
 
 
 def pack(content: bytes) -> RecordDict:
-    """Bytes as the one array of a message; Flower sends it in pieces without reading it."""
+    """Bytes as the one array of a message; Flower sends it in pieces without reading it.
+
+    A short one is a plain value: the pieces of an array take more requests on the way.
+    """
+    if len(content) <= SHORT:
+        return RecordDict({RECORD: ConfigRecord({FIELD: content})})
     array = Array(dtype="uint8", shape=(len(content),), stype=STYPE, data=content)
     return RecordDict({RECORD: ArrayRecord({FIELD: array})})
 
@@ -55,9 +61,13 @@ def pack(content: bytes) -> RecordDict:
 def unpack(records: RecordDict) -> bytes:
     """The bytes of a message; anything else in it is refused."""
     record = records.get(RECORD)
-    if len(records) != 1 or not isinstance(record, ArrayRecord) or set(record) != {FIELD}:
-        raise FuelsError("the message is not in this format")
-    return bytes(record[FIELD].data)
+    if len(records) == 1 and isinstance(record, ArrayRecord) and set(record) == {FIELD}:
+        return bytes(record[FIELD].data)
+    if len(records) == 1 and isinstance(record, ConfigRecord) and set(record) == {FIELD}:
+        content = record[FIELD]
+        if isinstance(content, bytes):
+            return content
+    raise FuelsError("the message is not in this format")
 
 
 @client_app.train()  # type: ignore[untyped-decorator, unused-ignore]
