@@ -221,6 +221,36 @@ def test_a_lost_reply_is_repeated_byte_for_byte(world: World) -> None:
     assert len(by_name) == 3 and len(set(by_name)) == 1
 
 
+def test_replies_that_come_twice_and_late_are_distinguished(world: World) -> None:
+    """A slow site is asked again, so that it replies to one sum when it is asked for the next."""
+
+    def slow(site: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes]:
+        adds = kind == "sum" and "words" in decode(reply, LIMIT).arrays
+        return 12.0 * (adds and site == "north"), reply
+
+    world.network.fate = slow
+    sums = exchanged(world)
+    assert set(sums.totals) == {LIVE_MEAN, STATISTICS} and not sums.notes
+
+
+def test_a_damaged_record_of_sums_does_not_fail_the_run(world: World) -> None:
+    exchanged(world)
+    world.server.runs.joinpath("run", FILE).write_bytes(b"damaged")
+    sums = exchanged(world)
+    assert "is damaged" in sums.notes[LIVE_MEAN] and not sums.message()[1]
+
+
+def test_a_site_with_another_clock_takes_part_in_no_sum(world: World) -> None:
+    folder = world.root / "sites" / "east"
+    world.give_data("east", 12)
+    text = (folder / "own.csv").read_text().replace(":00,", ":30,")
+    (folder / "own.csv").write_text(text)
+    sums = exchanged(world)
+    for name in (LIVE_MEAN, STATISTICS):
+        assert "2 of 3 sites can take part" in sums.notes[name]
+        assert "east: its steps of 3600 s" in sums.notes[name]
+
+
 def test_a_site_that_stays_away_costs_the_sum_and_nothing_else(world: World) -> None:
     lost(world, "north", 10**6)
     sums = exchanged(world)

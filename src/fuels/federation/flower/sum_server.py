@@ -181,8 +181,9 @@ class RunSums:
         no = {site: f"no consent (consent.{key})" for site, o in offers.items() if name not in o[1]}
         out |= no
         fitting = {site: offer[0] for site, offer in offers.items() if site not in out}
-        if self.steps is None and fitting:
-            self.steps, other = common_steps({site: offer[0] for site, offer in offers.items()})
+        if fitting:
+            steps, other = common_steps({site: offer[0] for site, offer in offers.items()})
+            self.steps = self.steps or steps
             out |= other
         sites = tuple(sorted(fitting.keys() - out.keys()))
         reasons = "; ".join(f"{site}: {why}" for site, why in sorted(out.items()))
@@ -255,7 +256,10 @@ class RunSums:
                     continue
                 if isinstance(reply, Failure):
                     asked[sent.site] = now  # it is asked again after a pause
-                elif not transport.guard.refusal(reply, sent.site, "sum", 0, sent.number):
+                elif transport.guard.refusal(reply, sent.site, "sum", 0, sent.number):
+                    continue
+                # A site that was asked twice replies twice, perhaps when it is asked for more.
+                elif reply.facts.get("name") == facts["name"]:
                     found[sent.site] = reply
             refused = any("refused" in reply.facts for reply in found.values())
             if found.keys() >= sites or refused or transport.clock() >= end:
@@ -283,7 +287,13 @@ class RunSums:
         return {SHORT[name]: total for name, total in self.totals.items()}, facts
 
     def _load(self) -> None:
-        arrays, facts = load_state(self.path)
+        try:
+            arrays, facts = load_state(self.path)
+        except FuelsError as error:
+            log.error("%s", error)
+            damaged = "the server's record of this run's sums is damaged"
+            self.notes = dict.fromkeys(wanted(self.settings), damaged)
+            return
         self.steps = None if facts["steps"] is None else Steps.from_facts(facts["steps"])
         self.live, self.notes, self.bytes = facts["live"], facts["notes"], facts["bytes"]
         self.sets = {name: tuple(sites) for name, sites in facts["sets"].items()}

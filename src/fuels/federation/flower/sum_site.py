@@ -57,14 +57,14 @@ def answer_sum(
         if not name:
             taken = [name for name, given in consents(config.consent).items() if given]
             offer = {"steps": steps_of(job.dataset).facts(), "consent": taken}
-            return replace(own, facts={"offer": offer})
+            return replace(own, facts={"name": name, "offer": offer})
         words, asked = _contribution(folder, config, job, request)
     except FuelsError as error:  # these errors quote no data
         log.error("%s", error)
         records.refused(str(error))
-        return replace(own, facts={"refused": str(error)})
+        return replace(own, facts={"name": name, "refused": str(error)})
     records.audit.add("sum", run=request.run, name=name, step=asked.step, sites=list(asked.sites))
-    return replace(own, facts={}, arrays={"words": words.view(np.int64)})
+    return replace(own, facts={"name": name}, arrays={"words": words.view(np.int64)})
 
 
 def _contribution(
