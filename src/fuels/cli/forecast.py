@@ -69,7 +69,7 @@ def forecast_command(
     ),
     overwrite: bool = opt.flag("Replace the output file if it exists.", name="--overwrite"),
     forget: bool = opt.flag(
-        "Discard the values given to past forecasts, and what was learned from them.",
+        "Discard past forecasts, the values given to them, and what was learned from these.",
         name="--forget",
     ),
     json_: bool = opt.flag("Print as JSON.", name="--json"),

@@ -24,7 +24,7 @@ def serve_command(
     ],
     host: str = opt.option(
         "ADDRESS",
-        "Address to listen on; any but this machine's own needs --token-file.",
+        "Address to listen on. One that other machines can reach needs --token-file.",
         default="127.0.0.1",
     ),
     port: int = opt.option(

@@ -325,8 +325,8 @@ def advice(found: Found, track: Track, watched: Sequence[Watched | None]) -> Fou
     if errors is None:
         why = "the run has no test part of three periods to compare with"
         return {"advice": "unknown", "text": f"no judgement: {why}", "evidence": [why]}
-    if not found["forecasts"]["steps_forecast"]:
-        why = "no value has arrived for any forecast yet"
+    if found["forecasts"]["steps_forecast"] < track.day:
+        why = "less than a day of forecasts have their values"
         return {"advice": "unknown", "text": f"no judgement: {why}", "evidence": [why]}
     last = _short(found["drift"]["errors"]["last_period"])
     evidence = [f"errors of the last period: {last} times those of the test part"]

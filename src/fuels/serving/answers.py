@@ -50,7 +50,9 @@ class Accepted(BaseModel):
 
     values: int
     clients: int
-    notes: list[str] = Field(description="late, revised and implausible values, gaps, strangers")
+    notes: list[str] = Field(
+        description="late, revised and implausible values, gaps, unknown clients"
+    )
 
 
 class Health(BaseModel):
