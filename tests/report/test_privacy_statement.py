@@ -46,6 +46,30 @@ def test_sums_are_said() -> None:
     assert "at least 10 clients" in text and "knows the remaining one" in text
 
 
+def test_noised_sums_are_not_said_to_be_exact() -> None:
+    settings = to_dict(merge(Settings(), {"method": "solo"}, "test"))
+    guarantee = {
+        "epsilon": 4.0,
+        "delta": 1e-5,
+        "unit": "hour",
+        "relation": "removed",
+        "epsilon_spent": 3.5,
+        "not_covered": ["the dates"],
+    }
+    text = " ".join(
+        revealed(
+            {
+                "settings": settings,
+                "method": "solo",
+                "sharing": {"sent": {"statistics": 14400}},
+                "privacy": guarantee,
+            }
+        )
+    )
+    assert "noise is added" in text and "Not covered: the dates." in text
+    assert "knows the remaining one" not in text and "Nothing here is" not in text
+
+
 @pytest.mark.parametrize(("one", "every"), [(0.4, 0.95), (0.95, 0.4)])
 def test_an_audit_is_quoted_by_its_worst_attacker(one: float, every: float) -> None:
     audit = {

@@ -23,8 +23,12 @@ def revealed(summary: Summary, audit: Mapping[str, Any] | None = None) -> list[s
     if sums:
         said.append(
             f"For the experts, {sums_sent(sums)}, as parts of sums over at least"
-            f" {settings['sharing']['min_clients']} clients. Whoever knows all other contributions"
-            " to a sum knows the remaining one."
+            f" {settings['sharing']['min_clients']} clients"
+            + (
+                ". Whoever knows all other contributions to a sum knows the remaining one."
+                if "privacy" not in summary
+                else ", to which noise is added before anybody sees them."
+            )
         )
     if audit is not None:
         said.append(_measured(audit))
