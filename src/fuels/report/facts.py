@@ -170,7 +170,8 @@ def _sharing(summary: Summary) -> dict[str, str]:
         return {}
     if not sharing["used"]:
         return {"Sharing": f"nothing was shared as sums: {sharing['note']}"}
-    found = {"Shared sums": sums_sent(sharing["sent"])}
+    missing = f"; {sharing['note']}" if sharing["note"] else ""
+    found = {"Shared sums": sums_sent(sharing["sent"]) + missing}
     if "privacy" in summary:
         found["Privacy"] = guaranteed(summary["privacy"])
     if "mse_change" in sharing:

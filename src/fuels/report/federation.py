@@ -133,11 +133,26 @@ def times(count: int) -> str:
     return "once" if count == 1 else f"{number(count)} times"
 
 
+def sums(found: Mapping[str, Any] | None) -> list[str]:
+    """The sums of a run: the totals that the server received, and why others are missing."""
+    if found is None:
+        return []
+    done = [
+        f"Of the {name.replace('_', ' ')}, it received totals over"
+        f" {', '.join(found[name]['sites'])}, whose contributions were masked."
+        for name in ("live_mean", "statistics")
+        if name in found
+    ]
+    missing = [f"No {n.replace('_', ' ')}: {reason}." for n, reason in found["skipped"].items()]
+    return [*done, *missing]
+
+
 def privacy(summary: Summary, config: str) -> Html:
     return bullets(
         [
             exchanged(summary["method"], tomllib.loads(config).get("privacy", {})),
             "Sites may also send losses and validation errors, if their owners allow it.",
+            *sums(summary.get("sums")),
             "The server has no series and no forecast. Nothing here is differential"
             " privacy: whatever is sent reveals something about the data.",
         ]

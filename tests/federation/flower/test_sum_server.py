@@ -75,6 +75,8 @@ def test_the_forecasts_are_those_of_one_machine_with_all_clients(
     assert ours["sent"] == theirs["sent"]
     sums = done.summary()["sums"]
     assert sums["live_mean"]["sites"] == sums["statistics"]["sites"] == sorted(SITES)
+    page = (done.server.runs / "run" / "report.html").read_text()
+    assert "Of the statistics, it received totals over east, north, south" in page
     assert not sums["skipped"] and sums["bytes_up"] > 8 * sums["statistics"]["numbers"]
 
 
