@@ -2,6 +2,7 @@
 
     python benchmarks/private_sums.py --data-folder DIR [--epsilons 8,4,2,1] [--colluding 1]
     python benchmarks/private_sums.py --data-folder DIR --test
+    python benchmarks/private_sums.py --run RUN
 
 100 Milan cells, of which 15 are newcomers with 3 days of history: too few to contribute, so 85
 cells do, at 5 sites that each add their share of the noise. Experts only, one step ahead. Each line
@@ -22,12 +23,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 from mixture_cases import Case, cases, load
 
-from fuels.config import Privacy, Sharing
+from fuels.config import Privacy, Sharing, newcomer_share
 from fuels.data.newcomers import newcomers
 from fuels.errors import FuelsError
 from fuels.evaluation.evaluate import nothing_shared
+from fuels.evaluation.outcome import SOLO, SOLO_NOTHING_SHARED
 from fuels.experts.history import History, make_history
 from fuels.experts.horizon import fit_horizon
 from fuels.experts.private import PrivateExperts
@@ -35,6 +38,7 @@ from fuels.experts.shared import SharedExperts
 from fuels.privacy.ledger import Ledger
 from fuels.sharing.protection import Protection, budget_of
 from fuels.sharing.sums import LocalSums
+from fuels.storage.config_file import read_config
 from sharing import Errors, numbers, together
 
 SHARE, DAYS, SITES = 0.15, 3, 5
@@ -82,9 +86,27 @@ def errors(case: Case, privacy: Privacy, colluding: int) -> tuple[Errors, float]
     return Errors.of(*rows, period), spent
 
 
+def print_run(folder: Path) -> None:
+    """Errors of a finished run with data.newcomers, for newcomers and the others."""
+    settings, _ = read_config(folder / "config.toml")
+    share, _ = newcomer_share(settings.data.newcomers)
+    table = pl.read_parquet(folder / "errors.parquet").pivot(
+        "forecast", index="client", values="mse"
+    )
+    new = newcomers(sorted(table["client"]), share, settings.seed)
+    print("| clients | nothing shared | with sums | change | better |\n" + "|---" * 5 + "|")
+    for title, wanted in (("newcomers", True), ("others", False)):
+        rows = table.filter(pl.col("client").is_in(list(new)) == wanted)
+        shared, alone = (rows[name].to_numpy() for name in (SOLO, SOLO_NOTHING_SHARED))
+        change = 100 * (shared.mean() / alone.mean() - 1)
+        figures = f"{alone.mean():.4f} | {shared.mean():.4f} | {change:+.1f} %"
+        print(f"| {title} | {figures} | {(shared < alone).sum()} of {len(rows)} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data-folder", type=Path, required=True)
+    parser.add_argument("--data-folder", type=Path)
+    parser.add_argument("--run", type=Path, help="a finished run, instead of --data-folder")
     parser.add_argument("--epsilons", default=(0, 8, 4, 2, 1), type=numbers, help="0: no noise")
     parser.add_argument("--unit", default="hour")
     parser.add_argument("--relation", default="removed")
@@ -92,6 +114,10 @@ def main() -> None:
     parser.add_argument("--draws", default=1, type=int, help="of the noise")
     parser.add_argument("--test", action="store_true", help="the test days: final figures only")
     options = parser.parse_args()
+    if options.run is not None:
+        return print_run(options.run)
+    if options.data_folder is None:
+        parser.error("--data-folder or --run is needed")
     case = next(c for c in cases(options.data_folder, choice=not options.test) if c.name == "Milan")
     heads = ("epsilon", "spent", "nothing shared", "change", "better", "p, clients", "p, days")
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|", flush=True)
