@@ -85,8 +85,10 @@ def test_describe_points_out_codes_for_missing(fuels: Fuels, tmp_path: Path) -> 
 def test_a_site_has_the_same_settings(tmp_path: Path) -> None:
     write_days(tmp_path / "old", 0, 1)
     data = {"source": str(tmp_path / "old"), "duplicates": "sum", "time_column": "Tag,Uhr"}
+    data["inputs_file"] = "weather.csv"  # relative to the folder
     lines = [f"{key} = {json.dumps(value)}" for key, value in data.items()]
     head = ['name = "one"', 'server = "localhost:1"', "[data]"]
     (tmp_path / "site.toml").write_text("\n".join([*head, *lines]))
     config = SiteFolder(tmp_path).config_for("")
     assert config.data.duplicates == "sum" and config.data.time_column == "Tag,Uhr"
+    assert config.data.inputs_file == str(tmp_path.resolve() / "weather.csv")

@@ -12,7 +12,7 @@ import pytest
 from fuels.config import Data, Settings
 from fuels.data.inputs import EVERYONE, aligned, merged, missing_notes, values_at, with_inputs
 from fuels.data.joining import join_panels
-from fuels.data.loading import load_panel
+from fuels.data.loading import load_inputs, load_panel
 from fuels.data.merging import merge_panels
 from fuels.data.panel import Panel
 from fuels.data.writers import write_inputs, write_panel
@@ -114,14 +114,27 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     refused(weather.with_columns(temperature=text), "weather.csv: .*'sunny'")
     times = pl.col("time").str.to_datetime()
     half = weather.with_columns(time=times.dt.offset_by("30m").dt.strftime("%Y-%m-%dT%H:%M"))
-    refused(half, "weather.*its times are off those of main")
-    refused(weather[::3], "weather: input temperature has a value every 3h, but the step of main")
+    refused(half, "weather.csv: input temperature: its times are off those of main")
+    refused(
+        weather[::3], "weather.csv: input temperature has a value every 3h, but the step of main"
+    )
     twice = pl.concat([weather, weather.with_columns(temperature=pl.col("temperature") + 1)])
     refused(twice, "temperature: weather.csv: there is more than one row at 2024-01-01 00:00")
     zone = weather.with_columns(time=pl.col("time") + "Z")
     refused(zone, "its times have a time zone, and those of main have none")
     others = long.select(pl.col("client") + "x", "time", "temperature")
     refused(others, "'c0x', 'c1x', and none for the clients of main, such as 'c0'")
+    refused(weather.with_columns(temperature=None), "weather.csv has no value from 2024-01-01")
+    partly = weather.with_columns(
+        temperature=pl.when(pl.col("temperature") > 2).then("temperature")
+    )
+    panel = load(tmp_path, bare, partly, inputs=("temperature",))
+    assert "input temperature lacks 10.0 % of its values" in panel.notes[-1]
+    given = Data(inputs=("temperature",))
+    with pytest.raises(FuelsError, match="the embedded data have no such column"):
+        load_panel(Settings(data=given))
+    with pytest.raises(FuelsError, match=r"main\.csv has none of the inputs that the run was"):
+        load_inputs(panel, replace(given, inputs_file=str(tmp_path / "main.csv")))
     with pytest.raises(FuelsError, match=r"inputs=temperature: .*sunny"):
         load(tmp_path, long.with_columns(temperature=text), inputs=("temperature",))
 

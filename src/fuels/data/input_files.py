@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from fuels.data.header import listed
-from fuels.data.inputs import EVERYONE, MOST, with_inputs, without_blank_end
+from fuels.data.inputs import EVERYONE, MOST, aligned, with_inputs, without_blank_end
 from fuels.data.panel import Panel
 from fuels.data.readers import PanelOptions, read_source
 from fuels.data.sources import find_files, os_errors_name, place_of, tables_in
@@ -51,7 +53,8 @@ class Table:
                 panel = read_source(self.source, given, options)
         except FuelsError as error:
             raise FuelsError(f"--inputs={name}: {error}") from None
-        return replace(panel, ids=EVERYONE) if panel.ids == (name,) else panel
+        ids = EVERYONE if panel.ids == (name,) else panel.ids
+        return replace(panel, ids=ids, name=self.name)
 
 
 def add_inputs(
@@ -71,12 +74,18 @@ def add_inputs(
         table = next((table for table in tables if name in table.columns), None)
         if table is not None:
             found[name] = table.read(name, replace(given, step=panel.step_seconds))
+        elif not tables:
+            raise FuelsError(
+                f"--inputs={name}: the embedded data have no such column; name a file that has it"
+                " with --inputs-file"
+            )
         elif strict:
             places = " and ".join(f"{t.name} ({listed(sorted(t.columns))})" for t in tables)
             raise FuelsError(f"--inputs={name}: there is no such column in {places}")
         if strict:
             _check_clients(panel, name, found[name])
-    return with_inputs(without_blank_end(panel) if names else panel, found)
+    panel = with_inputs(without_blank_end(panel), found)
+    return _with_notes(panel) if strict else panel
 
 
 def check_names(names: Sequence[str], file: str) -> None:
@@ -89,6 +98,22 @@ def check_names(names: Sequence[str], file: str) -> None:
         raise FuelsError(f"--inputs={','.join(names)}: a name is given twice")
     if len(names) > MOST:
         raise FuelsError(f"--inputs names {len(names)} columns; at most {MOST} can be used")
+
+
+def _with_notes(panel: Panel) -> Panel:
+    """The panel with notes on inputs that lack values; one without any value is refused."""
+    notes = []
+    for name, values in aligned(panel, 0).items():
+        missing = np.isnan(values[:, : panel.length])
+        if missing.all():
+            place = panel.inputs[name].name
+            raise FuelsError(f"--inputs={name}: {place} has no value {panel.span} for any client")
+        if missing.any():
+            notes.append(
+                f"input {name} lacks {100 * missing.mean():.1f} % of its values: where it is"
+                " missing, the forecasts do without it"
+            )
+    return replace(panel, notes=(*panel.notes, *notes))
 
 
 def _check_clients(panel: Panel, name: str, source: Panel) -> None:

@@ -12,6 +12,7 @@ from fuels.data.readers import PanelOptions, read_source
 from fuels.data.synthetic import synthesise
 from fuels.data.table_options import TableOptions
 from fuels.data.tables import panel_from_frame
+from fuels.errors import FuelsError
 
 SYNTHETIC = "synthetic:"
 _TABLE = (
@@ -45,6 +46,11 @@ def load_panel(settings: Settings, step: int | None = None, *, strict: bool = Tr
 def load_inputs(panel: Panel, data: Data) -> Panel:
     """The panel with the inputs of the second table that the settings name."""
     tables = [Table(data.inputs_file)]
+    if not tables[0].columns & set(data.inputs):
+        raise FuelsError(
+            f"--inputs-file: {tables[0].name} has none of the inputs that the run was trained with:"
+            f" {', '.join(data.inputs)}"
+        )
     return add_inputs(panel, data.inputs, tables, table_options(data), strict=False)
 
 
