@@ -21,7 +21,6 @@ THOUSANDS = {
     "space": " ",
     "none": "",
 }
-HOW = ("sum", "mean")
 
 
 @dataclass(frozen=True)
