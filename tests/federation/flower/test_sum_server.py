@@ -12,14 +12,15 @@ import polars as pl
 import pytest
 
 from fuels.config import Engine, merge
-from fuels.experts.run_sums import LIVE_MEAN, STATISTICS
-from fuels.federation.codec import decode
+from fuels.experts.run_sums import LIVE_MEAN, STATISTICS, Steps
+from fuels.federation.codec import Envelope, decode, encode
 from fuels.federation.flower.folders import SiteFolder
 from fuels.federation.flower.provisioning import federation_record, renew_key
 from fuels.federation.flower.records import audit
 from fuels.federation.flower.sum_keys import certify
 from fuels.federation.flower.sum_server import FILE, RunSums
 from fuels.federation.flower.transport import FlowerTransport
+from fuels.federation.flower.worker import Worker
 from fuels.federation.refusals import Refusals
 from fuels.forecasting.saved_run import SavedRun
 from fuels.runs.build import method_for
@@ -251,6 +252,32 @@ def test_a_site_with_another_clock_takes_part_in_no_sum(world: World) -> None:
     for name in (LIVE_MEAN, STATISTICS):
         assert "2 of 3 sites can take part" in sums.notes[name]
         assert "east: its steps of 3600 s" in sums.notes[name]
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"name": STATISTICS}, "does not consent to the sum statistics (consent.sums in its site"),
+        ({"sites": ["north", "south"]}, "at least 3 sites, and this one has 2 (north, south)"),
+        ({"name": "the values"}, "asks for a sum that this version does not know"),
+        ({"steps": {}}, "the steps of a sum are not described completely"),
+        ({"steps": {"start": 0}}, "the steps of a sum are not described completely"),
+        ({"sites": None}, "the list of sites is not a list of strings"),
+        ({"roster": "{}"}, "the roster cannot be read"),
+    ],
+)
+def test_a_site_refuses_what_a_server_must_not_ask(
+    world: World, facts: dict[str, Any], reason: str
+) -> None:
+    change(world, "south", "sums = true", "sums = false")
+    folder = SiteFolder(world.root / "sites/south")
+    steps = Steps(int(np.datetime64("2024-01-01", "s").astype(int)), 3600, 24, 288, 192)
+    asked = {"name": LIVE_MEAN, "steps": steps.facts(), "sites": sorted(SITES), "live": False}
+    asked |= {"roster": world.server.roster.read_text(), "asked": [], "having": [], **facts}
+    request = encode(Envelope("sum", "run", 0, "south", asked))
+    reply = decode(Worker(folder, world.settings).answer(request, made=0.0), LIMIT)
+    assert reason in reply.facts["refused"] and not reply.arrays
+    assert reason in folder.audit.read_text()
 
 
 def test_a_site_that_stays_away_costs_the_sum_and_nothing_else(world: World) -> None:
