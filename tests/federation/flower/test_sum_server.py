@@ -289,6 +289,20 @@ def test_a_site_that_stays_away_costs_the_sum_and_nothing_else(world: World) -> 
     assert exchanged(world).notes == sums.notes
 
 
+def test_a_site_that_died_is_not_waited_for_twice(world: World) -> None:
+    def dies(site: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if site == "north" and "words" in decode(reply, LIMIT).arrays:
+            world.network.there.discard("north")
+            return 0.0, "the worker ended before it could answer"
+        return 0.0, reply
+
+    world.network.fate = dies
+    sums = exchanged(world)
+    assert "no sum without north" in sums.notes[LIVE_MEAN]
+    assert "2 of 3 sites can take part" in sums.notes[STATISTICS]
+    assert "(north: not connected)" in sums.notes[STATISTICS]
+
+
 def test_a_restarted_server_asks_the_same_set(world: World) -> None:
     first = exchanged(world)
     file = world.server.runs / "run" / FILE

@@ -180,6 +180,8 @@ class RunSums:
         key = "live_mean" if name == LIVE_MEAN else "sums"
         no = {site: f"no consent (consent.{key})" for site, o in offers.items() if name not in o[1]}
         out |= no
+        away = offers.keys() - self.transport.network.connected()
+        out |= dict.fromkeys(away, "not connected")
         fitting = {site: offer[0] for site, offer in offers.items() if site not in out}
         if fitting:
             steps, other = common_steps({site: offer[0] for site, offer in offers.items()})
