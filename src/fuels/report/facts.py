@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -200,10 +201,12 @@ RELATIONS = {"removed": "were missing", "replaced": "were any others"}
 def guaranteed(privacy: Mapping[str, Any]) -> str:
     """The guarantee for sums, and how much of it has been used."""
     unit = "client" if privacy["unit"] == "client" else f"{privacy['unit']} of one client"
+    times = f"{math.exp(privacy['epsilon']):.2g}"
     return (
         f"everything shared is differentially private with epsilon {privacy['epsilon']:g} and delta"
-        f" {privacy['delta']:g} for one {unit}: what is sent would be almost as likely if these"
-        f" values {RELATIONS[privacy['relation']]} (spent: epsilon {privacy['epsilon_spent']:.2f})"
+        f" {privacy['delta']:g} for one {unit}: if these values {RELATIONS[privacy['relation']]},"
+        f" the same would be sent with a probability at most {times} times as high or as low"
+        f" (spent: epsilon {privacy['epsilon_spent']:.2f})"
     )
 
 

@@ -103,9 +103,13 @@ def privacy(run: RunFiles, figures: Figures) -> Section:
         "This page contains actual values and names of clients: share it only with people who may"
         " see them.",
     ]
+    guarantee = "privacy" in run.summary
     where = (
-        "This run had the data of all clients in one place, so nothing was sent to anybody. In a"
-        " federation across organisations, the same settings mean:"
+        "This run had the data of all clients in one place, and added noise to their sums there."
+        " What is in those sums, and what later forecasts add to them:"
+        if local and guarantee
+        else "This run had the data of all clients in one place, so nothing was sent to anybody."
+        " In a federation across organisations, the same settings mean:"
         if local
         else "What left this site in this run:"
     )
@@ -136,13 +140,15 @@ def settings(run: RunFiles, figures: Figures) -> Section:
     if not run.config:
         text = f"Made with {version}. The folder has no config.toml."
         return Section("settings", "Settings to reproduce this run", el("p", text), "Settings")
+    noise = "the same results up to the noise of its sums, which nobody can draw again"
+    same = noise if "privacy" in run.summary else "the same results, to the byte"
     content = joined(
         [
             el(
                 "p",
                 f"Made with {version}, method {run.title}, seed {run.summary['settings']['seed']}."
-                " The same settings and data give the same results, to the byte. The text below is"
-                " the file config.toml of the run folder:",
+                f" The same settings and data give {same}. The text below is the file config.toml"
+                " of the run folder:",
             ),
             code("fuels run --config config.toml --out again"),
             code(run.config),
