@@ -34,7 +34,7 @@ from fuels.report.tables import Table, columns
 from fuels.runs.ahead import steps_ahead
 from helpers.commands import Fuels
 from helpers.panels import make_panel
-from helpers.runs import small
+from helpers.runs import do_run, small
 from report.conftest import AS_READ, NASTY
 
 VOID = {"meta", "input", "img", "br"}
@@ -364,3 +364,17 @@ def test_spans_are_named_in_their_largest_unit() -> None:
     series = [(3600, 24), (3600, 1), (86400, 7), (300, 24), (900, 3)]
     found = [longest(timedelta(seconds=step), steps) for step, steps in series]
     assert found == ["24 hours", "1 hour", "7 days", "2 hours", "45 minutes"]
+
+
+@pytest.mark.nightly
+def test_a_report_of_100_clients_is_below_3_mb(tmp_path: Path, reported: Path) -> None:
+    """Charts are for a few clients; a client more is a row of the table."""
+    do_run(tmp_path, small("best", training={"rounds": 1}), make_panel(clients=100))
+    large = write_run_report(tmp_path).stat().st_size
+    assert (reported / "report.html").stat().st_size < large < 3e6
+
+
+def test_a_small_report_leaves_room_for_100_clients(reported: Path) -> None:
+    text = (reported / "report.html").read_text(encoding="utf-8")
+    rows = re.findall(r"<tr>.*?</tr>", text[text.index('id="errors"') :], re.S)
+    assert len(text) + 100 * max(map(len, rows)) < 3e6
