@@ -1,6 +1,6 @@
 """What an external input changes: one that drives the series, and random ones.
 
-    python benchmarks/external_inputs.py [--data PATH] [--clients 24] [--seeds 5]
+    python benchmarks/external_inputs.py [--data PATH] [--clients 24] [--seeds 5] [--local]
 
 Trains personal models once for each service of the embedded data, or for a file. The mixture then
 runs with and without inputs, with and without shared sums. A driver adds to every client so many of
@@ -24,6 +24,7 @@ from fuels.config import Engine, Settings, merge, with_preset
 from fuels.data.inputs import EVERYONE, with_inputs
 from fuels.data.panel import Panel
 from fuels.evaluation.evaluate import restricted_to_test, targets_in_test
+from fuels.experts import input_mixture
 from fuels.experts.ensemble import new_ensemble
 from fuels.experts.history import history_of
 from fuels.runs.build import Job, build, kept_parameters
@@ -42,8 +43,11 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--local", action="store_true", help="only without shared sums")
+    parser.add_argument("--doubt", type=float, default=input_mixture.DOUBT)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    input_mixture.DOUBT = options.doubt
     print("| data | shared sums | steps ahead | input | MSE without | ratio | largest |")
     print("|---|---|---|---|---|---|---|")
     for source in options.data:
@@ -56,14 +60,16 @@ def main() -> None:
         with build(merge(settings, changes, "benchmark"), Engine()) as job:
             job.loop.run([])
             models = kept_parameters(job, job.loop.final_download())
-            for line in compare(job, models, options.seeds):
+            for line in compare(job, models, options.seeds, (False,) if options.local else SHARED):
                 print(f"| {source} | {line} |", flush=True)
 
 
-def compare(job: Job, models: PersonalModels, seeds: int) -> Iterator[str]:
+def compare(
+    job: Job, models: PersonalModels, seeds: int, sharing: tuple[bool, ...]
+) -> Iterator[str]:
     """The rows of a table."""
     panel = job.dataset.panel
-    for shared in SHARED:
+    for shared in sharing:
         for horizon in HORIZONS:
             plain = error(job, models, panel, horizon, shared)
             for kinds in (*((kind,) for kind in KINDS), KINDS):
