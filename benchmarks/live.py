@@ -60,7 +60,11 @@ class Relay(threading.Thread):
     def run(self) -> None:
         while True:
             near, _ = self.listener.accept()
-            far = socket.create_connection(("127.0.0.1", self.target))
+            try:
+                far = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:  # the server has ended
+                near.close()
+                continue
             for ends in ((near, far), (far, near)):
                 threading.Thread(target=self.pump, args=ends, daemon=True).start()
 

@@ -23,7 +23,7 @@ from flwr.supernode import start_client_internal as loop
 from flwr.supernode.cli import flower_supernode
 
 SHORT = 0.2  # seconds
-BUSY = 10.0  # seconds after a message in which pauses are short
+BUSY = 15.0  # seconds after a message in which pauses are short
 
 
 class Exchange:
