@@ -7,10 +7,12 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from starlette.testclient import TestClient
 
@@ -20,6 +22,7 @@ from fuels.forecasting.saved_run import SavedRun
 from fuels.forecasting.table import long_frame
 from fuels.serving.app import create_app
 from fuels.serving.live import LiveRun
+from fuels.serving.posted import panel_from_csv
 from helpers.live import NOW, as_json, copied, follow, hours, whole_panel
 
 JSON, CSV = {"content-type": "application/json"}, {"content-type": "text/csv"}
@@ -252,3 +255,18 @@ def test_another_process_may_use_the_same_run(serve: Serve, folder: Path) -> Non
     made, _ = SavedRun.load(folder).forecast(None, 1)
     found = client.get("/forecasts?horizon=1").json()["forecasts"]
     assert [row["steps"][0]["forecast"] for row in found] == made.values[:, 0].tolist()
+
+
+def test_external_inputs_come_with_a_csv_file(folder: Path) -> None:
+    """Also those of steps ahead, whose values are empty."""
+    live, panel = LiveRun(folder, 1, lambda text: None), whole_panel()
+    data = replace(live.settings.data, inputs=("event",))
+    settings = replace(live.settings, data=data)
+    table = long_frame(hours(panel, NOW, NOW + 3)).with_columns(event=pl.lit(1.0))
+    later = pl.col("ds") > table["ds"].min()
+    csv = table.with_columns(y=pl.when(~later).then(pl.col("y"))).write_csv().encode()
+    taken = live.take(panel_from_csv(csv, settings, live.models))
+    assert (taken.values, taken.clients) == (6, 6)
+    known = SavedRun.load(folder).memory().panel
+    assert known.length == NOW + 1 and list(known.inputs) == ["event"]
+    assert live.take(panel_from_csv(csv, settings, live.models)).notes == []  # once more

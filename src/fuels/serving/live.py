@@ -14,10 +14,12 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fuels.config import Settings
+from fuels.data.inputs import with_inputs
 from fuels.data.merging import listed
 from fuels.data.panel import Panel
 from fuels.data.screening import drops_implausible
@@ -96,16 +98,17 @@ class LiveRun:
             saved.notes, saved.unsaved, saved.stored = [], "", True
             count = int((new.values == new.values).sum())
             useful = saved.useful(new)
-            memory = saved.take(useful)
+            known = new.inputs  # external inputs that came with the values
+            memory = saved.take(useful, partial(with_inputs, found=known) if known else None)
             if not saved.stored:
                 why = saved.unsaved or saved.notes[-1]
                 raise NotStoredError(why.replace("with the next forecast", "later"))
+            self._fresh = False
             if useful is not None:
                 drop = drops_implausible(self.settings.data.implausible, saved.ensemble is not None)
                 saved.notes += memory.screened(useful.start, drop=drop)[1]
-                self._fresh = False
-            known = set(self.models.ids)
-            if strangers := [client for client in new.ids if client not in known]:
+            own = set(self.models.ids)
+            if strangers := [client for client in new.ids if client not in own]:
                 saved.notes.append(f"no model for {listed(strangers)}")
             self.counts.posts += 1
             self.counts.values += count
