@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from fuels.report.facts import facts
 from fuels.report.privacy import revealed
 from fuels.runs.run import run
 from fuels.runs.settings import resolve
-from fuels.sharing.protection import LEDGER, Protection, budget_of, declared_scale
+from fuels.sharing.protection import LEDGER, MEAN, Protection, budget_of, declared_scale
 from fuels.storage.models import load_models
 from fuels.storage.run_folder import RunFolder
 
@@ -60,6 +61,33 @@ def test_more_data_add_releases_and_change_no_earlier_one(tmp_path: Path) -> Non
     released = path.read_bytes()
     live(experts(path=path), early)
     assert path.read_bytes() == released
+    later = history(END + 50)[0]
+    other = tmp_path / "other"
+    for each in (early, later, made := history()[0], later):
+        live(experts(path=other), each)
+    shared = experts(path=other)
+    live(shared, made)
+    spans = [(e.release.first, e.release.last) for e in shared.protection.ledger.find("run", MEAN)]  # type: ignore[union-attr]
+    assert len(spans) == 4
+    assert all(one[1] == two[0] for one, two in pairwise(spans))  # no step twice
+
+
+def test_data_that_begin_after_a_gap_release_only_their_own_steps(tmp_path: Path) -> None:
+    path, whole = tmp_path / LEDGER, history()[0]
+    live(experts(path=path), history(END)[0])
+    first = END + 24
+    part = replace(
+        whole,
+        observed=whole.observed[:, first:],
+        filled=whole.filled[:, first:],
+        start=whole.times(first, first + 1)[0],
+    )
+    shared = experts(path=path)
+    found = live(shared, part)
+    assert np.isfinite(found).all()
+    again = live(experts(path=path), whole)
+    np.testing.assert_array_equal(again[:, first:], found)
+    assert np.isnan(again[:, END:first]).all()
 
 
 def test_the_live_mean_is_that_of_the_clients_and_some_noise() -> None:

@@ -15,7 +15,7 @@ import typer
 
 from fuels.cli import options as opt
 from fuels.cli.settings import refuse_idle
-from fuels.config import Data, Mixture
+from fuels.config import MISSING, Data, Mixture
 from fuels.data.merging import listed
 from fuels.errors import FuelsError
 
@@ -145,6 +145,11 @@ def adjusted(
     """Let a run forecast as the options say, where they are given."""
     if at_least is not None or at_most is not None:
         saved.confine(Mixture(at_least=at_least or "", at_most=at_most or ""))
+    if implausible == MISSING and saved.settings.privacy.epsilon:
+        raise FuelsError(
+            "--implausible missing: the guarantee of this run needs --implausible keep, because"
+            " whether a value counts as missing depends on others"
+        )
     if implausible is not None:
         data = replace(saved.settings.data, implausible=implausible)
         saved.settings = replace(saved.settings, data=data)

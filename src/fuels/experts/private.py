@@ -51,6 +51,7 @@ from fuels.sharing.statistics import union_of_lags
 from fuels.sharing.sums import LocalSums
 
 PLANS = (week_lags, period_lags)  # lags of the pooled ridges
+LONG = 2**40  # steps, more than any data have
 LEAST_PERIODS = 7  # of training that a client needs to contribute
 
 
@@ -266,7 +267,9 @@ class PrivateExperts(SharedExperts):
         cell, scale, day = ready
         sums, end = self._sums(history), self._step(history, self.trained)
         known = sums.known(MEAN)
-        begin = self._seconds(history, 0, 0)[0] if not known else known[-1].release.last
+        begin = self._seconds(history, 0, 0)[0]
+        if known:  # newer steps only; those before the data are lost
+            begin = max(begin, known[-1].release.last)
         stop = self._seconds(history, 0, history.length)[1]
         trained = self._seconds(history, 0, end)[1]
         spans = [(begin, min(trained, stop)), (max(begin, trained), stop)]
@@ -294,13 +297,15 @@ class PrivateExperts(SharedExperts):
         """Release the live mean of a span; False if the budget does not allow it."""
         origin, seconds = self._seconds(history, 0, 0)[0], sums.protected.step_seconds
         first, last = ((time - origin) // seconds for time in piece)
-        whole = sums.protected.steps(end)
-        sensitivity = sums.protected.values(private.CLIP, end)
+        # An hour or a day is whole in any span; of a client, the training part is released.
+        whole_client = sums.protected.unit is Unit.CLIENT
+        span = max(end, 1) if whole_client else LONG
+        whole, sensitivity = sums.protected.steps(span), sums.protected.values(private.CLIP, span)
         release = sums.about(MEAN, piece, sensitivity, (last - first,))
         part = min(last - first, whole)
         release = sums.expect(sums.part_of_unit(release, part, whole))
         # What a later step costs a client adds up, and would leave nothing for the statistics.
-        once = sums.protected.unit is Unit.CLIENT and bool(sums.known(MEAN))
+        once = whole_client and bool(sums.known(MEAN))
         if not self._affordable(release, sums, refused=once):
             return False
         sums.total(MEAN, piece[0], {str(i): own[first:last] for i, own in enumerate(parts)})

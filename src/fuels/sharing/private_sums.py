@@ -74,8 +74,10 @@ class PrivateSums:
 
     def pieces(self, first: int, last: int) -> list[tuple[int, int]]:
         """A span cut where units begin and end, so that no unit is charged for another one."""
+        if first >= last:
+            return []
         if self.protected.unit is Unit.CLIENT:
-            return [(first, last)] if first < last else []
+            return [(first, last)]
         length = SECONDS[self.protected.unit]
         inner = -(-first // length) * length, last // length * length
         cuts = sorted({first, last, *(cut for cut in inner if first < cut < last)})
