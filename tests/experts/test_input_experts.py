@@ -20,6 +20,7 @@ from fuels.experts.ensemble import Ensemble, new_ensemble
 from fuels.experts.history import Floats, History, history_of, make_history
 from fuels.experts.input_experts import input_experts
 from fuels.experts.linear import RidgeExpert
+from fuels.experts.unseen import forecast_unseen
 from fuels.runs.build import build, kept_parameters
 from fuels.sharing.sums import LocalSums
 from fuels.storage.models import PersonalModels
@@ -238,3 +239,21 @@ def test_an_ensemble_with_inputs_is_saved_and_continues(
     assert again.inputs == NAMES and again.run(source) is not None
     one, two = (each.next(source)[0] for each in (whole, again))
     np.testing.assert_array_equal(one, two)
+
+
+def test_clients_that_the_run_has_not_seen_use_inputs(
+    trained: tuple[PersonalModels, Dataset],
+) -> None:
+    whole = ensemble(trained, history(trained), alone=False)
+    whole.learn(history(trained), 2)
+    panel = trained[1].panel
+    driver = panel.inputs["temperature"].values
+    draw = np.random.default_rng(4)
+    own = 100 + 20 * driver[: panel.length, 0] + draw.normal(size=panel.length)
+    values = np.concatenate([panel.values, own[:, None]], axis=1)
+    more = replace(panel, values=values, ids=(*panel.ids, "new"), coordinates=None)
+    found = forecast_unseen(whole, more, ["new"], 2)
+    blind = forecast_unseen(whole, replace(more, inputs={}), ["new"], 2)
+    truth = 100 + 20 * driver[panel.length : panel.length + 2, 0]
+    assert np.abs(found.values[0] - truth).max() < 5  # the event has no values for this client
+    assert np.abs(blind.values[0] - truth).max() > 2 * np.abs(found.values[0] - truth).max()
