@@ -156,7 +156,7 @@ def run_command(
     preset: str | None = opt.option(
         "|".join(PRESETS),
         "Base settings: best (as in fuels run, with defences against false uploads) or paper (the"
-        " settings of the paper). Default: best.",
+        " settings of the paper); private is for fuels run only. Default: best.",
         choices=PRESETS,
     ),
     settings: list[str] | None = opt.option(
@@ -166,8 +166,8 @@ def run_command(
         name="--set",
     ),
     resume: bool = opt.flag(
-        "Continue the current run, or ask the sites that did not confirm that they saved"
-        " their models again.",
+        "Continue the current run; if it has finished, ask again those sites that have not"
+        " confirmed that they saved their models.",
         name="--resume",
     ),
     detach: bool = opt.flag("Submit the run and return without waiting for it.", name="--detach"),

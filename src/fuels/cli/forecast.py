@@ -43,8 +43,8 @@ def forecast_command(
     ),
     horizon: int = opt.option(
         "STEPS",
-        "Steps ahead. Beyond the horizon that the run was trained for, forecasts are"
-        " computed recursively.",
+        "Steps ahead. Beyond the horizon that the run was trained for, the personal models"
+        " forecast recursively, and the first call fits the experts for these steps.",
         default=1,
         min=1,
     ),
@@ -63,7 +63,7 @@ def forecast_command(
     wait: float = opt.option(
         "SECONDS",
         "In a live federation: after storing the new values, wait up to this long for the live"
-        " mean of the newest step; then forecast with or without it. Default: do not wait.",
+        " mean of the newest step; then forecast with or without it.",
         default=0.0,
         min=0.0,
     ),

@@ -13,7 +13,7 @@ def live_command(
     detach: bool = opt.flag("Start the series and return without following it.", name="--detach"),
     show: bool = SHOW,
 ) -> None:
-    """Keep the live mean of the current run going, step by step, and show each step.
+    """Keep the live mean of the finished run going, step by step, and show each step.
 
     It continues until fuels federation stop, even after this command has ended or the server has
     been restarted. A site takes part if its site.toml has consent.live_mean and the founder's

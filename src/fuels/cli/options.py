@@ -220,7 +220,7 @@ _READ = {
     ),
     "inputs_file": option(
         "FILE",
-        "Table with a time column and external inputs, also of the time ahead. Default: they are in"
+        "Table with a time column and external inputs, future ones included. Default: they are in"
         " the data file. Without a client column, the values hold for all clients.",
         DATA,
     ),

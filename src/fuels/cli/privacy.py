@@ -20,14 +20,14 @@ SIZES, BUDGET = "Sizes", "Budget"
 
 UNIT = opt.option(
     "hour|day|client",
-    "What is protected, of one client.",
+    "What is protected: an hour, a day or all values of one client.",
     BUDGET,
     default="hour",
     choices=("hour", "day", "client"),
 )
 RELATION = opt.option(
     "removed|replaced",
-    "What may happen to its values.",
+    "Whether these values may be missing (removed) or any others (replaced).",
     BUDGET,
     default="removed",
     choices=("removed", "replaced"),
@@ -41,22 +41,24 @@ privacy_app = typer.Typer(
 @privacy_app.command("plan")
 def plan_command(
     clients: int = opt.option("", "Clients that contribute.", SIZES, default=100, min=1),
-    sites: int = opt.option("", "Sites that the clients belong to.", SIZES, default=1, min=1),
+    sites: int = opt.option(
+        "", "Sites that divide the noise; a run of fuels run has one.", SIZES, default=1, min=1
+    ),
     history: int = opt.option("", "Days of training, of hourly data.", SIZES, default=40, min=1),
     horizon: int = opt.option("", "Steps ahead to forecast.", SIZES, default=1, min=1, max=24),
-    epsilon: float = opt.option("", "What may be revealed; 1 is strict.", BUDGET, default=4.0),
-    delta: float = opt.option("", "Probability of a failure.", BUDGET, default=1e-5),
+    epsilon: float = opt.option("", "How much may be revealed; 1 is strict.", BUDGET, default=4.0),
+    delta: float = opt.option("", "Probability that the guarantee fails.", BUDGET, default=1e-5),
     unit: str = UNIT,
     relation: str = RELATION,
     colluding: int = opt.option(
-        "", "Sites that may give their noise away: the others add more.", BUDGET, default=0, min=0
+        "", "Sites that may reveal their noise; the others add more.", BUDGET, default=0, min=0
     ),
     json_: bool = opt.flag("Print JSON for scripts.", name="--json"),
 ) -> None:
     """Compute the noise of a private run, and the accuracy that it leaves, before anything runs.
 
-    The accuracy is that of the pooled ridge on the embedded synthetic data, with as much noise for
-    each client as with your sizes. It shows whether the noise is small or large for you.
+    The accuracy is that of the pooled ridge on the embedded synthetic data, with the noise per
+    client that your sizes give. It shows whether the noise is small or large for you.
 
     Example: fuels privacy plan --clients 85 --sites 5 --history 40 --epsilon 4
     """
@@ -77,8 +79,8 @@ def plan_command(
 @privacy_app.command("new")
 def new_command(
     ledger: Annotated[Path, typer.Argument(metavar="LEDGER", help="The file to create.")],
-    epsilon: float = opt.option("", "What all runs together may spend.", BUDGET, default=8.0),
-    delta: float = opt.option("", "Probability of a failure.", BUDGET, default=1e-5),
+    epsilon: float = opt.option("", "Budget of all runs together.", BUDGET, default=8.0),
+    delta: float = opt.option("", "Probability that the guarantee fails.", BUDGET, default=1e-5),
     unit: str = UNIT,
     relation: str = RELATION,
 ) -> None:

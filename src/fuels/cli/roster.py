@@ -1,4 +1,4 @@
-"""`fuels federation roster`: the founder certifies the sites of secure sums."""
+"""`fuels federation roster`: the founder certifies the sites of masked sums."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def roster_command(
         name="--key",
     ),
 ) -> None:
-    """Certify which sites take part in secure sums, with their keys and numbers of clients.
+    """Certify which sites take part in masked sums, with their keys and numbers of clients.
 
-    It signs roster.json with the authority's key, so it needs authority/. Sites add up numbers only
-    with sites of this roster. Without one, runs exchange no sums.
+    Signs roster.json with the authority's key, so it needs authority/. A site exchanges sums only
+    with sites in this roster. Without a roster, runs exchange no sums.
 
     Example: fuels federation roster metro --clients north=12,south=9,east=20
     """

@@ -47,7 +47,7 @@ def serve_command(
     GET /forecasts, /forecasts/CLIENT, /monitor, /health, /metrics (Prometheus) and /openapi.json;
     POST /values takes JSON or CSV. Values are on disk when a post is answered. Late, revised and
     implausible values are handled as by fuels forecast, which may use the same run in between.
-    Needs the extra serve. Ends with SIGTERM or Ctrl-C.
+    Needs the extra serve. Runs until SIGTERM or Ctrl-C.
 
     Example: fuels serve first --horizon 24
     """

@@ -234,7 +234,7 @@ Keep `{folder}/authority/`, and a copy of it in another place. It is all that th
     fuels federation renew {folder}                    creates a server/ with a new certificate
     fuels federation renew-secret {folder}             creates a new federation.secret for all sites
     fuels federation roster {folder} --clients {sites[0]}=12,...
-                                                    certifies the sites of secure sums
+                                                    certifies the sites of masked sums
 
 Never send to anyone:
 
