@@ -135,7 +135,7 @@ class Privacy:
     secret: bool = False  # draw initial model and order of prototypes from the sites' secret
     first: int = 1  # the first round in which prototypes are sent
     every: int = 1  # and then every so many rounds
-    epsilon: float = 0.0  # differential privacy of everything shared as sums; 0: none
+    epsilon: float = 0.0  # differential privacy of shared sums, on one machine only; 0: none
     delta: float = 1e-5
     unit: str = "hour"  # what is protected, of one client: hour, day or client
     relation: str = "removed"  # of a unit's values, in neighbouring data: removed or replaced
@@ -205,7 +205,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "sharing": {"statistics": True, "live_mean": True},
     },
 }
-# Only noised sums are shared; docs/explanation/privacy.md.
+# Only noised sums are shared; docs/explanation/guarantee.md.
 PRESETS["private"] = {**PRESETS["best"], "method": "solo", "privacy": {"epsilon": 4.0}}
 # What preset best adds where clients belong to several owners, in `fuels federation run`; on one
 # machine there is nobody to distrust. docs/explanation/defences.md explains each.

@@ -76,14 +76,15 @@ class Consent:
     least_periods: int = 7
     # Likewise for a prototype with more rows than this; 288: a day in steps of 5 minutes.
     longest_period: int = 288
-    # What a run must do to get prototypes of this site; see docs/explanation/privacy.md.
-    hidden: bool = False  # privacy.secret
+    # A run that takes this site's prototypes needs privacy.secret; see docs/explanation/privacy.md.
+    hidden: bool = False
     least_noise: float = 0.0  # standard deviation of the noise on prototypes
     most_prototypes: int = 0  # of a client in a run; 0: any number
-    # Sums over the clients of at least three sites, of which the server sees only the totals.
-    sums: bool = False  # the shared statistics of a run
-    live_mean: bool = False  # the mean of all clients at each step
-    min_clients: int = MIN_CLIENTS  # that the sites of a sum must have together
+    # Add to the shared statistics of a run, masked: the server sees only totals over at least three
+    # sites.
+    sums: bool = False
+    live_mean: bool = False  # the same for the mean of all clients at each step
+    min_clients: int = MIN_CLIENTS  # clients that the sites of a sum must have together
     largest_message_mb: int = 256  # largest message from the server that the site reads
     keep_copies: bool = False  # keep every message that leaves, in runs/RUN/sent/
 
