@@ -55,7 +55,8 @@ def test_a_key_is_renewed_in_the_middle_of_a_run(running: Cluster) -> None:
     folder, server = running.root / "sites" / "north", running.server
     former = (folder / "site.pub").read_text().strip()
     before = server.config_file.read_text()
-    run = running.submit(settings(rounds=8))
+    epochs = 300  # so many that the site is back long before the last round
+    run = running.submit(settings(rounds=8, local_epochs=epochs))
     running.wait(lambda: len(running.history(run)) >= 2, LONG, "round 2 did not end")
     running.stop_site("north")
     trained = running.trained("north", run)
@@ -68,7 +69,7 @@ def test_a_key_is_renewed_in_the_middle_of_a_run(running: Cluster) -> None:
     # Every round that it trained is in its models: the optimiser has counted their batches.
     sent = list((running.site_run("north", run) / "sent").glob("train-*.bin"))
     arrays, _ = load_state(running.site_run("north", run) / "state.safetensors")
-    assert set(arrays["site/slots.encoder.step"].tolist()) == {len(sent) * BATCHES}
+    assert set(arrays["site/slots.encoder.step"].tolist()) == {len(sent) * epochs * BATCHES}
     assert registered(server)[key_of(former)].status == "unregistered"
 
     # The message to whoever puts it back says that it cannot be used, and what to do.
