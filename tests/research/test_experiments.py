@@ -241,7 +241,7 @@ def test_every_training_experiment_is_known_and_listed() -> None:
         (["metr-la", "--data", "x.npz", "--option", "step=2h"], "step=1h or step=5min"),
         (["metr-la", "--option", "zeros=x", "--data", "x.npz"], "choose one of missing, speeds"),
         (["metr-la", "--data", "synthetic:net"], "not METR-LA"),
-        (["performance", "--option", "methods=fuels,sol"], "unknown method sol; did you mean solo"),
+        (["performance", "--option", "methods=fuels,sol"], "unknown sol; did you mean solo"),
         (["performance", "--option", "paper=Milan"], "the paper's figures are for SMS, Call, Net"),
         (["performance", "--option", "divide=5,x"], "takes comma-separated lengths"),
         (

@@ -72,7 +72,7 @@ def test_stored_models_give_the_errors_of_a_run_under_every_setting(
 
     [path] = (tmp_path / "store" / "mixtures").glob("*.json")
     path.write_text("{}")
-    with pytest.raises(FuelsError, match="not an evaluation of a mixture; delete it"):
+    with pytest.raises(FuelsError, match="not a result of this experiment; delete it"):
         evaluated(store, settings, dataset, model=model)
 
 
@@ -223,8 +223,8 @@ def test_federation_writes_tables_with_conclusions_and_resumes(
         ("days=2.5", "whole numbers of at least 1"),
         ("share=1", "one number between 0 and 1"),
         ("days=300", "a history of 300 is longer than the 40 periods of training"),
-        ("noise=-1", "noise is at least 0"),
-        ("tables=cost", "no table cost (known: sums, history, horizon, noise, methods)"),
+        ("noise=-1", "noise takes numbers of at least 0"),
+        ("tables=summs", "unknown summs; did you mean sums"),
         ("methods=fedx", "fedx"),
         ("method-days=0", "takes whole numbers of at least 1, or all"),
     ],

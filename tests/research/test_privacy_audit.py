@@ -324,7 +324,8 @@ def test_the_experiment_shows_what_is_revealed_and_what_it_costs(
     again = audit_experiment.EXPERIMENT.result(context)
     assert again.tables["audit"].rows == found.tables["audit"].rows
     with pytest.raises(FuelsError, match="unknown secrets; did you mean secret"):
-        audit_experiment.chosen(replace(context, options={"variants": "secrets"}))
-    (tmp_path / "x.json").write_text("{}")
-    with pytest.raises(FuelsError, match="not the result of an audit"):
-        audit_experiment.read(tmp_path / "x.json")
+        audit_experiment.run(replace(context, options={"variants": "secrets"}))
+    for path in (context.store.runs / "audit").iterdir():
+        path.write_text("{}")
+    with pytest.raises(FuelsError, match="not a result of this experiment"):
+        audit_experiment.run(context)

@@ -127,7 +127,7 @@ def test_theory_tables_and_statement(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "rounds", "words"),
     [
-        ({"vc": "many"}, 3, "vc takes numbers"),
+        ({"vc": "many"}, 3, "vc takes dimensions"),
         ({"vc": "0"}, 3, "at least 1"),
         ({"kappa": "1"}, 3, "between 0 and 1"),
         ({"kappa": "nan"}, 3, "between 0 and 1"),

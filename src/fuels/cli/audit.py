@@ -12,8 +12,7 @@ from fuels.cli import options as opt
 from fuels.errors import FuelsError
 
 if TYPE_CHECKING:
-    from fuels.federation.loop import Loop
-    from fuels.report.display import Progress
+    from fuels.runs.build import Job
 
 
 def audit_command(
@@ -61,8 +60,9 @@ def audit_command(
     need_writable(folder)
     console = Console(stderr=True)
 
-    def display(loop: Loop) -> Progress:
-        return loop_progress(loop, console, f"audit of {loop.method.title}")
+    def train(job: Job) -> None:
+        with loop_progress(job.loop, console, f"audit of {job.method.title}") as shown:
+            job.loop.run([shown])
 
     if small != settings:
         say(
@@ -71,7 +71,7 @@ def audit_command(
             " rounds; --clients and --rounds allow more",
             "yellow",
         )
-    done = work.audit(small, Engine(threads=threads or 0), display=display)
+    done = work.audit(small, Engine(threads=threads or 0), train)
     found, notes = work.table(done), work.sentences(done)
     content = json.dumps(done.to_dict(), indent=2) + "\n"
     write_text(folder / "audit.json", content)

@@ -18,7 +18,7 @@ from fuels.errors import FuelsError
 from fuels.report.tables import Cell, Column, Table
 from fuels.research.audit import sums
 from fuels.research.audit.membership import Membership, linkage, membership, toss
-from fuels.research.audit.observed import Seen, observe
+from fuels.research.audit.observed import Seen, Train, observe, run_rounds
 from fuels.research.audit.reconstruct import Reached, attacks, chance
 from fuels.runs.settings import resolve
 
@@ -63,25 +63,23 @@ class Audit:
         return cls(**{**content, **changed})
 
 
-def audit(
-    settings: Settings, engine: Engine, panel: Panel | None = None, *, display: Any = None
-) -> Audit:
-    """Audit the run with these settings; `display(loop)` shows the rounds of each training."""
-    return audited(settings, engine, panel, display=display)[0]
+def audit(settings: Settings, engine: Engine, train: Train = run_rounds) -> Audit:
+    """Audit the run with these settings."""
+    return audited(settings, engine, None, train)[0]
 
 
 def audited(
-    settings: Settings, engine: Engine, panel: Panel | None = None, *, display: Any = None
+    settings: Settings, engine: Engine, panel: Panel | None, train: Train = run_rounds
 ) -> tuple[Audit, Seen]:
     """The audit, and what was seen of the first training."""
     settings = resolve(settings)
-    first = observe(settings, engine, panel, display=display)
+    first = observe(settings, engine, panel, train)
     assert first.job is not None
     dataset = first.job.dataset
     if first.count < LEAST_CLIENTS:
         raise FuelsError(f"an audit needs at least {LEAST_CLIENTS} clients, not {first.count}")
     coins = toss(settings, dataset)
-    second = observe(coins.settings, engine, coins.panel, display=display)
+    second = observe(coins.settings, engine, coins.panel, train)
     return found(settings, first, second, membership(second, coins), dataset), first
 
 

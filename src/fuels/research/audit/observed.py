@@ -7,8 +7,7 @@ and NR from its own clients' prototypes. It does not know the secret of privacy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +18,6 @@ from fuels.config import Engine, Settings, merge
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.federation.loop import Loop, Watcher
 from fuels.federation.site import Site
 from fuels.federation.transport import Failure, LocalTransport, Reply
 from fuels.methods.base import Method
@@ -29,6 +27,7 @@ from fuels.research.audit.own_data import own_dataset
 from fuels.runs.build import Job, build, method_for, train_periods
 from fuels.runs.settings import resolve
 
+Train = Callable[[Job], None]  # trains a job to its end
 GUESS = b"what the attacker takes for the secret of the sites"
 Floats = NDArray[np.float64]
 
@@ -115,14 +114,14 @@ def own_method(settings: Settings, dataset: Dataset) -> Method:
     return method_for(chosen, train_periods(dataset), shared=GUESS)
 
 
+def run_rounds(job: Job) -> None:
+    job.loop.run()
+
+
 def observe(
-    settings: Settings,
-    engine: Engine,
-    panel: Panel | None = None,
-    *,
-    display: Any = None,
+    settings: Settings, engine: Engine, panel: Panel | None = None, train: Train = run_rounds
 ) -> Seen:
-    """Train these settings and return what the server sees; `display(loop)` shows the rounds."""
+    """Train these settings and return what the server sees; `train` may display the rounds."""
     settings = resolve(settings)
     job = build(settings, replace(engine, transport="local", sites=1, address=""), panel)
     dataset = job.dataset
@@ -131,7 +130,7 @@ def observe(
     site = Site(own, own_method(settings, own), keep=keep, threads=job.site.threads)
     transport = ObservedTransport(job.site, site)
     job.loop.transport = transport
-    run_rounds(job.loop, display)
+    train(job)
     if not transport.rounds:
         raise FuelsError(f"{job.method.title} with these settings sends nothing: nothing to audit")
     return Seen(
@@ -144,12 +143,3 @@ def observe(
         numbers=transport.numbers,
         job=job,
     )
-
-
-def run_rounds(loop: Loop, display: Any) -> None:
-    if display is None:
-        loop.run()
-        return
-    shown: AbstractContextManager[Watcher] = display(loop)
-    with shown as watcher:
-        loop.run([watcher])

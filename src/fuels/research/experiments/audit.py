@@ -6,23 +6,18 @@ some of the days. Errors are those of the personal models of the first.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fuels.config import PRESETS, Settings, nearest
-from fuels.errors import FuelsError
+from fuels.config import PRESETS, Settings
 from fuels.evaluation.scores import score
 from fuels.report.tables import Cell, Column, Table
 from fuels.research.audit.audit import Audit, audited, share
 from fuels.research.audit.reconstruct import colluders
 from fuels.research.experiments.base import Budget, Context, Experiment, Result
-from fuels.research.study.files import make_folder, write_text
 from fuels.research.study.store import run_key
 from fuels.runs.build import Job, build
 from fuels.runs.settings import resolve
@@ -92,54 +87,35 @@ class Found:
 
 
 def run(context: Context) -> Result:
-    names = chosen(context)
+    names = context.names("variants", VARIANTS)
     done = {name: finished(context, VARIANTS[name]) for name in names}
     found = table(done)
     return Result({"audit": found}, {"audit": picture(context, done)}, remarks(done))
 
 
-def chosen(context: Context) -> list[str]:
-    """The variants of --option variants."""
-    text = context.options["variants"]
-    names = list(VARIANTS) if text == "all" else text.split(",")
-    for name in names:
-        if name not in VARIANTS:
-            raise FuelsError(f"--option variants: unknown {name}{nearest(name, VARIANTS)}")
-    return names
-
-
 def finished(context: Context, variant: Variant) -> Found:
     """The outcome of a variant, trained now unless it is in the store."""
     settings = resolve(context.settings(variant.method, **variant.changes))
-    folder = context.store.runs / "audit"
-    make_folder(folder)
-    key = run_key(settings, context.dataset(settings))
-    path = folder / f"{key}.json"
-    with context.store.locked(f"audit-{key}"):
-        if not path.is_file():
-            found = train(context, settings)
-            audit = None if found.audit is None else found.audit.to_dict()
-            write_text(path, json.dumps({"error": found.error, "audit": audit}) + "\n")
-        return read(path)
 
+    def compute() -> dict[str, Any]:
+        found = train(context, settings)
+        return {"error": found.error, "audit": found.audit and found.audit.to_dict()}
 
-def read(path: Path) -> Found:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+    def parse(content: Mapping[str, Any]) -> Found:
         audit = content["audit"]
         return Found(content["error"], None if audit is None else Audit.from_dict(audit))
-    except (ValueError, TypeError, KeyError):
-        raise FuelsError(f"{path}: not the result of an audit; delete it to run again") from None
+
+    key = run_key(settings, context.dataset(settings))
+    return context.store.once("audit", key, compute, parse)[0]
 
 
 def train(context: Context, settings: Settings) -> Found:
-    reporter, panel = context.reporter, context.store.panel(settings)
-    display = None if reporter is None else partial(reporter.rounds, settings=settings)
+    panel = context.store.panel(settings)
     with build(settings, context.engine, panel) as job:
         if not any(job.method.uploads(n + 1) for n in range(settings.training.rounds)):
             job.loop.run()
             return Found(error_of(job), None)
-    audit, seen = audited(settings, context.engine, panel, display=display)
+    audit, seen = audited(settings, context.engine, panel, context.train)
     assert seen.job is not None
     return Found(error_of(seen.job), audit)
 

@@ -7,8 +7,9 @@ about the experiment. `write` writes the files of all experiments.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,11 +23,14 @@ from fuels.report.style import save
 from fuels.report.tables import Table
 from fuels.research.study.files import make_folder, write_text
 from fuels.research.study.options import options_for
-from fuels.research.study.progress import Reporter
+from fuels.research.study.progress import SILENT, Reporter
 from fuels.research.study.store import RunResult, Store, check_runs, ensure_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from fuels.federation.loop import Saver
+    from fuels.runs.build import Job
 
 TRIO = ("synthetic:sms", "synthetic:call", "synthetic:net")
 NET = ("synthetic:net",)
@@ -64,7 +68,7 @@ class Context:
     method_options: Mapping[str, str] = field(default_factory=dict)  # for methods that have them
     engine: Engine = field(default_factory=Engine)
     store: Store = field(default_factory=Store)
-    reporter: Reporter | None = None  # of the progress of all runs
+    reporter: Reporter = SILENT
     options: Mapping[str, str] = field(default_factory=dict)  # the experiment's own
 
     @property
@@ -101,18 +105,35 @@ class Context:
         settings = merge(merge(Settings(), sized, "experiment"), self.changes, "--set")
         return merge(merge(settings, chosen, "experiment"), changes, "experiment")
 
-    def numbers(self, option: str, *, whole: bool = False) -> list[float]:
-        """The comma-separated numbers of an option; `whole`: integers of at least 1."""
+    def numbers(
+        self,
+        option: str,
+        kind: str = "comma-separated numbers",
+        fits: Callable[[float], bool] = math.isfinite,
+        most: float = math.inf,
+    ) -> list[float]:
+        """At most so many comma-separated numbers of an option, which must fit; `kind` says how."""
         text = self.options[option]
         try:
             found = list(dict.fromkeys(float(word) for word in text.split(",")))
         except ValueError:
-            raise FuelsError(
-                f"--option {option} takes comma-separated numbers, not {text!r}"
-            ) from None
-        if whole and any(value < 1 or not value.is_integer() for value in found):
-            raise FuelsError(f"--option {option} takes whole numbers of at least 1, not {text!r}")
+            found = []
+        if not 0 < len(found) <= most or not all(map(fits, found)):
+            raise FuelsError(f"--option {option} takes {kind}, not {text!r}")
         return found
+
+    def whole_numbers(self, option: str) -> list[int]:
+        kind = "whole numbers of at least 1"
+        return [int(n) for n in self.numbers(option, kind, lambda n: n >= 1 and n.is_integer())]
+
+    def names(self, option: str, known: Collection[str]) -> list[str]:
+        """The comma-separated names of an option, or all."""
+        text = self.options[option]
+        names = list(known) if text == "all" else text.split(",")
+        for name in names:
+            if name not in known:
+                raise FuelsError(f"--option {option}: unknown {name}{nearest(name, known)}")
+        return list(dict.fromkeys(names))
 
     def dataset(self, settings: Settings) -> Dataset:
         """The data of a run; a file is read only once for all runs."""
@@ -122,22 +143,15 @@ class Context:
         """Refuse runs that cannot work, without training."""
         check_runs(wanted, self.store)
 
-    def runs(
-        self, wanted: Sequence[Settings], *, with_folder: bool = False, by_period: bool = False
-    ) -> list[RunResult]:
-        """Finished runs in the given order; those already done are reused.
+    def runs(self, wanted: Sequence[Settings], **needs: bool) -> list[RunResult]:
+        """Finished runs in the given order; those already done are reused. For `needs` such as
+        with_folder=True, see `ensure_run`."""
+        return ensure_runs(wanted, self.engine, self.store, reporter=self.reporter, **needs)
 
-        `with_folder`: also models and forecasts, in `result.folder`. `by_period`: also errors by
-        test period, which early records do not have.
-        """
-        return ensure_runs(
-            wanted,
-            self.engine,
-            self.store,
-            with_folder=with_folder,
-            by_period=by_period,
-            reporter=self.reporter,
-        )
+    def train(self, job: Job, saver: Saver | None = None) -> None:
+        """Train a job to its end and display its rounds."""
+        with self.reporter.rounds(job.loop, job.settings) as shown:
+            job.loop.run([shown], saver=saver)
 
 
 @dataclass(frozen=True)

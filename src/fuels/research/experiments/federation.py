@@ -15,7 +15,8 @@ split becomes the first window of the test, so that models are not chosen on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -45,15 +46,9 @@ from fuels.runs.settings import ResolvedSettings, resolve
 
 def read_plan(context: Context) -> Plan:
     options = context.options
-    [share, *more], noise = context.numbers("share"), context.numbers("noise")
-    if more or not 0 < share < 1:
-        raise FuelsError(f"--option share={options['share']}: one number between 0 and 1")
-    if any(value < 0 for value in noise):
-        raise FuelsError(f"--option noise={options['noise']}: noise is at least 0")
-    tables = TABLES if options["tables"] == "all" else tuple(options["tables"].split(","))
-    for name in tables:
-        if name not in TABLES:
-            raise FuelsError(f"--option tables: no table {name} (known: {', '.join(TABLES)})")
+    kind = "one number between 0 and 1"
+    [share] = context.numbers("share", kind, lambda n: 0 < n < 1, most=1)
+    noise = context.numbers("noise", "numbers of at least 0", lambda n: 0 <= n < math.inf)
     methods = [*METHODS] if options["methods"] == "all" else options["methods"].split(",")
     for name in methods:
         find_method(name)
@@ -62,18 +57,18 @@ def read_plan(context: Context) -> Plan:
     if not all(word.isdigit() and int(word) for word in few):
         raise FuelsError("--option method-days takes whole numbers of at least 1, or all")
     return Plan(
-        tables,
-        _sorted(context.numbers("days", whole=True)),
+        tuple(context.names("tables", TABLES)),
+        _sorted(context.whole_numbers("days")),
         share,
-        _sorted({1.0, *context.numbers("horizons", whole=True)}),
+        _sorted([1, *context.whole_numbers("horizons")]),
         tuple(sorted({*noise} - {0.0})),
         tuple(dict.fromkeys(["solo", *methods])),  # the others are compared with Solo
         _sorted([ALL if word == "all" else int(word) for word in words]),
     )
 
 
-def _sorted(values: Any) -> tuple[int, ...]:
-    return tuple(sorted({int(value) for value in values}))
+def _sorted(values: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(values)))
 
 
 def run(context: Context) -> Result:
@@ -198,10 +193,9 @@ def evaluate(
         model = boosting.pooled_model(group.seed, context.engine.threads)
     settings = mixture_settings(context, group, case)
     found, new = evaluated(context.store, settings, dataset, case.horizon, model)
-    if context.reporter is not None:
-        named = [source_name(group.source), f"seed {group.seed}", group.name, case.name]
-        done = "" if new else " (already done)"
-        context.reporter.say(f"mixture {place}: {', '.join(named)}{done}")
+    named = [source_name(group.source), f"seed {group.seed}", group.name, case.name]
+    done = "" if new else " (already done)"
+    context.reporter.say(f"mixture {place}: {', '.join(named)}{done}")
     return found
 
 

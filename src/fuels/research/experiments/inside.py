@@ -7,7 +7,6 @@ an interrupted run resumes, and a finished one is not trained again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any, Protocol, TypeVar
 
 from numpy.typing import NDArray
@@ -53,10 +52,7 @@ def follow(
             arrays, facts = journal.load()
             job.loop.load(arrays, facts)
             look.load(unprefixed(SEEN, arrays))
-        reporter = context.reporter
-        display = nullcontext() if reporter is None else reporter.rounds(job.loop, settings)
-        with display as shown:
-            job.loop.run([] if shown is None else [shown], saver=_Saver(journal, look))
+        context.train(job, _Saver(journal, look))
     return job, look
 
 

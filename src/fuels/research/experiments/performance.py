@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fuels.config import nearest
 from fuels.errors import FuelsError
 from fuels.methods.registry import METHODS, find_method
 from fuels.report.tables import Table
@@ -30,7 +29,8 @@ PAPERS_MODEL = 100737  # numbers
 
 
 def run(context: Context) -> Result:
-    variants = [Variant(find_method(name).title, name) for name in chosen(context)]
+    chosen = context.names("methods", METHODS)
+    variants = [Variant(find_method(name).title, name) for name in METHODS if name in chosen]
     found = study(context, variants)
     tables = {
         "performance": wide_table(found, "Test errors of all methods and references"),
@@ -75,17 +75,8 @@ def embedded(title: str) -> str:
     return activity if activity in TITLES.values() else ""
 
 
-def chosen(context: Context) -> list[str]:
-    """The methods that the option names, in the usual order."""
-    names = context.options["methods"].split(",")
-    for name in names:
-        if name not in (*METHODS, "all"):
-            raise FuelsError(f"--option methods: unknown method {name}{nearest(name, METHODS)}")
-    return [name for name in METHODS if name in names or "all" in names]
-
-
 def check(context: Context) -> None:
-    chosen(context)
+    context.names("methods", METHODS)
     if context.options["paper"] not in ("", *TITLES.values()):
         raise FuelsError(
             f"--option paper={context.options['paper']}: the paper's figures are for"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -179,10 +178,7 @@ def train(context: Context, settings: Settings, case: Case, experts: dict[int, E
             job.loop.transport = PoisonedTransport(
                 job.site, false, attack, settings.defence, case.seed
             )
-        reporter = context.reporter
-        display = nullcontext() if reporter is None else reporter.rounds(job.loop, settings)
-        with display as shown:
-            job.loop.run([] if shown is None else [shown])
+        context.train(job)
         model, mixture = errors(job, case.seed, experts)
         inter = None
         if (trust := job.site.parts.get("trust")) is not None:

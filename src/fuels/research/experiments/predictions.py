@@ -52,19 +52,19 @@ class Forecasts:
 
 
 def check(context: Context) -> None:
-    read_threshold(context.options["threshold"])
+    threshold(context)
     context.check_runs(
         [context.settings(name, source=source) for source in context.sources for name in SHOWN]
     )
 
 
 def run(context: Context) -> Result:
-    threshold = read_threshold(context.options["threshold"])
+    given = threshold(context)
     tables, figures, text = {}, {}, []
     for source, name in by_source("predictions", context.sources).items():
         wanted = [context.settings(method, source=source) for method in SHOWN]
         found = collect(context, source, context.runs(wanted, with_folder=True))
-        limit = limit_of(threshold, found)
+        limit = typical_error(found) if given is None else given
         tables[name] = table(found, limit)
         figures[name] = draw_stretches(found)
         figures[name.replace("predictions", "predictions-cdf", 1)] = draw_cdf(found, limit)
@@ -112,23 +112,16 @@ def read_forecasts(folder: RunFolder) -> pl.DataFrame:
         ) from None
 
 
-def read_threshold(text: str) -> float | None:
+def threshold(context: Context) -> float | None:
     """The threshold given; None for auto."""
-    if text == "auto":
+    if context.options["threshold"] == "auto":
         return None
-    try:
-        threshold = float(text)
-    except ValueError:
-        threshold = math.nan
-    if not 0 < threshold < math.inf:
-        raise FuelsError(f"--option threshold is a number above 0 or auto, not {text!r}")
-    return threshold
+    kind = "a number above 0 or auto"
+    return context.numbers("threshold", kind, lambda n: 0 < n < math.inf, most=1)[0]
 
 
-def limit_of(threshold: float | None, found: Forecasts) -> float:
-    """The threshold given, or the median MSE of a client over all four methods."""
-    if threshold is not None:
-        return threshold
+def typical_error(found: Forecasts) -> float:
+    """The median MSE of a client over all four methods."""
     everything = np.concatenate([record.scores().mse for record in found.records.values()])
     return float(f"{np.nanmedian(everything):.1g}")
 

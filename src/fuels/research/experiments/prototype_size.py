@@ -8,7 +8,7 @@ from fuels.research.experiments.grid import Variant, study, sweep, wide_table
 
 
 def run(context: Context) -> Result:
-    sizes = [int(size) for size in context.numbers("hidden", whole=True)]
+    sizes = context.whole_numbers("hidden")
     variants = [Variant(str(size), changes={"model": {"hidden": size}}) for size in sizes]
     found = study(context, variants)
     picture = sweep(

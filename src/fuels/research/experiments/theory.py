@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fuels.errors import FuelsError
 from fuels.report.style import METHOD, RIVAL, figure, legend, number, origin, whole_numbers
 from fuels.report.tables import Cell, Column, Table, columns
 from fuels.research.bounds import (
@@ -36,8 +35,9 @@ def check(context: Context) -> None:
 
 
 def run(context: Context) -> Result:
-    kappa = _numbers(context.options["kappa"], "kappa", 1.0)[0]
-    dimensions = _numbers(context.options["vc"], "vc", math.inf)
+    chance = "a probability between 0 and 1"
+    [kappa] = context.numbers("kappa", chance, lambda p: 0 < p < 1, most=1)
+    dimensions = context.numbers("vc", "dimensions of at least 1", lambda d: 1 <= d < math.inf)
     job, probe = follow(context, "theory", context.settings("fuels"), Probe)
     constants, largest_loss = estimate(probe)
     seen = float(np.mean([found.squared.mean() for found in probe.looks.values()]))
@@ -54,22 +54,6 @@ def run(context: Context) -> Result:
         {"theory": draw(probe, constants)},
         sentences(probe, constants, seen, sum(samples), largest_loss, kappa),
     )
-
-
-def _numbers(text: str, name: str, below: float) -> list[float]:
-    """Comma-separated positive numbers, checked before anything is trained."""
-    try:
-        found = [float(word) for word in text.split(",")]
-    except ValueError:
-        raise FuelsError(f"experiment theory: {name} takes numbers, not {text!r}") from None
-    least = 0.0 if below == 1.0 else 1.0
-    if not all(least <= value < below and value > 0 for value in found):
-        raise FuelsError(
-            f"experiment theory: {name} is a probability between 0 and 1, not {text}"
-            if below == 1.0
-            else f"experiment theory: {name} takes dimensions of at least 1, not {text}"
-        )
-    return found
 
 
 def constants_table(

@@ -28,8 +28,7 @@ from fuels.experts.limits import Limits
 from fuels.experts.personal_model import forecast_chain
 from fuels.experts.pool import Pool
 from fuels.experts.shared import SharedExperts
-from fuels.research.study.files import write_text
-from fuels.research.study.record import DIGITS
+from fuels.research.study.record import plain
 from fuels.research.study.store import RunResult, Store, run_key
 from fuels.runs.settings import ResolvedSettings
 from fuels.storage.models import load_models
@@ -112,13 +111,12 @@ def evaluated(
     named = {"run": run_key(settings, dataset), "horizon": horizon, "format": FORMAT}
     text = json.dumps({**named, "model": "" if model is None else model.name}, sort_keys=True)
     key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    path = store.runs / "mixtures" / f"{key}.json"
-    if path.is_file():
-        return _read(path), False
-    found = evaluate(dataset, settings.sharing, horizon, model, settings.seed)
-    content = {"about": named, **{k: _plain(v) for k, v in vars(found).items()}}
-    write_text(path, json.dumps(content) + "\n")
-    return _read(path), True  # as read back: the same digits next time
+
+    def compute() -> dict[str, Any]:
+        found = evaluate(dataset, settings.sharing, horizon, model, settings.seed)
+        return {"about": named, **{name: plain(value) for name, value in vars(found).items()}}
+
+    return store.once("mixtures", key, compute, _errors)
 
 
 def evaluate(
@@ -170,23 +168,6 @@ def _coefficients(
     return lambda end: fresh.coefficients(history, ids, end, horizon)
 
 
-# -- on disk -----------------------------------------------------------------------------------
-
-
-def _read(path: Path) -> Errors:
-    try:
-        content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        arrays = (np.array(content[name], dtype=np.float64) for name in ("std", "squared", "count"))
-        return Errors(tuple(content["ids"]), *arrays)
-    except (OSError, ValueError, KeyError, TypeError):
-        raise FuelsError(
-            f"{path}: not an evaluation of a mixture; delete it, and it is computed again"
-        ) from None
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return [_plain(one) for one in value]
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else float(f"{value:.{DIGITS}g}")
-    return list(value) if isinstance(value, tuple) else value
+def _errors(content: Mapping[str, Any]) -> Errors:
+    arrays = (np.array(content[name], dtype=np.float64) for name in ("std", "squared", "count"))
+    return Errors(tuple(content["ids"]), *arrays)

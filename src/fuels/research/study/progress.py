@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 
@@ -57,3 +58,6 @@ class Reporter:
     def say(self, line: str) -> None:
         """One line of progress."""
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+SILENT = Reporter(Console(file=io.StringIO(), quiet=True))

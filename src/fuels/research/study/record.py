@@ -125,11 +125,8 @@ class Record:
             raise ValueError("not one error for each client and period")
 
     def to_dict(self) -> dict[str, Any]:
-        content = {"format": FORMAT, **_plain(asdict(replace(self, by_period={})))}
-        content["by_period"] = {
-            name: [_plain(row, DIGITS_BY_PERIOD) for row in rows]
-            for name, rows in self.by_period.items()
-        }
+        content = {"format": FORMAT, **plain(asdict(replace(self, by_period={})))}
+        content["by_period"] = plain(self.by_period, DIGITS_BY_PERIOD)
         for added in ("mixture", "by_period"):  # early records have no such entries
             if not content[added]:
                 del content[added]
@@ -291,14 +288,14 @@ def _floats(values: Sequence[float | None]) -> Floats:
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
-def _plain(value: Any, digits: int = DIGITS) -> Any:
+def plain(value: Any, digits: int = DIGITS) -> Any:
     """Values for JSON: numbers with so many digits, null for NaN."""
     if isinstance(value, Mapping):
-        return {key: _plain(inner, digits) for key, inner in value.items()}
+        return {key: plain(inner, digits) for key, inner in value.items()}
     if isinstance(value, np.ndarray):
-        return [_plain(float(number), digits) for number in value]
+        value = value.tolist()
     if isinstance(value, list | tuple):
-        return [_plain(inner, digits) for inner in value]
+        return [plain(inner, digits) for inner in value]
     if isinstance(value, float):
         if not np.isfinite(value):
             return None

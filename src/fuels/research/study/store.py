@@ -12,12 +12,12 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,10 +27,9 @@ from fuels.data.loading import SYNTHETIC_CLIENTS, load_panel
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.federation.loop import Loop, Watcher
 from fuels.research.study.archive import is_archive, read_archive
-from fuels.research.study.files import make_folder
-from fuels.research.study.progress import Reporter
+from fuels.research.study.files import make_folder, write_text
+from fuels.research.study.progress import SILENT, Reporter
 from fuels.research.study.record import (
     NOTHING_TO_COMPARE,
     Record,
@@ -49,6 +48,7 @@ from fuels.storage.run_folder import RunFolder, free_folder
 DEFAULT_RUNS = Path("runs") / "store"
 # Raise these when the same settings give other results: earlier runs are then not reused.
 TRAINING_REVISION = MIXTURE_REVISION = 0
+T = TypeVar("T")
 LOST = 1e-3  # standard deviations that a value may lose to single precision in the digest
 
 
@@ -135,6 +135,29 @@ class Store:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the system releases it if this process is killed
             yield
 
+    def once(
+        self,
+        kind: str,
+        key: str,
+        compute: Callable[[], Mapping[str, Any]],
+        parse: Callable[[dict[str, Any]], T],
+    ) -> tuple[T, bool]:
+        """What `parse` makes of a JSON object, computed only once, and whether that was now.
+
+        A computed object is also read back, so that a table made later has the same digits.
+        """
+        path = self.runs / kind / f"{key}.json"
+        with self.locked(f"{kind}-{key}"):
+            new = not path.is_file()
+            if new:
+                write_text(path, json.dumps(compute()) + "\n")
+            try:
+                return parse(json.loads(path.read_text(encoding="utf-8"))), new
+            except (OSError, ValueError, TypeError, KeyError):
+                raise FuelsError(
+                    f"{path}: not a result of this experiment; delete it, and it is computed again"
+                ) from None
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -151,7 +174,7 @@ def ensure_run(
     *,
     with_folder: bool = False,
     by_period: bool = False,
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
 ) -> RunResult:
     """The run with these settings: reused, resumed, or trained now.
 
@@ -167,8 +190,17 @@ def ensure_run(
         if record is None and folder.finished:
             record = rebuild_record(key, settings, engine, folder, store.panel(settings))
         if record is None or (with_folder and not folder.finished):
-            record = _train(key, settings, engine, folder, store.panel(settings), reporter)
-        elif reporter is not None:
+            outcome = run(
+                settings,
+                engine,
+                folder,
+                panel=store.panel(settings),
+                resume=folder.config.is_file(),
+                watch=lambda loop: reporter.rounds(loop, settings),
+                plots=False,
+            )
+            record = make_record(key, outcome)
+        else:
             reporter.reused(settings)
         record = store.save(record)
         if record.clients != dataset.ids:
@@ -186,26 +218,16 @@ def ensure_runs(
     engine: Engine,
     store: Store,
     *,
-    with_folder: bool = False,
-    by_period: bool = False,
-    reporter: Reporter | None = None,
+    reporter: Reporter = SILENT,
+    **needs: bool,
 ) -> list[RunResult]:
-    """Many runs, in the given order."""
+    """Many runs, in the given order; `needs` are those of `ensure_run`."""
     resolved = check_runs(wanted, store)
     done = []
     for number, settings in enumerate(resolved, 1):
-        place = None if reporter is None else reporter.run(number, len(wanted))
+        place = reporter.run(number, len(wanted))
         try:
-            done.append(
-                ensure_run(
-                    settings,
-                    engine,
-                    store,
-                    with_folder=with_folder,
-                    by_period=by_period,
-                    reporter=place,
-                )
-            )
+            done.append(ensure_run(settings, engine, store, reporter=place, **needs))
         except FuelsError as error:
             raise FuelsError(
                 f"run {number} of {len(wanted)} ({settings.method}, seed {settings.seed}): {error};"
@@ -232,22 +254,6 @@ def _without_idle_seed(settings: Settings) -> str:
     if not (settings.data.clients or settings.data.newcomers):
         del content["seed"]
     return json.dumps(content)
-
-
-def _train(
-    key: str,
-    settings: Settings,
-    engine: Engine,
-    folder: RunFolder,
-    panel: Panel,
-    reporter: Reporter | None,
-) -> Record:
-    def watch(loop: Loop) -> AbstractContextManager[Watcher | None]:
-        return nullcontext() if reporter is None else reporter.rounds(loop, settings)
-
-    resume = folder.config.is_file()
-    outcome = run(settings, engine, folder, panel=panel, resume=resume, watch=watch, plots=False)
-    return make_record(key, outcome)
 
 
 def rebuild_record(
