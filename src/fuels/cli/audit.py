@@ -40,10 +40,10 @@ def audit_command(
     """
     from rich.console import Console
 
-    from fuels.cli.compare import show
     from fuels.config import Engine, merge
     from fuels.report.display import loop_progress
     from fuels.report.style import save
+    from fuels.report.tables import show
     from fuels.report.terminal import say
     from fuels.research.audit import audit as work
     from fuels.research.study.files import need_writable, write_text
@@ -71,7 +71,7 @@ def audit_command(
             " rounds; --clients and --rounds allow more",
             "yellow",
         )
-    done = work.audit(small, Engine(threads=threads or 0), train)
+    done = work.audit(small, Engine(threads=threads or 0), train=train)
     found, notes = work.table(done), work.sentences(done)
     content = json.dumps(done.to_dict(), indent=2) + "\n"
     write_text(folder / "audit.json", content)
@@ -82,4 +82,4 @@ def audit_command(
     if json_:
         typer.echo(content, nl=False)
         return
-    show(Console(), found, [*notes, f"Written to {folder}."])
+    show([found], [*notes, f"Written to {folder}."])

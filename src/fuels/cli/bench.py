@@ -34,9 +34,8 @@ def bench_command(
     of threads. Close other programs first. Flower and pfl take part if they are installed; the
     extra `bench` installs both.
     """
-    from rich.console import Console
 
-    from fuels.report.terminal import say
+    from fuels.report.tables import show
     from fuels.research.bench.figures import notes, tables, to_json
     from fuels.research.bench.machine import describe_machine
     from fuels.research.bench.measure import race
@@ -64,12 +63,5 @@ def bench_command(
     if json_:
         typer.echo(text)
         return
-    console = Console()
-    for table in tables(done):
-        if console.is_terminal:
-            console.print("", table.to_rich(), sep="\n")
-        else:
-            console.out(table.to_plain(), highlight=False)
-    for note in notes(done):
-        say(console, note)
-    say(console, f"{machine['cpu']}, {machine['cores']} cores; {done.seconds:.0f} seconds")
+    machine_used = f"{machine['cpu']}, {machine['cores']} cores; {done.seconds:.0f} seconds"
+    show(tables(done), [*notes(done), machine_used])

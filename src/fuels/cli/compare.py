@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,7 +19,6 @@ from fuels.config import SCALES, Engine, nearest
 from fuels.errors import FuelsError, InterruptedRunError
 
 if TYPE_CHECKING:
-    from fuels.report.tables import Table
     from fuels.research.study.compare import Comparison
 
 METHODS, OUTPUT = "Methods and training", "Results"
@@ -139,8 +138,7 @@ def compare_command(
 
 def write_and_show(found: Mapping[str, Comparison], folder: Path, as_json: bool) -> None:
     """The table of a comparison, or of each stretch of the test part by its name."""
-    from rich.console import Console
-
+    from fuels.report.tables import show
     from fuels.research.study import compare
     from fuels.research.study.files import write_text
     from fuels.research.study.page import write_report
@@ -163,26 +161,13 @@ def write_and_show(found: Mapping[str, Comparison], folder: Path, as_json: bool)
         return
     notes[last].append(f"Written to {folder}.")
     for name, table in tables.items():
-        show(Console(), table, notes[name])
+        show([table], notes[name])
 
 
 def command_line() -> str:
     """The command as given, without the folders of files: pages are read on other machines."""
     words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
     return shlex.join(["fuels", *words])
-
-
-def show(console: Any, table: Table, notes: Sequence[str]) -> None:
-    """A table and its sentences on stdout: in colour on a terminal, plain elsewhere."""
-    from fuels.report.terminal import say
-
-    if console.is_terminal:
-        console.print("", table.to_rich(), "", sep="\n")
-    else:
-        marks = "* best in its column\n" if any(column.best for column in table.columns) else ""
-        console.out("\n" + table.to_plain() + marks, highlight=False)
-    for note in notes:
-        say(console, note)
 
 
 # -- reading options ---------------------------------------------------------------------------

@@ -50,9 +50,8 @@ def cost_command(
 
     Example: fuels cost --clients 1000 --rounds 100 --selection 0.1
     """
-    from rich.console import Console
 
-    from fuels.report.terminal import say
+    from fuels.report.tables import show
     from fuels.research.costs import Sizes, costs, known
 
     sizes = Sizes(
@@ -71,19 +70,13 @@ def cost_command(
     if json_:
         typer.echo(json.dumps(to_json(sizes, found), indent=2))
         return
-    console = Console()
-    for table in (sent_table(found, sizes), work_table(found, sizes), server_table(found)):
-        if console.is_terminal:
-            console.print("", table.to_rich(), sep="\n")
-        else:
-            console.out(table.to_plain(), highlight=False)
-    say(
-        console,
+    note = (
         "Operations are multiply-adds of matrix products. appendix: counted as in the paper's"
         " complexity table, where a backward pass costs as much as a forward pass; code: what is"
         " actually computed. The appendix counts the server's work in pairwise divergences, and an"
-        " average as one.",
+        " average as one."
     )
+    show([sent_table(found, sizes), work_table(found, sizes), server_table(found)], [note])
 
 
 def sent_table(found: Sequence[Cost], sizes: Sizes) -> Table:

@@ -74,8 +74,7 @@ def experiment_command(
         raise FuelsError(f"--scale {scale} is unknown{nearest(scale, SCALES)}")
     from dataclasses import replace
 
-    from rich.console import Console
-
+    from fuels.report.tables import show
     from fuels.report.terminal import say
     from fuels.research.experiments.base import Context, file_name, source_name, write
     from fuels.research.study.files import need_writable
@@ -135,14 +134,10 @@ def experiment_command(
     with shared.resumable(f"fuels experiment {experiment.name}"):
         result = experiment.result(context)
         files = write(experiment, context, result, shared.command_line())
-    console = Console()
     more = f" and {len(files) - 1} other files in its folder" if len(files) > 1 else ""
     below = [said for each in result.below.values() for said in each]
-    shared.show(
-        console,
-        next(iter(result.tables.values())),
-        [*below, *result.text, f"Written to {files[0]}{more}."],
-    )
+    first = next(iter(result.tables.values()))
+    show([first], [*below, *result.text, f"Written to {files[0]}{more}."])
 
 
 def parse_options(texts: list[str]) -> dict[str, str]:
@@ -156,9 +151,7 @@ def parse_options(texts: list[str]) -> dict[str, str]:
 
 
 def list_experiments(known: dict[str, Experiment]) -> None:
-    from rich.console import Console
-
-    from fuels.report.tables import Column, Table
+    from fuels.report.tables import Table, columns, show
 
     rows = [
         [
@@ -169,10 +162,5 @@ def list_experiments(known: dict[str, Experiment]) -> None:
         ]
         for experiment in known.values()
     ]
-    columns = [
-        Column("name"),
-        Column("what it shows"),
-        Column("quick", "clients x rounds"),
-        Column("own options", "--option"),
-    ]
-    shared.show(Console(), Table(columns, rows), [])
+    headings = columns("name | what it shows | quick (clients x rounds) | own options (--option)")
+    show([Table(headings, rows)])

@@ -62,10 +62,8 @@ def plan_command(
 
     Example: fuels privacy plan --clients 85 --sites 5 --history 40 --epsilon 4
     """
-    from rich.console import Console
-
-    from fuels.cli.compare import show
     from fuels.config import Privacy
+    from fuels.report.tables import show
     from fuels.runs.privacy_plan import Sizes, plan
 
     privacy = Privacy(epsilon=epsilon, delta=delta, unit=unit, relation=relation)
@@ -73,7 +71,7 @@ def plan_command(
     if json_:
         typer.echo(json.dumps(asdict(found), indent=2))
         return
-    show(Console(), _table(found), sentences(found))
+    show([_table(found)], sentences(found))
 
 
 @privacy_app.command("new")
@@ -111,11 +109,8 @@ def spent_command(
 
     Example: fuels privacy spent first
     """
-    from rich.console import Console
-
-    from fuels.cli.compare import show
     from fuels.privacy.ledger import Ledger
-    from fuels.report.tables import Table, columns
+    from fuels.report.tables import Table, columns, show
     from fuels.sharing.protection import LEDGER
 
     path = run / LEDGER if run.is_dir() else run
@@ -149,7 +144,7 @@ def spent_command(
         [list(row.values()) for row in rows],
         f"Releases in {path}",
     )
-    show(Console(), table, [said])
+    show([table], [said])
 
 
 def _time(seconds: int) -> str:

@@ -4,54 +4,37 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
-
-from fuels.report.facts import Summary, count_of
+from fuels.report.facts import Summary, count_of, percentage, unit_name
 from fuels.report.style import number
-from fuels.report.tables import Cell, Column, Table
-from fuels.report.terminal import say
+from fuels.report.tables import Cell, Column, Table, columns, show
 
 
-def print_backtest(summary: Summary, folder: Path, console: Console | None = None) -> None:
-    """Tables and sentences on stdout or the given console."""
-    console = console or Console()
+def print_backtest(summary: Summary, folder: Path) -> None:
+    """Tables and sentences on stdout."""
     tables = [errors(summary), *([by_step(summary)] if summary["horizon"] > 1 else [])]
-    for table in tables:
-        if console.is_terminal:
-            console.print("", table.to_rich(), "", sep="\n")
-        else:
-            console.out(table.to_plain(), highlight=False)
-    for sentence in sentences(summary):
-        say(console, sentence)
-    say(console, f"Forecasts, errors by client and settings are in {folder}.")
+    where = f"Forecasts, errors by client and settings are in {folder}."
+    show(tables, [*sentences(summary), where])
 
 
 def errors(summary: Summary) -> Table:
     """Errors by model on the data's own scale, means over the clients."""
     data, rows = summary["data"], summary["errors"]
-    unit = "data's unit" if data["unit"] == "value" else data["unit"]
+    unit = unit_name(data, "data's unit")
     levels = [name for name in rows[0] if name.startswith("coverage-")]
-    intervals = [Column("pinball loss", unit, "lowest")] if levels else []
-    columns = [
-        Column("forecast"),
-        Column("MSE", f"{unit}²", "lowest"),
-        Column("MAE", unit, "lowest"),
-        Column("WAPE", "%", "lowest"),
-        Column("MASE", "", "lowest"),
-        Column("bias", unit),
-        *intervals,
-        *(Column(f"in {name.removeprefix('coverage-')} %", "%") for name in levels),
-    ]
+    headings = f"forecast | MSE ({unit}²) ↓ | MAE ({unit}) ↓ | WAPE (%) ↓ | MASE ↓ | bias ({unit})"
+    if levels:
+        headings += f" | pinball loss ({unit}) ↓"
     table: list[list[Cell]] = []
     for row in rows:
-        cells: list[Cell] = [row["model"], row["mse"], row["mae"], _percent(row["wape"])]
+        cells: list[Cell] = [row["model"], row["mse"], row["mae"], percentage(row["wape"])]
         cells += [row["mase"], row["bias"]]
         cells += [row.get("pinball")] if levels else []
-        table.append([*cells, *(_percent(row.get(name)) for name in levels)])
+        table.append([*cells, *(percentage(row.get(name)) for name in levels)])
     windows = count_of(summary["windows"], "window")
     synthetic = " (synthetic data)" if data["synthetic"] else ""
+    inside = (Column(f"in {name.removeprefix('coverage-')} %", "%") for name in levels)
     return Table(
-        columns,
+        [*columns(headings), *inside],
         table,
         f"Errors on {data['name']}{synthetic}: {windows} of {count_of(summary['horizon'], 'step')},"
         f" {count_of(rows[0]['clients'], 'client')}",
@@ -85,7 +68,3 @@ def sentences(summary: Summary) -> list[str]:
             f" {count_of(best['of'], 'client')}."
         )
     return said
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share

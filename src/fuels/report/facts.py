@@ -73,7 +73,7 @@ def _plain_errors(summary: Summary) -> dict[str, str]:
     named = {summary["title"]: summary["title"]}
     if (best := summary.get("best_reference")) is not None:
         named[best] = f"{best}, the best reference"
-    unit = "" if summary["data"]["unit"] == "value" else f" {summary['data']['unit']}"
+    unit = f" {unit_name(summary['data'])}".rstrip()
     said = []
     for name, words in named.items():
         if name not in summary["scores"]:
@@ -264,6 +264,16 @@ def _left_out(reasons: Mapping[str, str], shown: int = 3) -> str:
     more = len(reasons) - len(named)
     end = f" and {more} more" if more else ""
     return f"{count_of(len(reasons), 'client')}: {', '.join(named)}{end}"
+
+
+def unit_name(data: Mapping[str, Any], unknown: str = "") -> str:
+    """The unit of the values, if it is known."""
+    return unknown if data["unit"] == "value" else str(data["unit"])
+
+
+def percentage(share: float | None) -> float | None:
+    """A share as a percentage, for a cell of a table."""
+    return None if share is None else 100 * share
 
 
 def count_of(count: int, thing: str) -> str:

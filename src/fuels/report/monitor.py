@@ -5,28 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
-
-from fuels.report.facts import count_of
+from fuels.report.facts import count_of, percentage, unit_name
 from fuels.report.style import number
-from fuels.report.tables import Cell, Column, Table
-from fuels.report.terminal import say
+from fuels.report.tables import Cell, Column, Table, columns, show
 
 Found = Mapping[str, Any]  # what monitoring/monitor.py found
 
 SPANS = ("last day", "last week", "test part")
 
 
-def print_monitor(found: Found, console: Console | None = None) -> None:
-    """Tables and sentences on stdout or the given console."""
-    console = console or Console()
-    for table in tables(found):
-        if console.is_terminal:
-            console.print("", table.to_rich(), "", sep="\n")
-        else:
-            console.out(table.to_plain(), highlight=False)
-    for sentence in sentences(found):
-        say(console, sentence)
+def print_monitor(found: Found) -> None:
+    """Tables and sentences on stdout."""
+    show(tables(found), sentences(found))
 
 
 def tables(found: Found) -> list[Table]:
@@ -37,25 +27,18 @@ def tables(found: Found) -> list[Table]:
 
 def errors(found: Found) -> Table:
     """Errors one step ahead and coverage, by span of time and forecast."""
-    unit = "data's unit" if found["unit"] == "value" else found["unit"]
+    unit = unit_name(found, "data's unit")
     windows, title = found["windows"], found["title"]
     levels = list(windows["last week"]["coverage"])
-    columns = [
-        Column("span"),
-        Column("forecast"),
-        Column("MAE", unit),
-        Column("WAPE", "%"),
-        Column("MASE"),
-        *(Column(f"in {level} %", "%") for level in levels),
-    ]
     rows: list[list[Cell]] = []
     for span in SPANS:
         for name, row in windows.get(span, {"errors": {}})["errors"].items():
-            inside = windows[span]["coverage"] if name == title else {}
-            cells: list[Cell] = [span, name, row["mae"], _percent(row["wape"]), row["mase"]]
-            rows.append([*cells, *(_percent(inside.get(level)) for level in levels)])
+            covered = windows[span]["coverage"] if name == title else {}
+            cells: list[Cell] = [span, name, row["mae"], percentage(row["wape"]), row["mase"]]
+            rows.append([*cells, *(percentage(covered.get(level)) for level in levels)])
+    inside = (Column(f"in {level} %", "%") for level in levels)
     return Table(
-        columns,
+        [*columns(f"span | forecast | MAE ({unit}) | WAPE (%) | MASE"), *inside],
         rows,
         f"Errors one step ahead, {count_of(found['clients'], 'client')}, newest value"
         f" {found['forecasts']['newest_value']}",
@@ -67,8 +50,9 @@ def by_step(found: Found) -> Table:
     rows: list[list[Cell]] = [
         [str(row["steps"]), row["mae"], row["values"]] for row in found["steps_ahead"]
     ]
-    columns = [Column("steps ahead"), Column("MAE"), Column("values")]
-    return Table(columns, rows, "Errors over the last week by steps ahead")
+    return Table(
+        columns("steps ahead | MAE | values"), rows, "Errors over the last week by steps ahead"
+    )
 
 
 def sentences(found: Found) -> list[str]:
@@ -99,7 +83,3 @@ def sentences(found: Found) -> list[str]:
     said.append(f"Advice: {advice['text']}.")
     said += [f"Evidence: {text}." for text in advice["evidence"]]
     return said
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,9 +18,9 @@ import rich.table
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from fuels.report.facts import BEATEN, Summary, count_of, facts
+from fuels.report.facts import BEATEN, Summary, count_of, facts, unit_name
 from fuels.report.style import number
-from fuels.report.terminal import Fitted, Strip
+from fuels.report.terminal import Fitted, Strip, say
 
 Cell = str | float | None
 Best = Literal["", "lowest", "highest"]
@@ -159,13 +159,29 @@ def _whole(text: str) -> str:
     return text.rstrip("*").partition(".")[0]
 
 
+def show(
+    tables: Iterable[Table], notes: Iterable[str] = (), console: Console | None = None
+) -> None:
+    """Tables and sentences on stdout or the given console: in colour on a terminal, plain
+    elsewhere."""
+    console = console or Console()
+    for table in tables:
+        if console.is_terminal:
+            console.print("", table.to_rich(), "", sep="\n")
+        else:
+            marks = "* best in its column\n" if any(column.best for column in table.columns) else ""
+            console.out("\n" + table.to_plain() + marks, highlight=False)
+    for note in notes:
+        say(console, note)
+
+
 # -- the end of a run --------------------------------------------------------------------------
 
 
 def results(summary: Summary) -> Table:
     """Errors on the test part: the method first, then the references."""
     data = summary["data"]
-    unit = "data's unit" if data["unit"] == "value" else data["unit"]
+    unit = unit_name(data, "data's unit")
     rows: list[list[Cell]] = [
         [name, *(means[key] for key in ("mse", "mae", "mse_unit", "mae_unit"))]
         for name, means in summary["scores"].items()
@@ -173,13 +189,11 @@ def results(summary: Summary) -> Table:
     name = f"{data['name']}{' (synthetic data)' if data['synthetic'] else ''}"
     scored, clients = data["clients_scored"], count_of(data["clients"], "client")
     return Table(
-        columns=[
-            *columns("forecast | MSE (z-scored) ↓ | MAE (z-scored) ↓"),
-            Column("MSE", f"{unit}²", "lowest"),
-            Column("MAE", unit, "lowest"),
-        ],
-        rows=rows,
-        title=f"One-step errors on the test part of {name},"
+        columns(
+            f"forecast | MSE (z-scored) ↓ | MAE (z-scored) ↓ | MSE ({unit}²) ↓ | MAE ({unit}) ↓"
+        ),
+        rows,
+        f"One-step errors on the test part of {name},"
         f" {clients if scored == data['clients'] else f'{number(scored)} of {clients}'}",
     )
 
@@ -195,8 +209,7 @@ def print_outcome(
     if not console.is_terminal:
         console.out(to_plain(summary, folder), end="", highlight=False)
         return
-    for table in _tables(summary):
-        console.print("", table.to_rich(), "", sep="\n")
+    show(_tables(summary), console=console)
     lines = rich.table.Table.grid(padding=(0, 2, 0, 0))
     lines.add_column(style="dim", no_wrap=True)
     lines.add_column(overflow="fold")
@@ -223,7 +236,6 @@ def _tables(summary: Summary) -> list[Table]:
 
 def print_profile(seconds: Mapping[str, float], console: Console | None = None) -> None:
     """How the training time is spread over the stages."""
-    console = console or Console()
     total = sum(seconds.values())
     shares = {stage: 100 * spent / total if total else 0.0 for stage, spent in seconds.items()}
     table = Table(
@@ -231,10 +243,7 @@ def print_profile(seconds: Mapping[str, float], console: Console | None = None) 
         rows=[[stage, float(spent), shares[stage]] for stage, spent in seconds.items()],
         title=f"Time by stage, {number(total)} s in total",
     )
-    if console.is_terminal:
-        console.print("", table.to_rich(), sep="\n")
-    else:
-        console.out("\n" + table.to_plain(), end="", highlight=False)
+    show([table], console=console)
 
 
 def steps_ahead(summary: Summary) -> Table | None:

@@ -63,13 +63,15 @@ class Audit:
         return cls(**{**content, **changed})
 
 
-def audit(settings: Settings, engine: Engine, train: Train = run_rounds) -> Audit:
+def audit(
+    settings: Settings, engine: Engine, panel: Panel | None = None, train: Train = run_rounds
+) -> Audit:
     """Audit the run with these settings."""
-    return audited(settings, engine, None, train)[0]
+    return audited(settings, engine, panel, train)[0]
 
 
 def audited(
-    settings: Settings, engine: Engine, panel: Panel | None, train: Train = run_rounds
+    settings: Settings, engine: Engine, panel: Panel | None, train: Train
 ) -> tuple[Audit, Seen]:
     """The audit, and what was seen of the first training."""
     settings = resolve(settings)
