@@ -321,7 +321,7 @@ def test_bars_with_whiskers_stay_inside_the_drawing() -> None:
 
 def test_a_sortable_table_keeps_missing_values_apart() -> None:
     found = sortable(
-        [SortColumn("c", ["x", "y"], ["x", "y"]), SortColumn.of("v", [None, 2.0])],
+        [SortColumn("c", ["x", "y"]), SortColumn("v", [None, 2.0])],
         "caption", "t", "client", [1, 0], "v",
     )  # fmt: skip
     assert found.index(">y<") < found.index(">x<")

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from fuels.data.panel import Panel
+from fuels.evaluation.means import mean
 
 ERRORS = ("mse", "mae", "wape", "mase", "bias")
 
@@ -52,11 +53,8 @@ def overall(found: pl.DataFrame, by: Sequence[str] = ("model",)) -> pl.DataFrame
 def naive_scales(panel: Panel, end: int, period: int) -> dict[str, float]:
     """The MAE of "same time one period ago" over the steps before `end`, by client: for MASE."""
     values = panel.values[:end]
-    with np.errstate(invalid="ignore"):
-        moved = np.abs(values[period:] - values[:-period])
-        known = ~np.isnan(moved)
-        mean = np.where(known, moved, 0.0).sum(axis=0) / known.sum(axis=0)
-    return dict(zip(panel.ids, mean.tolist(), strict=True))
+    moved = mean(np.abs(values[period:] - values[:-period]), axis=0)
+    return dict(zip(panel.ids, moved.tolist(), strict=True))
 
 
 def levels_of(table: pl.DataFrame, model: str) -> list[str]:

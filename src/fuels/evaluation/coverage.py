@@ -9,10 +9,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from fuels.evaluation.means import Floats, mean, ratio
 from fuels.experts.intervals import MOST_SLOTS, Bands
 from fuels.experts.limits import NO_LIMITS, Limits
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -59,16 +58,13 @@ def interval_scores(
     slots = min(period, MOST_SLOTS)
     slot = np.arange(first, first + truth.shape[1]) % period * slots // period
     member = (slot[:, None] == np.arange(slots)).astype(np.float64)  # [step, slot]
-    with np.errstate(invalid="ignore"):
-        by_phase = (inside.sum(axis=1) @ member) / (known.sum(axis=0) @ member)
-        by_client = inside.sum(axis=2) / known.sum(axis=1)
-    some = known.any(axis=1)
+    by_client = ratio(inside.sum(axis=2), known.sum(axis=1))
     width = np.where(known, bands.upper - bands.lower, 0.0).sum(axis=(1, 2))
     return IntervalScores(
         bands.levels,
-        by_client[:, some].mean(axis=1) if some.any() else np.full(len(bands.levels), np.nan),
-        width / known.sum() if known.any() else np.full(len(bands.levels), np.nan),
-        by_phase,
+        mean(by_client, axis=1),
+        ratio(width, known.sum()),
+        ratio(inside.sum(axis=1) @ member, known.sum(axis=0) @ member),
         by_client,
         pinball(bands, truth),
         limits,

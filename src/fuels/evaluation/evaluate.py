@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ from fuels.config import Mixture as MixtureSettings
 from fuels.config import Sharing
 from fuels.data.windows import Dataset
 from fuels.evaluation.coverage import interval_scores, pinball, restricted
+from fuels.evaluation.means import mean
 from fuels.evaluation.outcome import (
     SOLO_NOTHING_SHARED,
     MixtureOutcome,
@@ -181,16 +181,16 @@ def sharing_outcome(
     rows = forecasts[title], forecasts[row]
     squared = [np.where(target, (truth - one) ** 2, np.nan) for one in rows]
     days = np.arange(first, last) // dataset.period
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a mean over nothing is NaN
-        return SharingOutcome(
-            used,
-            note,
-            numbers,
-            np.stack([np.nanmean(one, axis=1) for one in squared]),
-            np.array([[np.nanmean(one[:, days == d]) for d in np.unique(days)] for one in squared]),
-            row,
-        )
+    return SharingOutcome(
+        used,
+        note,
+        numbers,
+        np.stack([mean(one, axis=1) for one in squared]),
+        np.array(
+            [[mean(one[:, days == d], axis=None) for d in np.unique(days)] for one in squared]
+        ),
+        row,
+    )
 
 
 def restricted_to_test(dataset: Dataset, backtest: Backtest) -> Backtest:
@@ -204,13 +204,13 @@ def restricted_to_test(dataset: Dataset, backtest: Backtest) -> Backtest:
     steps = mixed.combined.shape[1]  # ends with the last step of the test part
     part = slice(max(steps - (last - first), 0), None)
     experts = _without_abstentions({name: f[:, part] for name, f in backtest.experts.items()})
-    mean = np.mean(list(experts.values()), axis=0)
+    middle = np.mean(list(experts.values()), axis=0)
     combined = mixed.combined[:, part]
     return Backtest(
         experts,
         replace(
             mixed,
-            combined=np.where(np.isnan(combined), mean, combined),
+            combined=np.where(np.isnan(combined), middle, combined),
             weights=mixed.weights[part],
             learners=mixed.learners[:, :, part],
             trust=mixed.trust[part],
@@ -222,9 +222,8 @@ def restricted_to_test(dataset: Dataset, backtest: Backtest) -> Backtest:
 def _without_abstentions(experts: Mapping[str, Floats]) -> dict[str, Floats]:
     """Forecasts in which the mean of the active experts replaces a missing one."""
     stacked = np.stack(list(experts.values()))
-    active = ~np.isnan(stacked)
-    mean = np.nansum(stacked, axis=0) / np.maximum(active.sum(axis=0), 1)
-    return {name: np.where(np.isnan(f), mean, f) for name, f in experts.items()}
+    middle = np.nan_to_num(mean(stacked, axis=0))
+    return {name: np.where(np.isnan(f), middle, f) for name, f in experts.items()}
 
 
 def mixture_outcome(
@@ -283,7 +282,7 @@ def steps_ahead(
         common = np.logical_and.reduce([np.isfinite(one) for one in (truth, *made.values())])
         for name, forecast in made.items():
             mse, _ = errors(truth, forecast, common)
-            found.mse.setdefault(name, []).append(_mean(mse))
+            found.mse.setdefault(name, []).append(float(mean(mse, axis=0)))
         if parts:
             coverage, width, loss = _coverage(part, truth, common, len(parts[1].bands.levels))
             found.coverage.append(coverage)
@@ -308,8 +307,3 @@ def _coverage(
         tuple(float(width) for width in bands.width()),
         pinball(bands, truth),
     )
-
-
-def _mean(errors: Floats) -> float:
-    """The mean over clients that have an error; NaN if none has."""
-    return float("nan") if np.isnan(errors).all() else float(np.nanmean(errors))

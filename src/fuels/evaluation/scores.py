@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
+from fuels.evaluation.means import ratio
 
 
 @dataclass(frozen=True)
@@ -61,5 +62,4 @@ def errors(
     """MSE and MAE of each client over its targets, [client]; NaN for a client without any."""
     difference = np.where(target, actual.astype(np.float64) - predicted, 0.0)
     count = target.sum(axis=1)
-    with np.errstate(invalid="ignore"):
-        return (difference**2).sum(axis=1) / count, np.abs(difference).sum(axis=1) / count
+    return ratio((difference**2).sum(axis=1), count), ratio(np.abs(difference).sum(axis=1), count)

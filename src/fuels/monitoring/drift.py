@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from fuels.evaluation.means import Floats, mean, ratio
 
 MOST = 5.0  # times the usual amount: more does not count
 LEAST = 0.01  # of a standard deviation: no usual amount is smaller
@@ -92,11 +91,10 @@ def watch(kind: Kind, usual: Floats, amounts: Floats, phase: int, period: int) -
     now = ratios(amounts, typical, phase)
     days = mean(before.reshape(len(before), whole, period), axis=2)
     level = middle(days, axis=1)[:, None]  # of each client: the median is unmoved by a holiday
-    with np.errstate(invalid="ignore", divide="ignore"):
-        clients = np.where(level > 0, now / level, np.nan)
-        usual_days = mean(by_step(before).reshape(1, whole, period), axis=2)[0]
-        together = by_step(now) / middle(usual_days, axis=0)
-        usual_days = usual_days / middle(usual_days, axis=0)
+    clients = ratio(now, level)
+    usual_days = mean(by_step(before).reshape(1, whole, period), axis=2)[0]
+    usual_day = middle(usual_days, axis=0)
+    together, usual_days = ratio(by_step(now), usual_day), ratio(usual_days, usual_day)
     return Watched(
         kind,
         together,
@@ -131,25 +129,17 @@ def by_step(found: Floats) -> Floats:
 def alarm(found: Floats, rule: Rule, period: int) -> Alarm | None:
     """The first alarm of a series of ratios; unknown ones change nothing."""
     total, since = 0.0, 0
-    for step, ratio in enumerate(found):
-        if np.isnan(ratio):
+    for step, excess in enumerate(found - 1.0 - rule.allowance):
+        if np.isnan(excess):
             continue
         if total == 0.0:
             since = step
-        total = max(0.0, total + (float(ratio) - 1.0 - rule.allowance) / period)
+        total = max(0.0, total + float(excess) / period)
         if total > rule.threshold:
             last = float(mean(found[max(since, len(found) - period) :], axis=0))
             ratio_since = float(mean(found[since:], axis=0))
             return Alarm(since, step, ratio_since, last > 1.0 + rule.allowance)
     return None
-
-
-def mean(values: Floats, axis: int) -> Floats:
-    """The mean of the known values, NaN without any."""
-    known = ~np.isnan(values)
-    with np.errstate(invalid="ignore"):
-        found = np.where(known, values, 0.0).sum(axis=axis) / known.sum(axis=axis)
-    return np.asarray(found)
 
 
 def middle(values: Floats, axis: int) -> Floats:

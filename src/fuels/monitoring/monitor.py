@@ -19,7 +19,8 @@ from scipy import stats
 from fuels.data.clock import format_moment
 from fuels.data.merging import listed
 from fuels.evaluation.accuracy import accuracy, naive_scales, overall
-from fuels.monitoring.drift import ERRORS, VALUES, Alarm, Floats, Watched, mean, watch
+from fuels.evaluation.means import Floats, mean, ratio
+from fuels.monitoring.drift import ERRORS, VALUES, Alarm, Watched, watch
 from fuels.monitoring.track import Part, Track
 
 CONFIDENCE = 0.99
@@ -156,8 +157,7 @@ def daily_coverage(part: Part, level: int, track: Track) -> Floats:
     whole = len(part.times) // period
     shape = (len(known), whole, period)
     hit, of = ((each[:, : whole * period]).reshape(shape) for each in (inside & known, known))
-    with np.errstate(invalid="ignore"):
-        return np.asarray(hit.sum(axis=(0, 2)) / of.sum(axis=(0, 2)))
+    return ratio(hit.sum(axis=(0, 2)), of.sum(axis=(0, 2)))
 
 
 def steps_ahead(track: Track) -> list[Found]:
@@ -167,7 +167,7 @@ def steps_ahead(track: Track) -> list[Found]:
     cut, found = slice(-7 * track.day, None), []
     for lead in leads.tolist():
         error = np.abs(track.ahead(lead) - live.actual)[:, cut]
-        mae = float(mean(mean(error, axis=1)[None], axis=1)[0])
+        mae = float(mean(mean(error, axis=1), axis=0))
         values = int((~np.isnan(error)).sum())
         found.append({"steps": lead, "mae": _number(mae), "values": values})
     return found

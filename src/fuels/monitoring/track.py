@@ -13,12 +13,12 @@ import polars as pl
 from fuels.config import Settings
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
+from fuels.evaluation.means import Floats
 from fuels.experts.history import WEEK_SECONDS
 from fuels.forecasting.folder import CONFIG, located
 from fuels.forecasting.issued import Issued, read_issued
 from fuels.forecasting.memory import Memory
 from fuels.methods.registry import find_method
-from fuels.monitoring.drift import Floats
 from fuels.storage.config_file import read_config
 from fuels.storage.models import PersonalModels, load_models
 from fuels.storage.panels import read_panel_file

@@ -10,13 +10,13 @@ from typing import Any
 from fuels.methods.messages import BYTES
 from fuels.methods.registry import find_method
 from fuels.report.facts import WHY_EXCLUDED, count_of
-from fuels.report.page.elements import Html, bullets, definitions, el, joined, table
-from fuels.report.page.shell import NAME, Section, code, page, write_page
+from fuels.report.page.elements import Html, bullets, definitions, el, joined, notice, table, tiles
+from fuels.report.page.shell import NAME, Section, code, page, section, write_page
 from fuels.report.page.svg import Figures
 from fuels.report.privacy import exchanged
 from fuels.report.run.background import learning, size
 from fuels.report.style import number
-from fuels.report.tables import Column, Table
+from fuels.report.tables import Cell, Table, columns
 from fuels.storage.run_folder import RunFolder
 
 Summary = Mapping[str, Any]
@@ -55,43 +55,34 @@ def about(title: str, summary: Summary) -> Section:
         f" together with {title}, in {count_of(summary['rounds'], 'round')}. The data, the models"
         " and the forecasts are at the sites; each site has its own report on accuracy."
     )
-    notices: list[Html] = []
-    if waiting := summary.get("unconfirmed"):
-        text = f"{', '.join(waiting)} has not confirmed that the models were saved."
-        if len(waiting) > 1:
-            text = f"{', '.join(waiting)} have not confirmed that the models were saved."
-        notices.append(el("p", el("strong", "Not complete. "), text, class_="notice"))
+    waiting = summary.get("unconfirmed", ())
+    verb = "have" if len(waiting) > 1 else "has"
+    missing = f"{', '.join(waiting)} {verb} not confirmed that the models were saved."
     best = summary.get("best_val_mse")
-    tiles = [
+    meaning = "sites sent no figures" if best is None else "MSE, z-scored, mean over the clients"
+    shown = [
         ("Sites", number(sites), f"{number(clients)} clients"),
-        (
-            "Lowest validation error",
-            number(best),
-            "MSE, z-scored, mean over the clients" if best is not None else "sites sent no figures",
-        ),
+        ("Lowest validation error", number(best), meaning),
         ("Best round", number(summary["best_round"]) if summary["best_round"] else "–", ""),
     ]
-    shown = [
-        el("div", el("dt", name), el("dd", el("strong", value), el("span", more)))
-        for name, value, more in tiles
-    ]
-    content = joined([el("p", said, class_="lead"), *notices, el("dl", *shown, class_="tiles")])
-    return Section("summary", "Summary", content)
+    return section(
+        "summary",
+        "Summary",
+        "",
+        el("p", said, class_="lead"),
+        notice("Not complete.", missing) if waiting else None,
+        tiles(shown),
+    )
 
 
 def participants(summary: Summary) -> Html:
     refused, waiting = summary.get("refused", {}), set(summary.get("unconfirmed", ()))
-    rows = [
-        [
-            site,
-            clients,
-            sum(refused.get(site, {}).values()),
-            "not confirmed" if site in waiting else "saved",
-        ]
-        for site, clients in summary["sites"].items()
-    ]
-    columns = [Column("site"), Column("clients"), Column("refused", "replies"), Column("models")]
-    return table(Table(columns, rows, "Sites of this run"))
+    rows: list[list[Cell]] = []
+    for site, clients in summary["sites"].items():
+        saved = "not confirmed" if site in waiting else "saved"
+        rows.append([site, clients, sum(refused.get(site, {}).values()), saved])
+    headings = columns("site | clients | refused (replies) | models")
+    return table(Table(headings, rows, "Sites of this run"))
 
 
 def training(summary: Summary, history: list[dict[str, Any]], figures: Figures) -> Html:

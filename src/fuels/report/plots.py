@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fuels.data.clock import format_step, zone_name
 from fuels.errors import FuelsError
+from fuels.evaluation.means import Floats, mean, ratio
 from fuels.evaluation.outcome import Outcome, best_reference, method_rows
 from fuels.report.style import (
     INK,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     from fuels.data.windows import Dataset
 
-Floats = NDArray[np.float64]
 
 DAYS_SHOWN = 5  # of the test part, in forecasts.png
 STEPS_SHOWN = (48, 576)  # at least, where steps are long, and at most, where they are short
@@ -285,10 +285,7 @@ def error_by_phase(outcome: Outcome, name: str, width: int = 1) -> Floats:
     phases = np.arange(-(-dataset.period // width))
     member = (phase[:, None] == phases).astype(np.float64)  # [step, phase]
     total, count = error @ member, target @ member  # [client, phase]
-    having = (count > 0).sum(axis=0)
-    with np.errstate(invalid="ignore"):
-        mean: Floats = (total / np.maximum(count, 1)).sum(axis=0) / having
-    return mean
+    return mean(ratio(total, count), axis=0)
 
 
 # -- learning ----------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuels.report.page.elements import Html, bullets, el, joined, picture, table
-from fuels.report.page.shell import Section, code, page
+from fuels.report.page.elements import Html, bullets, el, picture, table
+from fuels.report.page.shell import Section, code, page, section
 from fuels.report.page.svg import Figures
 from fuels.report.style import number
 from fuels.report.tables import Table
@@ -48,28 +48,22 @@ def study_page(
     if lead:
         sections.append(Section("summary", "Summary", el("p", lead, class_="lead")))
     for place, part in enumerate(parts, 1):
-        content = joined(
-            [
-                None if part.bars is None else chart(part.bars, drawn),
-                table(part.table),
-                bullets(part.notes),
-            ]
-        )
         name = part.name or "Results"
-        sections.append(Section(f"table-{place}", part.table.title or name, content, name))
+        bars = None if part.bars is None else chart(part.bars, drawn)
+        title_ = part.table.title or name
+        content = (bars, table(part.table), bullets(part.notes))
+        sections.append(section(f"table-{place}", title_, name, *content))
     if figures:
-        shown = [
-            joined(
-                [el("h3", name) if len(figures) > 1 else None, picture(path, f"{title}: {name}")]
-            )
-            for name, path in figures.items()
-        ]
-        sections.append(Section("figures", "Figures", joined(shown)))
+        shown: list[Html] = []
+        for name, path in figures.items():
+            shown += [el("h3", name)] if len(figures) > 1 else []
+            shown.append(picture(path, f"{title}: {name}"))
+        sections.append(section("figures", "Figures", "", *shown))
     if notes:
         sections.append(Section("notes", "Notes", bullets(notes)))
     again = "Run this command to compute it again; finished runs are reused."
-    content = joined([code(command), el("p", again)])
-    sections.append(Section("settings", "To reproduce this study", content, "Reproduce"))
+    settings = ("settings", "To reproduce this study", "Reproduce")
+    sections.append(section(*settings, code(command), el("p", again)))
     return page(title, subtitle, sections, f"Made by fuels {__version__}.")
 
 

@@ -63,7 +63,7 @@ class Table:
     def to_markdown(self) -> str:
         """A pipe table, best values in bold."""
         bold = self._shown("**{}**")
-        numeric = [self._is_numeric(i) for i in range(len(self.columns))]
+        numeric = [self.is_numeric(i) for i in range(len(self.columns))]
         lines = [
             [column.heading for column in self.columns],
             ["---:" if right else "---" for right in numeric],
@@ -78,7 +78,7 @@ class Table:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([column.heading for column in self.columns])
         for row in self.rows:
-            writer.writerow(["" if _absent(cell) else cell for cell in row])
+            writer.writerow(["" if absent(cell) else cell for cell in row])
         return text.getvalue()
 
     def to_plain(self) -> str:
@@ -101,14 +101,14 @@ class Table:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _is_numeric(self, column: int) -> bool:
+    def is_numeric(self, column: int) -> bool:
         return not any(isinstance(row[column], str) for row in self.rows)
 
     def winners(self, column: int) -> set[int]:
         """Rows with the best value of a column; several if they look equal."""
         best = self.columns[column].best
         found = {i: row[column] for i, row in enumerate(self.rows)}
-        values = {i: v for i, v in found.items() if not isinstance(v, str) and not _absent(v)}
+        values = {i: v for i, v in found.items() if not isinstance(v, str) and not absent(v)}
         if not best or len(self.rows) < 2 or not values:
             return set()
         chosen = (min if best == "lowest" else max)(v for v in values.values() if v is not None)
@@ -139,14 +139,14 @@ class Table:
     def _body(self, cells: Sequence[Sequence[str]], column: int) -> tuple[list[str], bool]:
         """The cells of a column, and whether they are numbers. Numbers get trailing blanks, so that
         right-aligning them lines up the decimal points."""
-        body, numeric = [row[column] for row in cells], self._is_numeric(column)
+        body, numeric = [row[column] for row in cells], self.is_numeric(column)
         if numeric:
             tails = [len(text) - len(_whole(text)) for text in body]
             body = [text.ljust(len(_whole(text)) + max(tails)) for text in body]
         return body, numeric
 
 
-def _absent(cell: Cell) -> bool:
+def absent(cell: Cell) -> bool:
     return cell is None or (isinstance(cell, float) and math.isnan(cell))
 
 

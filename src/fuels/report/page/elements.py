@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import html
-import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fuels.report.style import number
-from fuels.report.tables import Cell, Table
+from fuels.report.tables import Cell, Table, absent
 
 Child = str | None  # text is escaped, Html is not, None is left out
 
@@ -40,13 +40,30 @@ def el(tag: str, *children: Child, **attributes: str | int | float | bool | None
     return Html(start if tag in VOID else f"{start}{joined(children)}</{tag}>")
 
 
-def joined(children: Iterable[Child], between: str = "") -> Html:
-    found = [c if isinstance(c, Html) else escape(c) for c in children if c is not None]
-    return Html(between.join(found))
+def joined(children: Iterable[Child]) -> Html:
+    return Html("".join(c if isinstance(c, Html) else escape(c) for c in children if c is not None))
 
 
 def paragraphs(*texts: Child) -> Html:
     return joined(el("p", text) for text in texts if text)
+
+
+def notice(label: str, text: str) -> Html:
+    return el("p", el("strong", f"{label} ") if label else None, text, class_="notice")
+
+
+def tiles(found: Iterable[tuple[str, str, str]]) -> Html:
+    """The few numbers that matter most: name, value, and what it means."""
+    blocks = [
+        el("div", el("dt", name), el("dd", el("strong", value), el("span", more)))
+        for name, value, more in found
+    ]
+    return el("dl", *blocks, class_="tiles") if blocks else NOTHING
+
+
+def capital(text: str) -> str:
+    """A text that begins with a capital letter."""
+    return text[:1].upper() + text[1:]
 
 
 def bullets(texts: Iterable[Child]) -> Html:
@@ -60,15 +77,9 @@ def definitions(pairs: Iterable[tuple[Child, Child]]) -> Html:
     return el("dl", *rows, class_="facts")
 
 
-def is_number(cell: Cell) -> bool:
-    return not isinstance(cell, str) and cell is not None and not math.isnan(cell)
-
-
 def table(found: Table, caption: str = "", kind: str = "") -> Html:
     """A result table; the first column heads its row, the best values are bold."""
-    numeric = [
-        not any(isinstance(row[i], str) for row in found.rows) for i in range(len(found.columns))
-    ]
+    numeric = [found.is_numeric(i) for i in range(len(found.columns))]
     winners = [found.winners(i) for i in range(len(found.columns))]
     head = [
         el("th", column.name, *unit_of(column.unit), scope="col", class_="n" if right else None)
@@ -105,17 +116,13 @@ def scrolling(content: Html, label: str) -> Html:
     return el("div", content, class_="scroll", tabindex="0", role="region", aria_label=label)
 
 
+@dataclass(frozen=True)
 class SortColumn:
-    """A column of a sortable table: text and the value it is sorted by, of each row."""
+    """A column of a sortable table, of texts or of numbers."""
 
-    def __init__(
-        self, name: str, texts: Sequence[str], values: Sequence[Cell], unit: str = ""
-    ) -> None:
-        self.name, self.texts, self.values, self.unit = name, texts, values, unit
-
-    @classmethod
-    def of(cls, name: str, values: Sequence[float | None], unit: str = "") -> SortColumn:
-        return cls(name, [number(value, 3) for value in values], values, unit)
+    name: str
+    values: Sequence[Cell]
+    unit: str = ""
 
     @property
     def numeric(self) -> bool:
@@ -150,8 +157,8 @@ def sortable(
         cells = []
         for place, column in enumerate(columns):
             value = column.values[i]
-            sort = f"{value:.6g}" if is_number(value) and column.numeric else None
-            text = column.texts[i]
+            sort = None if isinstance(value, str) or absent(value) else f"{value:.6g}"
+            text = value if isinstance(value, str) else number(value, 3)
             if place == 0:
                 cells.append(el("th", text, scope="row"))
             else:

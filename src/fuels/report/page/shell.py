@@ -26,6 +26,11 @@ class Section:
     short: str = ""  # in the navigation
 
 
+def section(name: str, title: str, short: str, *content: Child) -> Section:
+    """A section with this content; what is None is left out."""
+    return Section(name, title, joined(content), short)
+
+
 def page(title: str, subtitle: str, sections: Sequence[Section], foot: Child = None) -> str:
     """The whole document. Its policy allows no request and no script or style but its own."""
     style, script = (Html(_own(name)) for name in ("style.css", "script.js"))

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fuels.report.facts import BEATEN, count_of, facts
-from fuels.report.page.elements import Html, bullets, definitions, el, joined
-from fuels.report.page.shell import Section, code
+from fuels.report.page.elements import Html, bullets, definitions, el
+from fuels.report.page.shell import Section, code, section
 from fuels.report.page.svg import Figures
 from fuels.report.privacy import revealed
 from fuels.report.run.charts import draw_curves
@@ -47,12 +47,13 @@ def cost(run: RunFiles, figures: Figures) -> Section:
     if parameters := summary.get("parameters_per_client"):
         text = f"{number(parameters)} parameters ({size(4 * parameters)})"
         pairs.append(("Personal model of a client", text))
-    if (each := summary.get("per_client_and_round")) is not None:
-        text = f"{size(each['bytes_up'])} up, {size(each['bytes_down'])} down"
-        pairs.append(("A client and round", f"{text} (last round)"))
-    if (total := summary.get("totals")) is not None and "bytes_up" in total:
-        text = f"{size(total['bytes_up'])} up, {size(total['bytes_down'])} down"
-        pairs.append(("All clients and rounds", text))
+    for key, label, when in (
+        ("per_client_and_round", "A client and round", " (last round)"),
+        ("totals", "All clients and rounds", ""),
+    ):
+        if "bytes_up" in (sent := summary.get(key) or {}):
+            text = f"{size(sent['bytes_up'])} up, {size(sent['bytes_down'])} down"
+            pairs.append((label, f"{text}{when}"))
     seconds: Mapping[str, float] = summary.get("seconds", {})
     if seconds:
         pairs.append(("Time", f"{seconds_text(sum(seconds.values()))} in total"))
@@ -64,8 +65,9 @@ def cost(run: RunFiles, figures: Figures) -> Section:
         bars = figures.bars(
             [(stage, spent, seconds_text(spent), "rest") for stage, spent in rows], "Time by stage"
         )
-    content = joined([definitions(pairs), bars, learning(run.history, figures)])
-    return Section("cost", "Training: bytes and time", content, "Bytes and time")
+    curves = learning(run.history, figures)
+    title = "Training: bytes and time"
+    return section("cost", title, "Bytes and time", definitions(pairs), bars, curves)
 
 
 def learning(history: Sequence[Mapping[str, Any]], figures: Figures) -> Html | None:
@@ -113,9 +115,7 @@ def privacy(run: RunFiles, figures: Figures) -> Section:
         if local
         else "What left this site in this run:"
     )
-    return Section(
-        "privacy", "What leaves a client", joined([el("p", where), bullets(points)]), "Privacy"
-    )
+    return section("privacy", "What leaves a client", "Privacy", el("p", where), bullets(points))
 
 
 def notes(run: RunFiles, figures: Figures) -> Section | None:
@@ -126,32 +126,22 @@ def notes(run: RunFiles, figures: Figures) -> Section | None:
     if data["clients_scored"] != data["clients"]:
         clients += f", {number(data['clients_scored'])} of them with values to compare"
     pairs = [("Data", str(data["name"])), ("Unit", run.unit or "not given (--unit names it)")]
-    return Section(
-        "notes",
-        "Notes on the data",
-        definitions([*pairs, ("Clients", clients), *found]),
-        "Notes",
-    )
+    content = definitions([*pairs, ("Clients", clients), *found])
+    return section("notes", "Notes on the data", "Notes", content)
 
 
 def settings(run: RunFiles, figures: Figures) -> Section:
     """What reproduces the run."""
+    place = ("settings", "Settings to reproduce this run", "Settings")
     version = f"fuels {run.summary['version']}"
     if not run.config:
-        text = f"Made with {version}. The folder has no config.toml."
-        return Section("settings", "Settings to reproduce this run", el("p", text), "Settings")
+        return section(*place, el("p", f"Made with {version}. The folder has no config.toml."))
     noise = "the same results up to the noise of its sums, which nobody can draw again"
     same = noise if "privacy" in run.summary else "the same results, to the byte"
-    content = joined(
-        [
-            el(
-                "p",
-                f"Made with {version}, method {run.title}, seed {run.summary['settings']['seed']}."
-                f" The same settings and data give {same}. The text below is the file config.toml"
-                " of the run folder:",
-            ),
-            code("fuels run --config config.toml --out again"),
-            code(run.config),
-        ]
+    text = (
+        f"Made with {version}, method {run.title}, seed {run.summary['settings']['seed']}. The same"
+        f" settings and data give {same}. The text below is the file config.toml of the run folder:"
     )
-    return Section("settings", "Settings to reproduce this run", content, "Settings")
+    return section(
+        *place, el("p", text), code("fuels run --config config.toml --out again"), code(run.config)
+    )

@@ -9,8 +9,10 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.evaluation.means import Floats
 from fuels.report.page.svg import Chart
-from fuels.report.run.files import Floats, Series
+from fuels.report.run.files import Series
+from fuels.report.style import number
 
 LONGEST, SHORTEST = 336, 48  # steps in a chart of forecasts
 PERIODS = 5  # in such a chart
@@ -18,11 +20,7 @@ PERIODS = 5  # in such a chart
 
 def moment(time: datetime, year: bool = True) -> str:
     """`Thu 26 Dec 2013, 13:00`"""
-    return (
-        f"{time:%a} {time.day} {time:%b %Y, %H:%M}"
-        if year
-        else f"{time:%a} {time.day} {time:%b, %H:%M}"
-    )
+    return f"{time:%a} {day(time, year)}, {time:%H:%M}"
 
 
 def day(time: datetime, year: bool = False) -> str:
@@ -100,26 +98,21 @@ def draw_intervals(
         chart.band(bounds(series.lower[i, client, part], series.upper[i, client, part], at), kind)
 
 
-def draw_forecasts(
-    chart: Chart, series: Series, client: int, first: int, last: int, unit: str
-) -> None:
+def draw_forecasts(chart: Chart, series: Series, client: int, part: slice, unit: str) -> None:
     """Actual values, forecasts and intervals of some steps; missed values are marked."""
-    part = slice(first, last)
     actual, made = series.actual[client, part], series.forecast[client, part]
     low, high = series.lower[:, client, part], series.upper[:, client, part]
     chart.y_axis(*spanned(actual, made, low.ravel(), high.ravel()), unit or "value")
-    time_axis(chart, series.times[first:last], 0.0, float(last - first - 1))
+    time_axis(chart, series.times[part], 0.0, float(len(actual) - 1))
     draw_intervals(chart, series, client, part)
     chart.line(points(actual), "truth")
     chart.line(points(made), "method")
     for i in np.flatnonzero(series.missed[client, part]):
-        chart.diamond(float(i), float(actual[i]), missed_text(series, client, first + int(i)))
+        chart.diamond(float(i), float(actual[i]), missed_text(series, client, part.start + int(i)))
 
 
 def missed_text(series: Series, client: int, step: int) -> str:
     """What a tooltip says about a missed value."""
-    from fuels.report.style import number
-
     said = (
         f"{moment(series.times[step])}: actual {number(float(series.actual[client, step]))},"
         f" forecast {number(float(series.forecast[client, step]))}"

@@ -7,9 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from fuels.report.page.elements import SortColumn, el, joined, paragraphs, sortable
+from fuels.evaluation.means import Floats, mean, ratio
+from fuels.report.page.elements import SortColumn, capital, el, paragraphs, sortable
 from fuels.report.page.elements import table as table_of
-from fuels.report.page.shell import Section
+from fuels.report.page.shell import Section, section
 from fuels.report.page.svg import Figures
 from fuels.report.run.charts import (
     day,
@@ -21,10 +22,10 @@ from fuels.report.run.charts import (
     moment,
     telling_part,
 )
-from fuels.report.run.files import Floats, RunFiles, Series, mean
+from fuels.report.run.files import RunFiles, Series
 from fuels.report.run.overview import percent
 from fuels.report.style import number, short
-from fuels.report.tables import Cell, Column, Table
+from fuels.report.tables import Cell, Table, columns
 
 WORST_MOMENTS = 10  # in the table of the largest errors
 MOST_DAYS = 60  # bars of the chart of errors by day
@@ -54,11 +55,8 @@ def telling_clients(run: RunFiles, series: Series) -> dict[int, str]:
 
 def relative_error(series: Series) -> Floats:
     """The sum of a client's errors over that of its values, [client]."""
-    known = ~np.isnan(series.error)
-    total = np.where(known, np.abs(series.actual), 0.0).sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found = np.where(known, series.error, 0.0).sum(axis=1) / total
-    return np.where(np.isfinite(found), found, np.nan)
+    values = np.where(np.isnan(series.error), 0.0, np.abs(series.actual))
+    return ratio(np.nansum(series.error, axis=1), values.sum(axis=1))
 
 
 def widest_inside(run: RunFiles, series: Series) -> Floats | None:
@@ -96,11 +94,8 @@ def forecasts(run: RunFiles, figures: Figures) -> Section | None:
         error = series.error[client]
         worst, count = int(np.nanargmax(error)), int((~np.isnan(error)).sum())
         missed = int(series.missed[client].sum())
-        of = (
-            ""
-            if math.isnan(relative[client])
-            else f", {percent(float(relative[client]))} of its values"
-        )
+        share = float(relative[client])
+        of = "" if math.isnan(share) else f", {percent(share)} of its values"
         caption = (
             f"Off by {run.measured(float(np.nanmean(error)))} on average{of}. {number(missed)} of"
             f" {number(count)} values missed ({percent(missed / count)})."
@@ -108,30 +103,22 @@ def forecasts(run: RunFiles, figures: Figures) -> Section | None:
             f" {number(float(series.actual[client, worst]))}, forecast"
             f" {number(float(series.forecast[client, worst]))}."
         )
-        drawn.append(
-            figures.figure(
-                partial(
-                    draw_forecasts,
-                    series=series,
-                    client=client,
-                    first=first,
-                    last=last,
-                    unit=run.unit,
-                ),
-                f"{role[0].upper()}{role[1:]}: client {series.ids[client]}",
-                height=230,
-                description=f"Days around its largest error. {caption}",
-                keys=[*legend(series), ("miss", "missed")],
-                caption=caption,
-            )
+        part = slice(first, last)
+        chart = figures.figure(
+            partial(draw_forecasts, series=series, client=client, part=part, unit=run.unit),
+            f"{capital(role)}: client {series.ids[client]}",
+            height=230,
+            description=f"Days around its largest error. {caption}",
+            keys=[*legend(series), ("miss", "missed")],
+            caption=caption,
         )
+        drawn.append(chart)
     text = (
         "Typical and extreme clients, each on the days around its largest error, forecast one step"
         f" ahead. Diamonds mark the failures: {outside(series)}. Point at one for its numbers."
     )
-    return Section(
-        "forecasts", "Forecasts and actual values", joined([paragraphs(text), *drawn]), "Forecasts"
-    )
+    title = "Forecasts and actual values"
+    return section("forecasts", title, "Forecasts", paragraphs(text), *drawn)
 
 
 def failures(run: RunFiles, figures: Figures) -> Section | None:
@@ -142,12 +129,10 @@ def failures(run: RunFiles, figures: Figures) -> Section | None:
     days = [time.date() for time in series.times]
     starts = [i for i, date in enumerate(days) if i == 0 or date != days[i - 1]]
     known = ~np.isnan(series.error)
-    wrong = np.add.reduceat(np.where(known, series.error, 0.0).sum(axis=0), starts)
-    total = np.add.reduceat(np.where(known, np.abs(series.actual), 0.0).sum(axis=0), starts)
-    missed = np.add.reduceat(series.missed.sum(axis=0), starts)
-    count = np.add.reduceat(known.sum(axis=0), starts)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.where(total > 0, 100 * wrong / total, np.nan)
+    amounts = (series.error, np.where(known, np.abs(series.actual), 0.0), series.missed, known)
+    by_day = [np.add.reduceat(np.nansum(amount, axis=0), starts) for amount in amounts]
+    wrong, total, missed, count = by_day
+    share = ratio(100 * wrong, total)
     chart = None
     if not np.isnan(share).all() and len(starts) > 1:
         shown = slice(max(len(starts) - MOST_DAYS, 0), None)
@@ -157,21 +142,16 @@ def failures(run: RunFiles, figures: Figures) -> Section | None:
             f" values, {number(int(out))} of {number(int(of))} missed"
             for i, value, out, of in zip(starts, share, missed, count, strict=True)
         ]
-        worst = titles[int(np.nanargmax(share))]
-        cut = len(starts) > MOST_DAYS
+        labels = [day(series.times[i]) for i in starts[shown]]
+        unit = "error in % of the values (WAPE)"
+        said = f"The worst day: {titles[int(np.nanargmax(share))]}."
+        cut = f", last {MOST_DAYS} days" if len(starts) > MOST_DAYS else ""
         chart = figures.figure(
-            lambda drawn: draw_days(
-                drawn,
-                [day(series.times[i]) for i in starts[shown]],
-                share[shown],
-                titles[shown],
-                marked,
-                "error in % of the values (WAPE)",
-            ),
-            f"Error by day, all clients{f', last {MOST_DAYS} days' if cut else ''}",
+            lambda drawn: draw_days(drawn, labels, share[shown], titles[shown], marked, unit),
+            f"Error by day, all clients{cut}",
             height=200,
-            description=f"The worst day: {worst}.",
-            caption=f"The worst day: {worst}.",
+            description=said,
+            caption=said,
         )
     misses, every = int(series.missed.sum()), int(known.sum())
     expected = ""
@@ -180,43 +160,26 @@ def failures(run: RunFiles, figures: Figures) -> Section | None:
     share_of = f"{percent(misses / every)}{expected}"
     text = f"{number(misses)} of {number(every)} values missed ({share_of}): {outside(series)}."
 
-    content = joined([paragraphs(text), chart, table_of(worst_moments(run, series))])
-    return Section("failures", "When the forecasts failed", content, "Failures")
+    moments = table_of(worst_moments(run, series))
+    title = "When the forecasts failed"
+    return section("failures", title, "Failures", paragraphs(text), chart, moments)
 
 
 def worst_moments(run: RunFiles, series: Series) -> Table:
     """The largest errors, in multiples of the client's mean error; one per client."""
-    usual = mean(series.error)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        times = np.where(usual[:, None] > 0, series.error / usual[:, None], 0.0)
-    times = np.nan_to_num(times)
+    usual = mean(series.error, axis=1)
+    times = np.nan_to_num(ratio(series.error, usual[:, None]))
     largest = times.argmax(axis=1)
     order = np.argsort(-times.max(axis=1), kind="stable")[:WORST_MOMENTS]
     order = order[times.max(axis=1)[order] > 0]
     rows: list[list[Cell]] = []
     for client in order:
         at = int(largest[client])
-        rows.append(
-            [
-                short(series.ids[client]),
-                moment(series.times[at]),
-                float(series.actual[client, at]),
-                float(series.forecast[client, at]),
-                float(times[client, at]),
-            ]
-        )
+        figures = (each[client, at] for each in (series.actual, series.forecast, times))
+        rows.append([short(series.ids[client]), moment(series.times[at]), *map(float, figures)])
     unit = run.unit
-    return Table(
-        [
-            Column("client"),
-            Column("time"),
-            Column("actual", unit),
-            Column("forecast", unit),
-            Column("error", "times its mean error"),
-        ],
-        rows,
-        "The largest single errors, at most one per client",
-    )
+    headings = f"client | time | actual ({unit}) | forecast ({unit}) | error (times its mean error)"
+    return Table(columns(headings), rows, "The largest single errors, at most one per client")
 
 
 # -- the time ahead ----------------------------------------------------------------------------
@@ -230,7 +193,7 @@ def ahead(run: RunFiles, figures: Figures) -> Section:
             "No forecasts beyond the data are stored. fuels report computes them if the run's data"
             " can still be read, and fuels forecast --horizon STEPS prints them."
         )
-        return Section("ahead", "The time ahead", el("p", text), "Ahead")
+        return section("ahead", "The time ahead", "Ahead", el("p", text))
     span, steps = "", 0  # not all steps are forecast, so the forecasts do not say how long one is
     known = series is not None and follows(series, found)
     if series is not None and known:
@@ -253,23 +216,16 @@ def ahead(run: RunFiles, figures: Figures) -> Section:
             f"Highest forecast: {run.measured(float(made[peak]))} on {moment(found.times[peak])}."
         )
         role = f" ({words[own]})" if own in words else ""
-        drawn.append(
-            figures.figure(
-                partial(
-                    draw_ahead,
-                    past=series,
-                    ahead=found,
-                    client=client,
-                    known=max(2 * run.period, 24),
-                    unit=run.unit,
-                ),
-                f"Client {own}{role}",
-                height=200,
-                description=f"{before}. {caption}",
-                keys=legend(found, actual=known),
-                caption=caption,
-            )
+        last = max(2 * run.period, 24)
+        chart = figures.figure(
+            partial(draw_ahead, past=series, ahead=found, client=client, known=last, unit=run.unit),
+            f"Client {own}{role}",
+            height=200,
+            description=f"{before}. {caption}",
+            keys=legend(found, actual=known),
+            caption=caption,
         )
+        drawn.append(chart)
     text = (
         f"Forecasts for the{span or ' time'} after the end of the data, from"
         f" {moment(found.times[0])} to {moment(found.times[-1])}. They are in ahead.parquet for all"
@@ -277,9 +233,8 @@ def ahead(run: RunFiles, figures: Figures) -> Section:
     )
     if steps > len(found.times):
         text += f" {number(len(found.times))} of these {number(steps)} steps are forecast."
-    return Section(
-        "ahead", f"The{span or ' time'} ahead", joined([paragraphs(text), *drawn]), "Ahead"
-    )
+    title = f"The{span or ' time'} ahead"
+    return section("ahead", title, "Ahead", paragraphs(text), *drawn)
 
 
 # -- clients -----------------------------------------------------------------------------------
@@ -290,40 +245,33 @@ def clients(run: RunFiles, figures: Figures) -> Section | None:
     series = run.forecasts
     if series is None:
         return None
-    relative, usual = relative_error(series), mean(series.error)
+    relative, usual = relative_error(series), mean(series.error, axis=1)
     order = np.argsort(-relative, kind="stable")  # NaN comes last
     found = [
-        SortColumn("client", series.ids, series.ids),
-        SortColumn.of("MAE", usual.tolist(), run.unit),
-        SortColumn.of("WAPE", (100 * relative).tolist(), "% of its values"),
+        SortColumn("client", series.ids),
+        SortColumn("MAE", usual.tolist(), run.unit),
+        SortColumn("WAPE", (100 * relative).tolist(), "% of its values"),
     ]
     own = run.errors.get(run.title)
     if own is not None:
-        found.append(SortColumn.of("MSE", own["mse"].tolist(), "z-scored"))
+        found.append(SortColumn("MSE", own["mse"].tolist(), "z-scored"))
     best = run.best_reference
     if own is not None and best is not None and best in run.errors:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            against = 100 * (own["mse"] / run.errors[best]["mse"] - 1)
-        against = np.where(np.isfinite(against), against, np.nan)
-        found.append(SortColumn.of("MSE against", against.tolist(), f"{best}, %"))
+        against = 100 * (ratio(own["mse"], run.errors[best]["mse"]) - 1)
+        found.append(SortColumn("MSE against", against.tolist(), f"{best}, %"))
     for level, inside in run.inside.items():
-        found.append(SortColumn.of(f"inside {level} %", (100 * inside).tolist(), "% of values"))
+        found.append(SortColumn(f"inside {level} %", (100 * inside).tolist(), "% of values"))
     largest = np.where(
         np.isnan(series.error).all(axis=1), np.nan, np.nanmax(np.nan_to_num(series.error), axis=1)
     )
-    found.append(SortColumn.of("largest error", largest.tolist(), run.unit))
+    found.append(SortColumn("largest error", largest.tolist(), run.unit))
     if run.weights:
         names = list(run.weights)
         stacked = np.nan_to_num(np.stack(list(run.weights.values())))
-        leading = [names[i] for i in stacked.argmax(axis=0)]
-        found.append(SortColumn("most trusted expert", leading, leading))
+        found.append(SortColumn("most trusted expert", [names[i] for i in stacked.argmax(axis=0)]))
     caption = (
         "One-step errors on the test part. Choose a heading to sort, again to reverse. MAE: mean"
         " absolute error. WAPE: all errors as a share of all values."
     )
-    return Section(
-        "clients",
-        "Errors of every client",
-        sortable(found, caption, "errors", "client", order.tolist(), "WAPE"),
-        "Clients",
-    )
+    rows = sortable(found, caption, "errors", "client", order.tolist(), "WAPE")
+    return section("clients", "Errors of every client", "Clients", rows)

@@ -16,12 +16,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
+from fuels.evaluation.means import Floats, mean
 from fuels.evaluation.summary import BEST, Kept, why_last
 from fuels.methods.registry import find_method
 from fuels.report.style import number
 from fuels.storage.run_folder import RunFolder
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -56,16 +55,9 @@ class Series:
         client's mean error."""
         if self.widest is None:
             with np.errstate(invalid="ignore"):
-                return np.asarray(self.error > 4 * mean(self.error)[:, None])
+                return np.asarray(self.error > 4 * mean(self.error, axis=1)[:, None])
         lower, upper = self.lower[self.widest], self.upper[self.widest]
         return np.asarray((self.actual < lower) | (self.actual > upper))  # false for NaN
-
-
-def mean(values: Floats) -> Floats:
-    """The mean of the known values of each client, NaN without any."""
-    known = ~np.isnan(values)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(known, values, 0.0).sum(axis=-1) / known.sum(axis=-1))
 
 
 @dataclass(frozen=True)

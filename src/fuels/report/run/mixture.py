@@ -7,17 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from fuels.report.facts import facts
-from fuels.report.families import (
-    MEANING,
-    PERSONAL,
-    REGRESSION,
-    SHARED,
-    SIMPLE,
-    family,
-    shares,
-)
-from fuels.report.page.elements import Html, bullets, el, joined, paragraphs
-from fuels.report.page.shell import Section
+from fuels.report.families import MEANING, PERSONAL, REGRESSION, SHARED, SIMPLE, family, shares
+from fuels.report.page.elements import Html, bullets, capital, el, joined, paragraphs
+from fuels.report.page.shell import Section, section
 from fuels.report.page.svg import Figures
 from fuels.report.run.charts import draw_phases
 from fuels.report.run.files import RunFiles
@@ -35,42 +27,28 @@ def intervals(run: RunFiles, figures: Figures) -> Section | None:
         return None
     known, kinds = facts(run.summary), ("method", "rival", "rest")
     sentence = known["Intervals"]
-    texts = [f"{sentence[0].upper()}{sentence[1:]}."]
+    texts = [f"{capital(sentence)}."]
     hours = 24.0
     if run.forecasts is not None:
         hours = run.period * run.forecasts.step.total_seconds() / 3600
-    by_phase = {
-        level: found["by_phase"]
-        for level, found in mixture["intervals"].items()
-        if found.get("by_phase")
-    }
+    levels = [(lv, f["by_phase"]) for lv, f in mixture["intervals"].items() if f.get("by_phase")]
+    curves = [(level, values, kinds[i % 3]) for i, (level, values) in enumerate(levels)]
     chart = None
-    if by_phase:
+    if curves:
+        when = "hour of the day" if hours == 24 else "the time of the period"
+        keys = [(kind, f"{level} % intervals") for level, _, kind in curves]
         chart = figures.figure(
-            lambda drawn: draw_phases(
-                drawn,
-                [(lv, values, kinds[i % 3]) for i, (lv, values) in enumerate(by_phase.items())],
-                hours,
-            ),
-            "Coverage by hour of the day" if hours == 24 else "Coverage by the time of the period",
-            keys=[
-                *((kinds[i % 3], f"{level} % intervals") for i, level in enumerate(by_phase)),
-                ("rest dash", "intended"),
-            ],
+            lambda drawn: draw_phases(drawn, curves, hours),
+            f"Coverage by {when}",
+            keys=[*keys, ("rest dash", "intended")],
             height=230,
             description=sentence,
         )
-        texts += [
-            text for level, values in by_phase.items() if (text := uneven(level, values, hours))
-        ]
+        texts += [text for level, values in levels if (text := uneven(level, values, hours))]
     if "Range" in known:
-        texts.append(f"{known['Range'][0].upper()}{known['Range'][1:]}.")
-    return Section(
-        "intervals",
-        "How reliable the intervals are",
-        joined([paragraphs(*texts), chart]),
-        "Intervals",
-    )
+        texts.append(f"{capital(known['Range'])}.")
+    title = "How reliable the intervals are"
+    return section("intervals", title, "Intervals", paragraphs(*texts), chart)
 
 
 def uneven(level: str, values: Sequence[float | None], hours: float) -> str | None:
@@ -100,8 +78,9 @@ def experts(run: RunFiles, figures: Figures) -> Section | None:
     known = facts(run.summary)
     texts = [f"{known['Experts']}."] if "Experts" in known else []
     model = f"{run.title} model"
+    place = ("experts", "Which experts were trusted", "Experts")
     if not run.weights:
-        return Section("experts", "Which experts were trusted", paragraphs(*texts), "Experts")
+        return section(*place, paragraphs(*texts))
     weights = {name: float(np.nanmean(values)) for name, values in run.weights.items()}
     parts = shares(weights, model)
     kinds = {PERSONAL: "method", SHARED: "rival", REGRESSION: "validation", SIMPLE: "rest"}
@@ -111,7 +90,7 @@ def experts(run: RunFiles, figures: Figures) -> Section | None:
         figures.bars(
             [(one, share, percent(share, 2), f"fill {kinds[one]}") for one, share in parts.items()],
             "Weight of each kind of expert, mean over clients and test part",
-            caption=". ".join(f"{one[0].upper()}{one[1:]}: {MEANING[one]}" for one in parts) + ".",
+            caption=". ".join(f"{capital(one)}: {MEANING[one]}" for one in parts) + ".",
         ),
         figures.bars(
             [(n, w, percent(w, 2), f"fill {kinds[family(n, model)]}") for n, w in top],
@@ -119,8 +98,7 @@ def experts(run: RunFiles, figures: Figures) -> Section | None:
             keys=keys,
         ),
     ]
-    content = joined([paragraphs(*texts), *charts, consequences(run, parts)])
-    return Section("experts", "Which experts were trusted", content, "Experts")
+    return section(*place, paragraphs(*texts), *charts, consequences(run, parts))
 
 
 def consequences(run: RunFiles, parts: dict[str, float]) -> Html:
@@ -129,14 +107,10 @@ def consequences(run: RunFiles, parts: dict[str, float]) -> Html:
     personal, shared = parts.get(PERSONAL, 0.0), parts.get(SHARED, 0.0)
     scores, title = summary["scores"], run.title
     alone = scores.get(f"{title} model alone")
-    gain = (
-        ""
-        if alone is None
-        else (
-            f" Without the experts, the MSE would be {number(alone['mse'])} instead of"
-            f" {number(scores[title]['mse'])}."
-        )
-    )
+    gain = ""
+    if alone is not None:
+        instead = f"{number(alone['mse'])} instead of {number(scores[title]['mse'])}"
+        gain = f" Without the experts, the MSE would be {instead}."
     if personal >= 0.25:
         text = "more training or better settings of the models can still lower the error."
     else:

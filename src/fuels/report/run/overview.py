@@ -5,14 +5,24 @@ from __future__ import annotations
 from datetime import datetime
 
 from fuels.evaluation.outcome import SOLO, method_rows
-from fuels.report.facts import BEATEN, Summary, facts
-from fuels.report.page.elements import Html, definitions, el, joined, paragraphs, table
-from fuels.report.page.shell import Section
+from fuels.report.facts import BEATEN, Summary, facts, percentage
+from fuels.report.page.elements import (
+    Html,
+    capital,
+    definitions,
+    el,
+    joined,
+    notice,
+    paragraphs,
+    table,
+    tiles,
+)
+from fuels.report.page.shell import Section, section
 from fuels.report.page.svg import Figures
 from fuels.report.run.charts import day, draw_parts, longest
 from fuels.report.run.files import RunFiles
 from fuels.report.style import number
-from fuels.report.tables import Cell, Column, Table, steps_ahead
+from fuels.report.tables import Cell, Table, columns, steps_ahead
 
 PARTS = (
     ("train", "Training", "rest"),
@@ -36,26 +46,17 @@ def error_of(run: RunFiles, name: str) -> float | None:
 
 def about(run: RunFiles, figures: Figures) -> Section:
     data = run.summary["data"]
-    notices = []
+    known, notices = facts(run.summary), []
     if data["synthetic"]:
-        notices.append(
-            el(
-                "p",
-                el("strong", "Synthetic data. "),
-                "These series are generated; the errors say nothing about a real network.",
-                class_="notice",
-            )
-        )
-    known = facts(run.summary)
+        text = "These series are generated; the errors say nothing about a real network."
+        notices.append(notice("Synthetic data.", text))
     if BEATEN in known:
         text = f"{known[BEATEN]}. Where a simple reference is better, use the reference."
-        notices.append(el("p", el("strong", "Caution. "), text, class_="notice"))
+        notices.append(notice("Caution.", text))
     if "No errors" in known:
-        text = f"Accuracy is not known: {known['No errors']}."
-        notices.append(el("p", text, class_="notice"))
-    sentences = el("p", " ".join(two_sentences(run)), class_="lead")
-    content = joined([sentences, *notices, tiles(run), dates(run, figures)])
-    return Section("summary", "Summary", content)
+        notices.append(notice("", f"Accuracy is not known: {known['No errors']}."))
+    lead = el("p", " ".join(two_sentences(run)), class_="lead")
+    return section("summary", "Summary", "", lead, *notices, key_figures(run), dates(run, figures))
 
 
 def two_sentences(run: RunFiles) -> list[str]:
@@ -85,7 +86,7 @@ def two_sentences(run: RunFiles) -> list[str]:
     return said
 
 
-def tiles(run: RunFiles) -> Html:
+def key_figures(run: RunFiles) -> Html:
     """The few numbers that matter most."""
     summary, title = run.summary, run.title
     found: list[tuple[str, str, str]] = []
@@ -96,13 +97,9 @@ def tiles(run: RunFiles) -> Html:
     if (best := run.best_reference) is not None:
         own, theirs = (summary["scores"][name]["mse"] for name in (title, best))
         better = summary["share_better_than_best_reference"]
-        found.append(
-            (
-                "Squared error against the best reference",
-                change(own / theirs - 1) if theirs else "–",
-                f"{best}; better for {100 * better:.0f} % of the clients",
-            )
-        )
+        gain = change(own / theirs - 1) if theirs else "–"
+        more = f"{best}; better for {100 * better:.0f} % of the clients"
+        found.append(("Squared error against the best reference", gain, more))
     if (mixture := summary.get("mixture")) is not None and mixture["intervals"]:
         level, inside = list(mixture["intervals"].items())[-1]
         covered = f"{100 * inside['coverage']:.1f} %"
@@ -110,11 +107,7 @@ def tiles(run: RunFiles) -> Html:
     if "mse_change" in (sharing := summary.get("sharing") or {}):
         other = sharing["compared_with"]
         found.append(("Squared error against no sharing", change(sharing["mse_change"]), other))
-    blocks = [
-        el("div", el("dt", name), el("dd", el("strong", value), el("span", more)))
-        for name, value, more in found
-    ]
-    return el("dl", *blocks, class_="tiles") if blocks else Html("")
+    return tiles(found)
 
 
 def change(share: float) -> str:
@@ -188,23 +181,22 @@ def accuracy(run: RunFiles, figures: Figures) -> Section | None:
     }
     ahead = steps_ahead(summary)
     unit = f", {run.unit}" if run.unit else ""
-    content = joined(
-        [
-            paragraphs(known.get("Comparison") and f"{known['Comparison']}."),
-            figures.bars(
-                sorted(rows, key=lambda row: row[1] or 0.0),
-                f"Mean absolute error{unit}, one step ahead (shorter is better)",
-                keys=keys,
-                caption=" ".join(
-                    text for name, text in explained.items() if name in summary["scores"]
-                )
-                or None,
-            ),
-            table(errors_table(run)),
-            None if ahead is None else table(ahead),
-        ]
+    caption = " ".join(text for name, text in explained.items() if name in summary["scores"])
+    bars = figures.bars(
+        sorted(rows, key=lambda row: row[1] or 0.0),
+        f"Mean absolute error{unit}, one step ahead (shorter is better)",
+        keys=keys,
+        caption=caption or None,
     )
-    return Section("accuracy", "Accuracy against simple references", content, "Accuracy")
+    return section(
+        "accuracy",
+        "Accuracy against simple references",
+        "Accuracy",
+        paragraphs(known.get("Comparison") and f"{known['Comparison']}."),
+        bars,
+        table(errors_table(run)),
+        None if ahead is None else table(ahead),
+    )
 
 
 def errors_table(run: RunFiles) -> Table:
@@ -213,18 +205,13 @@ def errors_table(run: RunFiles) -> Table:
     wape, unit = summary.get("wape", {}), run.unit or "data's unit"
     rows: list[list[Cell]] = []
     for name, means in summary["scores"].items():
-        share = wape.get(name)
-        of = None if share is None else 100 * share
+        of = percentage(wape.get(name))
         rows.append([name, means["mae_unit"], of, means["mse_unit"], means["mse"], means["mae"]])
     return Table(
-        [
-            Column("forecast"),
-            Column("MAE", unit, "lowest"),
-            Column("WAPE", "% of the values", "lowest"),
-            Column("MSE", f"{unit}²", "lowest"),
-            Column("MSE", "z-scored", "lowest"),
-            Column("MAE", "z-scored", "lowest"),
-        ],
+        columns(
+            f"forecast | MAE ({unit}) ↓ | WAPE (% of the values) ↓ | MSE ({unit}²) ↓"
+            " | MSE (z-scored) ↓ | MAE (z-scored) ↓"
+        ),
         rows,
         "One-step errors on the test part, means over the clients. z-scored: in standard deviations"
         " of each client's training part.",
@@ -237,19 +224,15 @@ def errors_table(run: RunFiles) -> Table:
 def federation(run: RunFiles, figures: Figures) -> Section:
     """What federation adds, as far as this run can say."""
     summary, known = run.summary, facts(run.summary)
-    texts: list[str] = []
-    for label in ("Federation", "Shared sums", "Sharing"):
-        if label in known:
-            texts.append(f"{known[label][0].upper()}{known[label][1:]}.")
+    labels = ("Federation", "Shared sums", "Sharing")
+    texts = [f"{capital(known[label])}." for label in labels if label in known]
     rows = [(name, summary["scores"].get(name)) for name in (run.title, method_rows(run.title)[2])]
     bars = None
     if all(means is not None for _, means in rows):
         mse = [(name, means["mse"]) for name, means in rows if means is not None]
+        kinds = zip(mse, ("method", "rest"), strict=True)
         bars = figures.bars(
-            [
-                (name, value, number(value), "method" if i == 0 else "rest")
-                for i, (name, value) in enumerate(mse)
-            ],
+            [(name, value, number(value), kind) for (name, value), kind in kinds],
             "Mean squared error with and without sharing (z-scored, shorter is better)",
         )
     if "Federation" not in known:
@@ -261,6 +244,5 @@ def federation(run: RunFiles, figures: Figures) -> Section:
                 " adds. To find out, train each client alone on the same data: fuels run --method"
                 " solo, or fuels compare --methods solo," + str(summary["method"]) + "."
             )
-    return Section(
-        "federation", "What federation adds", joined([paragraphs(*texts), bars]), "Federation"
-    )
+    title = "What federation adds"
+    return section("federation", title, "Federation", paragraphs(*texts), bars)

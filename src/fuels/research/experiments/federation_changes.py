@@ -9,10 +9,11 @@ import numpy as np
 
 from fuels.data.newcomers import newcomers
 from fuels.data.windows import Dataset
+from fuels.evaluation.means import Floats
 from fuels.evaluation.summary import paired_test
 from fuels.research.experiments import boosting
 from fuels.research.experiments.grid import title_of
-from fuels.research.study.mixtures import Errors, Floats
+from fuels.research.study.mixtures import Errors
 
 ALL = 10**6  # periods of history: the whole training part
 LEVEL = 0.05

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fuels.config import Mixture, Sharing
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
+from fuels.evaluation.means import Floats, mean, ratio
 from fuels.experts.history import History, history_of
 from fuels.experts.horizon import PooledArrays, first_out_of_sample, fit_horizon
 from fuels.experts.limits import Limits
@@ -33,7 +33,6 @@ from fuels.research.study.store import RunResult, Store, run_key
 from fuels.runs.settings import ResolvedSettings
 from fuels.storage.models import load_models
 
-Floats = NDArray[np.float64]
 FORMAT = 4  # 4: the experts of version 3 had no blend one step ahead
 MODEL = "personal model"  # its name among the experts
 
@@ -52,21 +51,14 @@ class Errors:
     def mse(self, who: tuple[str, ...], std: Floats, days: slice) -> Floats:
         """MSE of some clients in units of `std`, [client]; NaN without a target."""
         rows = self._rows(who)
-        with np.errstate(invalid="ignore"):
-            found = self.squared[rows, days].sum(axis=1) / self.count[rows, days].sum(axis=1)
-        result: Floats = found * (self.std[rows] / std) ** 2
-        return result
+        found = ratio(self.squared[rows, days].sum(axis=1), self.count[rows, days].sum(axis=1))
+        return np.asarray(found * (self.std[rows] / std) ** 2)
 
     def daily(self, who: tuple[str, ...], std: Floats, days: slice) -> Floats:
         """MSE of every day in units of `std`, mean over some clients, [day]."""
         rows = self._rows(who)
-        with np.errstate(invalid="ignore"):
-            each = self.squared[rows, days] / self.count[rows, days]
-        scaled = each * ((self.std[rows] / std) ** 2)[:, None]
-        known = ~np.isnan(scaled)
-        with np.errstate(invalid="ignore"):
-            result: Floats = np.where(known, scaled, 0.0).sum(axis=0) / known.sum(axis=0)
-        return result
+        each = ratio(self.squared[rows, days], self.count[rows, days])
+        return mean(each * ((self.std[rows] / std) ** 2)[:, None], axis=0)
 
     def _rows(self, who: tuple[str, ...]) -> list[int]:
         place = {client: i for i, client in enumerate(self.ids)}

@@ -13,9 +13,10 @@ import numpy as np
 
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
+from fuels.evaluation.means import Floats, ratio
 from fuels.evaluation.references import references
 from fuels.research.study.compare import Comparison, compare
-from fuels.research.study.record import Floats, Record, by_period
+from fuels.research.study.record import Record, by_period
 
 Lengths = tuple[int, ...]
 ByPeriod = Mapping[str, Floats]
@@ -82,6 +83,4 @@ def restricted(record: Record, others: Mapping[str, ByPeriod], first: int, end: 
 def _mean(kept: ByPeriod, measure: str, part: slice) -> Floats:
     """The mean error of each client over some periods, [client]; all targets count alike."""
     errors, targets = kept[measure][:, part], kept["targets"][:, part]
-    with np.errstate(invalid="ignore"):
-        mean: Floats = np.where(targets > 0, errors * targets, 0).sum(axis=1) / targets.sum(axis=1)
-    return mean
+    return ratio(np.where(targets > 0, errors * targets, 0).sum(axis=1), targets.sum(axis=1))

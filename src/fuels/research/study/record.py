@@ -23,6 +23,7 @@ from fuels.config import Settings, to_dict
 from fuels.data.loading import SYNTHETIC
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
+from fuels.evaluation.means import Floats, ratio
 from fuels.evaluation.outcome import Outcome, method_rows
 from fuels.evaluation.scores import Scores
 from fuels.evaluation.summary import NO_TARGETS
@@ -36,7 +37,6 @@ NOTHING_TO_COMPARE = (
     f"{{}}: the test part {NO_TARGETS}, so a comparison has nothing to compare; change"
     " windows.split"
 )
-Floats = NDArray[np.float64]
 NOT_RECORDED = ("round", "best_round", "failures")  # of a round's line in metrics.jsonl
 
 
@@ -215,12 +215,11 @@ def by_period(dataset: Dataset, forecast: NDArray[Any]) -> dict[str, Floats]:
     target = dataset.target[:, first:last]
     apart = np.where(target, dataset.series[:, first:last].astype(np.float64) - forecast, 0.0)
     targets = np.add.reduceat(target, starts, axis=1, dtype=np.float64)
-    with np.errstate(invalid="ignore"):
-        return {
-            "targets": targets,
-            "mse": np.add.reduceat(apart**2, starts, axis=1) / targets,
-            "mae": np.add.reduceat(np.abs(apart), starts, axis=1) / targets,
-        }
+    return {
+        "targets": targets,
+        "mse": ratio(np.add.reduceat(apart**2, starts, axis=1), targets),
+        "mae": ratio(np.add.reduceat(np.abs(apart), starts, axis=1), targets),
+    }
 
 
 def describe(settings: Settings) -> dict[str, Any]:
