@@ -21,7 +21,6 @@ from fuels.research.study.compare import (
     Comparison,
     as_json,
     compare,
-    improved,
     notes,
     paired,
     spread,
@@ -85,7 +84,7 @@ def test_the_table_by_hand() -> None:
     assert rows["ridge"][8] == 100 and rows["ridge"][5] is None
     fuels, solo = found.row("FUELS"), found.row("Solo")
     assert fuels is not None and solo is not None
-    assert improved(fuels, solo) == 75 and fuels.mean("mse_unit") == 10
+    assert fuels.improves(solo) == 75 and fuels.mean("mse_unit") == 10
     content = as_json(found)
     assert content["rows"][0]["mse_by_seed"] == [1.5, 3.5]  # type: ignore[index]
     assert content["rows"][0]["bytes_up"] == 20  # type: ignore[index]

@@ -51,8 +51,7 @@ def _method_json(race: Race, method: str) -> dict[str, Any]:
     ratios["times_floor"] = _ratio(race, (method, OURS), (method, FLOOR))
     times = {}
     for who in NAMES:
-        summary = _summary(race.series((method, who)))
-        if summary is not None:
+        if (summary := _summary(race.series((method, who)))) is not None:
             clients = race.clients.get(who)
             scaled = clients is not None and clients < race.sizes.clients
             times[who] = {**summary, "clients": clients, "scaled": scaled}
@@ -85,8 +84,7 @@ def notes(race: Race) -> list[str]:
     """What else a reader of the tables should know."""
     found = []
     for method in METHODS:
-        ratio = _ratio(race, (method, OURS), (method, FLOOR))
-        if ratio is not None:
+        if ratio := _ratio(race, (method, OURS), (method, FLOOR)):
             times = f"{median(ratio):.3g} times the floor ({_range(ratio)})"
             found.append(f"{TITLES[method]}: ours takes {times}")
     found += [f"{NAMES.get(who, who)}: {reason}" for who, reason in race.skipped.items()]
@@ -104,8 +102,7 @@ def notes(race: Race) -> list[str]:
 def _method_table(race: Race, method: str) -> Table:
     sizes, rows = race.sizes, []
     for who, name in NAMES.items():
-        series = race.series((method, who))
-        if series is None:
+        if not (series := race.series((method, who))):
             continue
         clients = race.clients.get(who)
         scaled = "" if clients == sizes.clients else ", scaled"
@@ -127,8 +124,8 @@ def _cells(series: Sequence[float]) -> list[str]:
     return [f"{median(series):.3g}", _range(series)]
 
 
-def _times(ratio: Sequence[float] | None) -> list[str]:
-    return ["", ""] if ratio is None else [f"{median(ratio):.3g}", _range(ratio)]
+def _times(ratio: Sequence[float]) -> list[str]:
+    return _cells(ratio) if ratio else ["", ""]
 
 
 def _range(values: Sequence[float]) -> str:
@@ -138,23 +135,20 @@ def _range(values: Sequence[float]) -> str:
 # -- numbers -----------------------------------------------------------------------------------
 
 
-def _ratio(race: Race, above: tuple[str, str], below: tuple[str, str]) -> list[float] | None:
-    """One series by another, turn by turn."""
-    first, second = race.series(above), race.series(below)
-    if first is None or second is None:
-        return None
-    return [a / b for a, b in zip(first, second, strict=True)]
+def _ratio(race: Race, above: tuple[str, str], below: tuple[str, str]) -> list[float]:
+    """One series by another, turn by turn; empty without one of them."""
+    return [a / b for a, b in zip(race.series(above), race.series(below), strict=False)]
 
 
-def _median(values: Sequence[float] | None) -> float | None:
-    return None if values is None else median(values)
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
 
 
-def _spread(values: Sequence[float] | None) -> list[float] | None:
-    return None if values is None else [min(values), max(values)]
+def _spread(values: Sequence[float]) -> list[float] | None:
+    return [min(values), max(values)] if values else None
 
 
-def _summary(values: Sequence[float] | None) -> dict[str, float] | None:
-    if values is None:
+def _summary(values: Sequence[float]) -> dict[str, float] | None:
+    if not values:
         return None
     return {"median": median(values), "low": min(values), "high": max(values)}

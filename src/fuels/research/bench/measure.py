@@ -58,11 +58,10 @@ class Race:
     eager_threads: int = 0  # with which PyTorch was fastest; 0: eager took no part
     seconds: float = 0.0
 
-    def series(self, key: Key) -> list[float] | None:
-        """The figure of every turn; None for those that took no part to the end."""
-        if not self.turns or any(key not in figures for figures in self.turns):
-            return None
-        return [figures[key] for figures in self.turns]
+    def series(self, key: Key) -> list[float]:
+        """The figure of every turn; empty for those that took no part to the end."""
+        found = [figures[key] for figures in self.turns if key in figures]
+        return found if len(found) == len(self.turns) else []
 
 
 def race(
@@ -124,23 +123,19 @@ class Runners:
             eager = self.rivals[EAGER] = Eager(sizes, threads)
             result.eager_threads = eager.threads
         try:
-            self._start(FLOWER, flower_rival.Flower, flower_rival.available(), flower_rival.MISSING)
-            self._start(PFL, pfl_rival.Pfl, pfl_rival.available(), pfl_rival.MISSING)
+            for who, rival, make in (
+                (FLOWER, flower_rival, flower_rival.Flower),
+                (PFL, pfl_rival, pfl_rival.Pfl),
+            ):
+                if not rival.available():
+                    result.skipped.setdefault(who, rival.MISSING)
+                if who not in result.skipped:
+                    self.rivals[who] = make(sizes, threads)
         except BaseException:
             self.close()
             raise
         result.clients = {OURS: self.ours.clients}
         result.clients |= {who: rival.clients for who, rival in self.rivals.items()}
-
-    def _start(
-        self, name: str, make: Callable[[Sizes, int], Contender], there: bool, missing: str
-    ) -> None:
-        if name in self.result.skipped:
-            return
-        if there:
-            self.rivals[name] = make(self.result.sizes, self.result.threads)
-        else:
-            self.result.skipped[name] = missing
 
     def warm_up(self) -> None:
         """Round 1, in which FUELS clients have nothing from the server yet."""

@@ -245,7 +245,8 @@ def write(experiment: Experiment, context: Context, result: Result, command: str
     """Tables as Markdown and CSV, figures as PNG, and all of it as NAME.md and report.html."""
     out = context.out
     make_folder(out)
-    page = [f"# {experiment.title}", "", *heading(experiment, context, command), ""]
+    about = subtitle(experiment, context)
+    page = [f"# {experiment.title}", "", f"`{command}`", "", about, ""]
     files = [out / f"{experiment.name}.md"]
     for name, table in result.tables.items():
         files.append(write_text(out / f"{name}.csv", table.to_csv()))
@@ -260,16 +261,9 @@ def write(experiment: Experiment, context: Context, result: Result, command: str
     write_text(files[0], "\n".join(page).rstrip() + "\n")
     parts = [Part(n, table, result.below.get(n, ())) for n, table in result.tables.items()]
     pictures = {name: out / f"{name}.png" for name in result.figures}
-    text = study_page(
-        experiment.title, subtitle(experiment, context), command, parts, result.text, pictures
-    )
+    text = study_page(experiment.title, about, command, parts, result.text, pictures)
     files.append(write_page(out / NAME, text))
     return files
-
-
-def heading(experiment: Experiment, context: Context, command: str) -> list[str]:
-    """The command, the data, the size and the seeds."""
-    return [f"`{command}`", "", subtitle(experiment, context)]
 
 
 def subtitle(experiment: Experiment, context: Context) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fuels.report.style import METHOD, RIVAL, TRUTH, figure, legend, origin
-from fuels.report.tables import Cell, Column, Table, columns
+from fuels.report.tables import Cell, Table, columns
 from fuels.research.costs import COSTS, Cost, Sizes, costs, known
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.research.experiments.counting import Counted, check_formulas, count, sizes_of
@@ -31,9 +31,8 @@ def check(context: Context) -> None:
 
 
 def run(context: Context) -> Result:
-    names = known(context.options["methods"])
     found: list[tuple[Cost, Counted]] = []
-    for name in names:
+    for name in known(context.options["methods"]):
         settings = context.settings(name)
         job = build(settings, context.engine, context.store.panel(settings))
         sizes = sizes_of(job)
@@ -64,11 +63,8 @@ def symbols(sizes: Sizes) -> Table:
         ["FF", "filtering, one batch: B² (d_r + 1)", sizes.filter],
         ["FD", "decoder, one batch: B d_r", sizes.decode],
     ]
-    return Table(
-        columns=[Column("symbol"), Column("what it is"), Column("here")],
-        rows=rows,
-        title="The symbols of the paper's complexity table",
-    )
+    title = "The symbols of the paper's complexity table"
+    return Table(columns("symbol | what it is | here"), rows, title)
 
 
 def sent_table(found: Sequence[tuple[Cost, Counted]], sizes: Sizes, data: str) -> Table:

@@ -7,29 +7,28 @@ without the compiled kernels, which the counter cannot see into.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from fuels.config import Engine, Settings
+from fuels.config import Engine, Settings, to_dict
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.federation.loop import Round
 from fuels.kernels.dispatch import use_kernels
 from fuels.research.costs import Sizes
+from fuels.research.study.record import flat
 from fuels.runs.build import Job
 from fuels.runs.settings import resolve
 from fuels.training.groups import Group
 
 # Settings that change the numbers multiplied or sent; the formulas hold for the defaults.
-FIXED = {
-    "model": ("encoder",),
-    "windows": ("lags", "calendar", "horizon"),
-    "options": ("steps", "detach", "inter", "intra", "periodic", "filter"),
-}
+FIXED = (
+    *("model.encoder", "windows.lags", "windows.calendar", "windows.horizon", "options.steps"),
+    *("options.detach", "options.inter", "options.intra", "options.periodic", "options.filter"),
+)
 
 
 @dataclass(frozen=True)
@@ -63,14 +62,11 @@ class LastRound:
 
 def check_formulas(settings: Settings, dataset: Dataset) -> None:
     """Refuse settings that the formulas do not cover."""
-    given, usual = resolve(settings), resolve(Settings(method=settings.method))
-    for section, names in FIXED.items():
-        values, defaults = (_values(getattr(each, section)) for each in (given, usual))
-        for name in names:
-            if values.get(name) != defaults.get(name):
-                raise FuelsError(
-                    f"the cost formulas hold for the default of {section}.{name}; do not change it"
-                )
+    usual = Settings(method=settings.method)
+    values, defaults = (flat(to_dict(resolve(each))) for each in (settings, usual))
+    for name in FIXED:
+        if values.get(name) != defaults.get(name):
+            raise FuelsError(f"the cost formulas hold for the default of {name}; do not change it")
     if settings.training.rounds < 2:
         raise FuelsError(
             "complexity counts a round after the first, in which nothing has come back yet; give"
@@ -81,10 +77,6 @@ def check_formulas(settings: Settings, dataset: Dataset) -> None:
     first, last = dataset.split.part("test")
     if last - first < dataset.period:
         raise FuelsError("complexity forecasts whole periods, and the test part has none")
-
-
-def _values(section: Any) -> Mapping[str, Any]:
-    return section if isinstance(section, Mapping) else vars(section)
 
 
 def sizes_of(job: Job) -> Sizes:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.windows import Dataset
+from fuels.evaluation.means import mean, ratio
 from fuels.report.style import (
     INK,
     METHOD,
@@ -51,36 +52,27 @@ def training_days(dataset: Dataset) -> Floats:
 def mean_days(dataset: Dataset) -> Floats:
     """The mean training day of each client, [client, phase]; unobserved phases get the mean."""
     days = training_days(dataset)
-    seen = ~np.isnan(days)
-    count = seen.sum(axis=1)
-    total = np.where(seen, days, 0.0).sum(axis=1)
-    means = total / np.maximum(count, 1)
-    overall = total.sum(axis=1, keepdims=True) / count.sum(axis=1, keepdims=True)
-    return np.asarray(np.where(count > 0, means, overall))
+    means, overall = mean(days, axis=1), mean(days.reshape(len(days), -1), axis=1)
+    return np.asarray(np.where(np.isnan(means), overall[:, None], means))
 
 
 def day_shapes(dataset: Dataset) -> Floats:
     """Mean days as distributions: shifted to start at zero, summing to one, [client, phase]."""
     days = mean_days(dataset)
     shifted = days - days.min(axis=1, keepdims=True)
-    total = shifted.sum(axis=1, keepdims=True)
-    flat = np.full_like(shifted, 1 / shifted.shape[1])  # a constant day has no shape
-    return np.asarray(np.where(total > 0, shifted / np.where(total > 0, total, 1.0), flat))
+    shapes = ratio(shifted, shifted.sum(axis=1, keepdims=True))
+    return np.nan_to_num(shapes, nan=1 / dataset.period)  # a constant day has no shape
 
 
 def divergences(shapes: Floats) -> Floats:
     """Jensen-Shannon divergence in nats of every two rows, [client, client]."""
-    own = entropy(shapes)
-    found = np.zeros((len(shapes), len(shapes)))
-    for i, row in enumerate(shapes):
-        found[i] = entropy((row + shapes) / 2) - (own[i] + own) / 2
-        found[i, i] = 0.0
-    return np.maximum(found, 0.0)
+    from scipy.special import rel_entr
 
+    def to_middle(one: Floats, other: Floats) -> Floats:
+        return np.asarray(rel_entr(one, (one + other) / 2).sum(axis=-1))
 
-def entropy(rows: Floats) -> Floats:
-    logarithm = np.log(np.where(rows > 0, rows, 1.0))
-    return np.asarray(-(rows * logarithm).sum(axis=-1))
+    rows = [(to_middle(row, shapes) + to_middle(shapes, row)) / 2 for row in shapes]
+    return np.maximum(np.stack(rows), 0.0)
 
 
 def part_of_day(dataset: Dataset, share: tuple[float, float]) -> Floats:
@@ -239,13 +231,8 @@ def draw_pair(dataset: Dataset, pair: tuple[int, int]) -> Figure:
         upper.fill_between(hours[seen], low, high, color="#d9d9d9", linewidth=0, label=labels[1])
         upper.plot(hours, mean_days(dataset)[client], color=INK, linewidth=1.8, label="mean")
         for share, colour in ((MORNING, METHOD), (EVENING, RIVAL)):
-            upper.axvspan(
-                share[0] * hours_in(hours),
-                share[1] * hours_in(hours),
-                color=colour,
-                alpha=0.12,
-                linewidth=0,
-            )
+            first, last = (end * hours_in(hours) for end in share)
+            upper.axvspan(first, last, color=colour, alpha=0.12, linewidth=0)
         panel_title(upper, f"Client {short(dataset.ids[client])}")
         upper.set_xlabel("hour of the day" if day else "step of the period")
         upper.set_xlim(0, hours[-1])

@@ -92,12 +92,10 @@ def threshold(values: Floats) -> float:
 
 def spearman(one: Floats, other: Floats) -> float:
     """Rank correlation; NaN if one side is constant."""
-    from scipy.stats import rankdata
+    from scipy.stats import spearmanr
 
-    ranks = [rankdata(values) for values in (one, other)]
-    if any(rank.std() == 0 for rank in ranks):
-        return float("nan")
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    constant = np.ptp(one) == 0 or np.ptp(other) == 0
+    return float("nan") if constant else float(spearmanr(one, other).statistic)
 
 
 def order_by(values: Floats) -> NDArray[np.int64]:

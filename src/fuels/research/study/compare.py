@@ -21,7 +21,7 @@ from fuels.methods.registry import find_method
 from fuels.report.style import join, number
 from fuels.report.tables import Cell, Table, columns
 from fuels.research.study.record import Record
-from fuels.research.study.worth import worth
+from fuels.research.study.worth import matched, worth
 
 Floats = NDArray[np.float64]
 Errors = dict[tuple[int, str], float]  # (seed, client): MSE
@@ -78,6 +78,12 @@ class Row:
             if np.isfinite(mse)
         }
 
+    def improves(self, other: Row) -> float:
+        """Percentage of the (seed, client) pairs with a lower MSE than in the other row."""
+        own, theirs = self.errors(), other.errors()
+        better = [own[pair] < theirs[pair] for pair in own.keys() & theirs.keys()]
+        return 100 * float(np.mean(better)) if better else float("nan")
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -124,20 +130,10 @@ def compare(runs: Sequence[Sequence[Record]], names: Sequence[str] = ()) -> Comp
     return Comparison(tuple(rows))
 
 
-def improved(row: Row, other: Row) -> float:
-    """Percentage of the (seed, client) pairs with a lower MSE than in the other row."""
-    own, theirs = row.errors(), other.errors()
-    better = [own[pair] < theirs[pair] for pair in own.keys() & theirs.keys()]
-    return 100 * float(np.mean(better)) if better else float("nan")
-
-
 def paired(row: Row, other: Row) -> Floats:
     """MSE of `other` minus that of `row`, [client], mean over the seeds that drew the client."""
-    own, theirs = row.errors(), other.errors()
-    differences: dict[str, list[float]] = {}
-    for seed, client in sorted(own.keys() & theirs.keys()):
-        differences.setdefault(client, []).append(theirs[seed, client] - own[seed, client])
-    return np.array([np.mean(values) for values in differences.values()])
+    own, theirs = matched(row.errors(), other.errors())
+    return np.asarray(theirs - own)
 
 
 # -- as a table --------------------------------------------------------------------------------
@@ -148,7 +144,7 @@ def table(comparison: Comparison, title: str = "") -> Table:
     solo = comparison.row("Solo")
     rows: list[list[Cell]] = []
     for row in comparison.rows:
-        share = None if solo is None or row is solo else improved(row, solo)
+        share = None if solo is None or row is solo else row.improves(solo)
         sent: list[Cell] = [None, None, None]
         if row.is_method:
             numbers = (round(row.sent(f"numbers_{way}")) for way in ("up", "down"))
@@ -352,33 +348,34 @@ def against_references(comparison: Comparison) -> list[str]:
 
 def as_json(comparison: Comparison) -> dict[str, object]:
     """The table with all digits, the values of each seed, and the notes."""
-    solo = comparison.row("Solo")
     return {
         "title": default_title(comparison),
         "seeds": [record.settings["seed"] for record in comparison.rows[0].records],
-        "rows": [
-            {
-                "name": row.name,
-                "kind": "method" if row.is_method else "reference",
-                "mse": row.mean(),
-                "mse_spread": row.spread(),
-                "mse_by_seed": row.means("mse").tolist(),
-                "mae": row.mean("mae"),
-                "mae_spread": row.spread("mae"),
-                "mae_by_seed": row.means("mae").tolist(),
-                "mse_unit": row.mean("mse_unit"),
-                "mae_unit": row.mean("mae_unit"),
-                "numbers_up": row.sent("numbers_up") if row.is_method else None,
-                "numbers_down": row.sent("numbers_down") if row.is_method else None,
-                "bytes_up": BYTES * row.sent("numbers_up") if row.is_method else None,
-                "bytes_down": BYTES * row.sent("numbers_down") if row.is_method else None,
-                "megabytes_per_client": row.megabytes() if row.is_method else None,
-                "percent_better_than_solo": None
-                if solo is None or row is solo
-                else improved(row, solo),
-                "runs": [record.key for record in row.records] if row.is_method else [],
-            }
-            for row in comparison.rows
-        ],
+        "rows": [_row_json(row, comparison.row("Solo")) for row in comparison.rows],
         "notes": notes(comparison),
+    }
+
+
+def _row_json(row: Row, solo: Row | None) -> dict[str, object]:
+    up, down = (row.sent(f"numbers_{way}") for way in ("up", "down"))
+    sent: dict[str, object] = {
+        "numbers_up": up,
+        "numbers_down": down,
+        "bytes_up": BYTES * up,
+        "bytes_down": BYTES * down,
+        "megabytes_per_client": row.megabytes(),
+    }
+    errors: dict[str, object] = {}
+    for measure in ("mse", "mae"):
+        errors[measure] = row.mean(measure)
+        errors[f"{measure}_spread"] = row.spread(measure)
+        errors[f"{measure}_by_seed"] = row.means(measure).tolist()
+    return {
+        "name": row.name,
+        "kind": "method" if row.is_method else "reference",
+        **errors,
+        **{measure: row.mean(measure) for measure in ("mse_unit", "mae_unit")},
+        **(sent if row.is_method else dict.fromkeys(sent)),
+        "percent_better_than_solo": None if solo is None or row is solo else row.improves(solo),
+        "runs": [record.key for record in row.records] if row.is_method else [],
     }

@@ -10,7 +10,7 @@ from fuels.report.page.shell import NAME, write_page
 from fuels.report.study import Bars, Part, study_page
 from fuels.report.style import number
 from fuels.report.tables import Table
-from fuels.research.study.compare import Comparison, improved
+from fuels.research.study.compare import Comparison
 
 
 def write_report(
@@ -54,7 +54,7 @@ def lead(comparison: Comparison) -> str:
     if not references:
         return f"{said}."
     rival = min(references, key=lambda row: row.mean())
-    better = f"{improved(best, rival):.0f} % of the clients"
+    better = f"{best.improves(rival):.0f} % of the clients"
     return (
         f"{said}; the best simple reference, {rival.name}, has {number(rival.mean())}, and"
         f" {best.name} is better for {better}."

@@ -188,12 +188,8 @@ def make_record(key: str, outcome: Outcome) -> Record:
         mae={name: scores.mae for name, scores in outcome.scores.items()},
         history={name: _floats([line.get(name) for line in history]) for name in columns},
         kept_model=summary["kept_model"],
-        sent={
-            "numbers_up": sent["numbers_up"],
-            "numbers_down": sent["numbers_down"],
-            "total_up": totals["numbers_up"],
-            "total_down": totals["numbers_down"],
-        },
+        sent={f"numbers_{way}": sent[f"numbers_{way}"] for way in ("up", "down")}
+        | {f"total_{way}": totals[f"numbers_{way}"] for way in ("up", "down")},
         seconds=round(sum(summary["seconds"].values()), 1),
         mixture={} if outcome.mixture is None else outcome.mixture.summary(),
         by_period=by_period(dataset, outcome.forecasts[outcome.title]) | nothing_shared(outcome),

@@ -51,35 +51,30 @@ def nothing_shared(comparison: Comparison) -> Row | None:
 def against(row: Row, base: Row) -> str:
     """Gain in MSE, share of clients that improve, and paired tests over clients and days."""
     change = 100 * (row.mean() / base.mean() - 1)
-    own, other = _common(row.errors(), base.errors())
-    better = float(np.mean([own[pair] < other[pair] for pair in own])) if own else float("nan")
-    tests = [_test(own, other, "client")]
+    tests = [_test(matched(row.errors(), base.errors()), "client")]
     if row.daily() and base.daily():
-        tests.append(_test(*_common(row.daily(), base.daily()), "day"))
+        tests.append(_test(matched(row.daily(), base.daily()), "day"))
     name = base.name if "nothing shared" in base.name else f"{base.name} (nothing shared)"
     return (
         f"What federation is worth: the MSE of {row.name} is {abs(change):.1f} %"
         f" {'lower' if change < 0 else 'higher'} than that of {name}, and lower for"
-        f" {100 * better:.0f} % of the clients; paired Wilcoxon tests: {' and '.join(tests)}."
+        f" {row.improves(base):.0f} % of the clients; paired Wilcoxon tests: {' and '.join(tests)}."
     )
 
 
-def _common(
+def matched(
     one: Mapping[tuple[int, T], float], other: Mapping[tuple[int, T], float]
-) -> tuple[dict[tuple[int, T], float], dict[tuple[int, T], float]]:
-    """The entries that both have."""
-    keys = [key for key in one if key in other]
-    return {key: one[key] for key in keys}, {key: other[key] for key in keys}
-
-
-def _test(
-    one: Mapping[tuple[int, T], float], other: Mapping[tuple[int, T], float], unit: str
-) -> str:
-    """A test over clients or days, each with its mean over the seeds."""
+) -> NDArray[np.float64]:
+    """What both have by (seed, unit), mean over the seeds of each unit, [row, unit]."""
     pairs: dict[T, list[tuple[float, float]]] = {}
     for key in one:
-        pairs.setdefault(key[1], []).append((one[key], other[key]))
-    means: NDArray[np.float64] = np.array([np.mean(each, axis=0) for each in pairs.values()])
-    p = paired_test(means.T) if len(means) else None
+        if key in other:
+            pairs.setdefault(key[1], []).append((one[key], other[key]))
+    return np.array([np.mean(each, axis=0) for each in pairs.values()]).reshape(-1, 2).T
+
+
+def _test(rows: NDArray[np.float64], unit: str) -> str:
+    """A test over clients or days, each with its mean over the seeds."""
+    p, count = paired_test(rows), rows.shape[1]
     said = "no difference" if p is None else f"p = {number(p, 2)}"
-    return f"{said} over {len(pairs)} {unit}{'s' * (len(pairs) != 1)}"
+    return f"{said} over {count} {unit}{'s' * (count != 1)}"
