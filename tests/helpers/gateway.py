@@ -25,6 +25,7 @@ from fuels.federation.flower.folders import ServerFolder
 from fuels.federation.flower.gateway import Gateway, TimedProtocol
 
 Headers = list[tuple[bytes, bytes]]
+NOWHERE = ServerFolder(Path("no such folder"))  # no notices
 
 
 class Link:
@@ -36,6 +37,13 @@ class Link:
     async def post(self, path: str, content: bytes, headers: Any) -> httpx.Response:
         self.asked += 1
         return httpx.Response(200, content=b"" if self.asked <= self.empty else b"message")
+
+
+class Anybody:
+    """SiteKeys among whom is everybody."""
+
+    def refusal(self, _: Any) -> str:
+        return ""
 
 
 def signed(folder: Path, age: float = 0.0, as_if: Path | None = None) -> Headers:
@@ -61,7 +69,7 @@ def opened(keys: Any, link: Any, tls: ServerFolder | None = None, **more: Any) -
     if tls is not None:
         more |= {"ssl_certfile": str(tls.certificate), "ssl_keyfile": str(tls.key)}
     config = uvicorn.Config(
-        Gateway(link, keys),
+        Gateway(link, keys, tls or NOWHERE),
         http=TimedProtocol,
         ws="none",
         host="127.0.0.1",

@@ -19,6 +19,7 @@ from flwr.supercore.fab import Fab
 from fuels.federation.flower import dispatcher as module
 from fuels.federation.flower.dispatcher import Dispatcher
 from fuels.federation.flower.flower_app import write_app
+from fuels.federation.flower.folders import SiteFolder
 from fuels.version import __version__
 
 SOON = 10.0  # seconds that a test waits for what should happen at once
@@ -93,10 +94,10 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SuperNode]
 
 
 def test_a_message_that_never_becomes_whole_does_not_keep_back_the_next(
-    node: SuperNode, caplog: pytest.LogCaptureFixture
+    node: SuperNode, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As left by a SuperNode whose server was killed while a message was on its way."""
-    served = Dispatcher()
+    served = Dispatcher(SiteFolder(tmp_path))
     served.port = 1
     with caplog.at_level(logging.INFO, logger=module.log.name):
         served.start()
@@ -130,7 +131,7 @@ def test_an_app_of_another_version_is_refused(
     node.announced = ["whole", ""]
     monkeypatch.setattr(module, "Message", lambda error, reply_to: error)
     monkeypatch.setattr(module.app, "handle_message", lambda *_: pytest.fail("it was handled"))
-    served = Dispatcher()
+    served = Dispatcher(SiteFolder(tmp_path))
     served.port = 1
     served.start()
     assert node.replied.wait(SOON)

@@ -32,7 +32,7 @@ from fuels.federation.flower.pki import make_site_key
 from fuels.federation.flower.processes import explain
 from fuels.federation.flower.provisioning import admit, provision
 from fuels.federation.flower.site_keys import SiteKeys, write_revoked
-from helpers.gateway import Link, opened, signed
+from helpers.gateway import NOWHERE, Anybody, Link, opened, signed
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_gateway_refuses_without_asking_the_superlink() -> None:
 
         ask.left = chunks  # type: ignore[attr-defined]
         scope = {"type": "http", "method": method, "raw_path": path.encode(), "headers": []}
-        asyncio.run(Gateway(None, Anybody())(scope, receive, send))  # type: ignore[arg-type]
+        asyncio.run(Gateway(None, Anybody(), NOWHERE)(scope, receive, send))  # type: ignore[arg-type]
         status: int = sent[0]["status"]
         return status
 
@@ -95,7 +95,7 @@ def test_a_site_writes_only_when_it_was_asked() -> None:
             sent.append(event)
 
         scope = {"type": "http", "method": "POST", "raw_path": PUSH.encode(), "headers": []}
-        asyncio.run(Gateway(link, Anybody())(scope, receive, send))  # type: ignore[arg-type]
+        asyncio.run(Gateway(link, Anybody(), NOWHERE)(scope, receive, send))  # type: ignore[arg-type]
         assert sent[0]["status"] == 403 and link.asked == 0
 
 
@@ -114,49 +114,8 @@ def test_a_request_that_breaks_off_is_not_passed_on() -> None:
 
     scope = {"type": "http", "method": "POST", "raw_path": b"/v1/fleet/push-object", "headers": []}
     link = Link(empty=0)
-    asyncio.run(Gateway(link, Anybody())(scope, receive, send))  # type: ignore[arg-type]
+    asyncio.run(Gateway(link, Anybody(), NOWHERE)(scope, receive, send))  # type: ignore[arg-type]
     assert link.asked == 0 and sent == []
-
-
-class Anybody:
-    """SiteKeys among whom is everybody."""
-
-    def refusal(self, _: Any) -> str:
-        return ""
-
-
-def pull(link: Link, path: str = PULL, leaves: float = 60.0) -> bytes:
-    """What a site gets at the gateway, which it leaves after some seconds."""
-    sent: list[Any] = []
-    events = iter([{"body": b"", "more_body": False}])
-
-    async def receive() -> Any:
-        for event in events:
-            return event
-        await asyncio.sleep(leaves)
-        return {"type": "http.disconnect"}
-
-    async def send(event: Any) -> None:
-        sent.append(event)
-
-    scope = {"type": "http", "method": "POST", "raw_path": path.encode(), "headers": []}
-    asyncio.run(Gateway(link, Anybody())(scope, receive, send))  # type: ignore[arg-type]
-    body: bytes = sent[1]["body"]
-    return body
-
-
-def test_a_site_waits_at_the_gateway_for_its_message() -> None:
-    assert pull(link := Link(empty=2)) == b"message" and link.asked == 3
-    assert pull(link := Link(empty=1), "/v1/fleet/push-object") == b"" and link.asked == 1
-
-
-def test_a_site_that_left_gets_no_message_that_would_be_lost() -> None:
-    assert pull(link := Link(empty=1), leaves=0.05) == b"" and link.asked == 1
-
-
-def test_a_site_does_not_wait_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fuels.federation.flower.gateway.PATIENCE", 0.5)
-    assert pull(link := Link(empty=99)) == b"" and link.asked == 3
 
 
 # -- who speaks ------------------------------------------------------------------------------------

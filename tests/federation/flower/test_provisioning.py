@@ -266,9 +266,13 @@ def test_edited_keys_are_registered_once_the_file_is_at_rest(
     assert len(registered) == 2
 
 
-def test_a_site_that_is_added_is_known_by_its_key(metro: Path) -> None:
+def test_a_site_that_is_added_is_known_by_its_key(
+    metro: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("flwr")
     from fuels.federation.flower.app import GridNetwork
+
+    monkeypatch.setattr("fuels.federation.flower.app.CONNECTED", 0.0)
 
     class Grid:
         keys: ClassVar[list[str]] = []

@@ -14,7 +14,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import chdir
 from multiprocessing.connection import Client
@@ -28,6 +28,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fuels.errors import FuelsError
+from fuels.federation.flower import retries
 from fuels.federation.flower.child_process import end_with_parent
 from fuels.federation.flower.folders import (
     RefusalError,
@@ -37,12 +38,15 @@ from fuels.federation.flower.folders import (
     log,
     set_up_log,
 )
+from fuels.federation.flower.notices import Notices, Watch
 from fuels.federation.flower.pki import public_key_line
 
 RECORD, FIELD, STYPE = "fuels", "payload", "fuels.envelope"
 SHORT = 65536  # bytes
 PULL_WAIT = 0.5  # seconds to wait for pulls; a round may close that much late
 MOST_PULLS = 4  # in progress for one site, which may have several requests open
+SELDOM = 1.0  # seconds between two pulls for a request while its site gives no notice
+CONNECTED = 0.5  # seconds for which a list of connected nodes is used
 
 client_app, server_app = ClientApp(), ServerApp()
 
@@ -140,17 +144,17 @@ class Pulls:
         self.pending: dict[str, Future[list[Message]]] = {}
 
     def look(
-        self, tickets: Sequence[str], nodes: Mapping[str, int]
+        self, tickets: Sequence[str], nodes: Mapping[str, int], due: Callable[[str], bool]
     ) -> dict[str, Future[list[Message]]]:
-        """The pulls for these tickets that have ended; most of them without a message yet.
+        """The pulls for these tickets that have ended, some of them without a message yet.
 
-        `nodes`: ticket: the node that was asked.
+        `nodes`: ticket: the node that was asked. `due`: whether to pull for a ticket.
         """
         end = time.monotonic() + PULL_WAIT
         busy = Counter(nodes.get(ticket) for ticket in self.pending)
         for ticket in tickets:
             node = nodes.get(ticket)
-            if ticket in self.pending or busy[node] >= MOST_PULLS:
+            if ticket in self.pending or busy[node] >= MOST_PULLS or not due(ticket):
                 continue
             thread = self._begin(ticket)
             # One after the other while they are quick: a pull of nothing is one small request.
@@ -185,17 +189,29 @@ class GridNetwork:
         self.nodes: dict[str, int] = {}
         self.asked: dict[str, int] = {}  # ticket: the node it was sent to
         self.pulls = Pulls(grid)
+        self.posted, self.replied = Notices(folder.posted), Notices(folder.replied)
+        self.watches: dict[str, Watch] = {}  # by ticket
+        self.keys: dict[str, int] = {}  # of the connected nodes
+        self.looked = float("-inf")  # when they were read
         self.strangers: set[str] = set()
 
     def connected(self) -> set[str]:
         self._read_names()
-        nodes = self.grid.get_nodes()
-        keys = {key_of(public_key_line(bytes(node.public_key))): node.node_id for node in nodes}
+        if time.monotonic() >= self.looked + CONNECTED:
+            self.looked = time.monotonic()
+            nodes = self.grid.get_nodes()
+            self.keys = {
+                key_of(public_key_line(bytes(node.public_key))): node.node_id for node in nodes
+            }
+        keys = self.keys
         strangers = set(keys) - set(self.names)
         for _ in strangers - self.strangers:
             log.warning("a node whose key is not in server.toml is connected; it is not asked")
         self.strangers = strangers
         self.nodes = {self.names[key]: node for key, node in keys.items() if key in self.names}
+        for node in self.nodes.values():
+            self.posted.of(node).open()
+            self.replied.of(node).open()
         return set(self.nodes)
 
     def allowed(self) -> set[str]:
@@ -222,13 +238,16 @@ class GridNetwork:
             for site, content in contents.items()
         ]
         tickets = [str(ticket) for ticket in self.grid.push_messages(messages)]
-        self.asked |= {t: self.nodes[site] for t, site in zip(tickets, contents, strict=True)}
+        for ticket, site in zip(tickets, contents, strict=True):
+            node = self.asked[ticket] = self.nodes[site]
+            self.watches[ticket] = Watch(self.replied.of(node), SELDOM)
+            self.posted.of(node).give()
         return tickets
 
     def collect(self, tickets: Sequence[str]) -> dict[str, bytes | FuelsError]:
         """One pull per ticket: a message that Flower cannot read must not affect the others."""
         replies: dict[str, bytes | FuelsError] = {}
-        for ticket, pull in self.pulls.look(tickets, self.asked).items():
+        for ticket, pull in self.pulls.look(tickets, self.asked, self._due).items():
             try:
                 for message in pull.result():
                     if self._is_reply(ticket, message):
@@ -240,7 +259,12 @@ class GridNetwork:
                 replies.setdefault(ticket, unread)
         for ticket in replies:
             self.asked.pop(ticket, None)
+            self.watches.pop(ticket, None)
         return replies
+
+    def _due(self, ticket: str) -> bool:
+        watch = self.watches.get(ticket)
+        return watch is None or watch.due()
 
     def _is_reply(self, ticket: str, message: Message) -> bool:
         """Whether it replies to this ticket and comes from the node that was asked.
@@ -284,6 +308,7 @@ def main(grid: Grid, context: Context) -> None:
     if not where:
         raise FuelsError("FUELS_SERVER is not set; it must name the server's folder")
     end_with_parent()
+    retries.shorten()
     folder = ServerFolder(Path(where))
     set_up_log(folder.state / "server.log")
     run = str(context.run_config.get("run", "")) or f"flower-{context.run_id}"

@@ -24,12 +24,13 @@ from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVers
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from fuels.federation.flower import app
+from fuels.federation.flower import app, retries
 from fuels.federation.flower.child_process import end_with_parent
 from fuels.federation.flower.flower_app import check_app
 from fuels.federation.flower.folders import RefusalError, SiteFolder, log, set_up_log
+from fuels.federation.flower.notices import LOOK, Notice, Watch
 
-POLL = 0.2  # seconds between two looks for a message
+SELDOM = 0.5  # seconds between two looks for a message while there is no notice of one
 NAME = "fuels-dispatcher"  # to the SuperNode
 
 
@@ -41,24 +42,27 @@ class Dispatcher(threading.Thread):
     message has its own thread, and the next message ends the wait for one that is still incomplete.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: SiteFolder) -> None:
         super().__init__(name="dispatcher", daemon=True)
+        self.watch = Watch(Notice(folder.arrived), SELDOM)
         self.port = 0
         self.client: RuntimeHttpClient | None = None
         self.served = 0  # the port that `client` is for
         self.newest: Answer | None = None
 
     def run(self) -> None:
+        retries.shorten()
+        busy = False
         while True:
             try:
-                busy = self.port != 0 and self._look()
+                busy = self.port != 0 and (busy or self.watch.due()) and self._look()
             except httpx.HTTPError:  # the SuperNode is starting, or has ended
                 busy = False
             except Exception:  # whatever Flower raises; the next look may succeed
                 log.exception("the SuperNode could not be asked for messages")
                 busy = False
             if not busy:
-                time.sleep(POLL)
+                time.sleep(LOOK)
 
     def _look(self) -> bool:
         """Take the next message; returns whether there was one."""
@@ -155,7 +159,7 @@ def main() -> None:
     folder = SiteFolder(Path(sys.argv[1]))
     set_up_log()
     folder.state.mkdir(parents=True, exist_ok=True)  # the worker may start later
-    dispatcher = Dispatcher()
+    dispatcher = Dispatcher(folder)
     dispatcher.port = int(sys.argv[2])
     dispatcher.run()
 

@@ -120,6 +120,8 @@ class ServerFolder:
         self.figures = self.state / "metrics.json"  # of the current run
         self.audit = self.state / "audit.jsonl"
         self.busy = self.state / "busy.lock"  # held by the process that runs the rounds
+        # Notices, by node: a message is there for it; it has replied.
+        self.posted, self.replied = self.state / "posted", self.state / "replied"
 
     @property
     def config(self) -> ServerConfig:
@@ -152,6 +154,7 @@ class SiteFolder:
         self.home = self.state / "flower"
         self.figures = self.state / "metrics.json"
         self.audit = self.state / "audit.jsonl"
+        self.arrived = self.state / "arrived"  # a notice: the SuperNode has a message
         self.socket = "worker.sock"  # in `state`; a path to it may be longer than systems allow
 
     @property

@@ -12,7 +12,8 @@ the body. An unsigned request is refused on its headers, which must arrive withi
 connection is not read any further.
 
 A SuperNode that asks for messages and gets none sleeps for three seconds, which would be most of a
-round. So the gateway keeps the request open for a while and asks the SuperLink again on its behalf.
+round. So the gateway keeps the request open for a while and asks the SuperLink again on its behalf:
+after a notice of the process that runs the rounds, which in turn gets one when a site has replied.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from typing import Any, ClassVar, cast
 
 import httpx
 import uvicorn
-from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fuels.federation.flower.access import ACCESS, refusal
 from fuels.federation.flower.child_process import end_with_parent
 from fuels.federation.flower.folders import ServerFolder, set_up_log
+from fuels.federation.flower.notices import LOOK, Notices, Watch
 from fuels.federation.flower.site_keys import SiteKeys
 
 Scope = MutableMapping[str, Any]
@@ -50,7 +52,8 @@ LINGERING = 100  # refused connections kept open for that; beyond it the oldest 
 BODY = 240.0  # seconds for the body; a signature is valid for five minutes
 PATIENCE = 10.0  # seconds that a site waits for a message; it gives up after 30
 BUSIEST = 25.0  # requests a second to the SuperLink for all waiting sites
-SOONEST = 0.4  # seconds between two requests for one site
+SELDOM = 2.0  # seconds between two requests for one site without a notice
+MOST_LOOKS = 500.0  # a second, at the notices of all waiting sites
 HOP = {b"host", b"connection", b"content-length", b"transfer-encoding"}  # of one connection only
 CLOSE = [(b"connection", b"close")]  # the connection is not read any further
 COMPLETE = "fuels.complete"  # in the scope of a site's request that was read completely
@@ -59,8 +62,9 @@ COMPLETE = "fuels.complete"  # in the scope of a site's request that was read co
 class Gateway:
     """An ASGI application that forwards Fleet requests of sites and refuses all others."""
 
-    def __init__(self, client: httpx.AsyncClient, keys: SiteKeys) -> None:
+    def __init__(self, client: httpx.AsyncClient, keys: SiteKeys, folder: ServerFolder) -> None:
         self.client, self.keys = client, keys
+        self.posted, self.replied = Notices(folder.posted), Notices(folder.replied)
         self.waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,9 +98,12 @@ class Gateway:
             return
         headers = [(name, value) for name, value in scope["headers"] if name not in HOP]
         try:
-            reply = await self.client.post(path, content=body, headers=headers)
-            if path == PULL and is_empty(reply):
-                reply = await self._wait(reply, body, headers, asyncio.ensure_future(receive()))
+            if path == PULL:
+                reply = await self._pull(body, headers, receive)
+            else:
+                reply = await self.client.post(path, content=body, headers=headers)
+            if path == PUSH and reply.status_code == 200:
+                self.replied.of(PushMessagesRequest.FromString(body).node.node_id).give()
         except httpx.HTTPError:
             await respond(send, 502, b"the SuperLink does not answer")
             return
@@ -106,22 +113,25 @@ class Gateway:
         status = 503 if reply.status_code == 500 else reply.status_code
         await respond(send, status, reply.content, kept)
 
-    async def _wait(
-        self,
-        reply: httpx.Response,
-        body: bytes,
-        headers: list[tuple[bytes, bytes]],
-        gone: asyncio.Future[Any],
+    async def _pull(
+        self, body: bytes, headers: list[tuple[bytes, bytes]], receive: Receive
     ) -> httpx.Response:
-        """Ask again until there is a message, the site disconnects, or the time is up."""
+        """Ask until there is a message, the site disconnects, or the time is up."""
+        watch = Watch(self.posted.of(node_of(body)), max(SELDOM, self.waiting / BUSIEST))
+        watch.due()  # before it asks: a notice that comes meanwhile is a new one
+        reply = await self.client.post(PULL, content=body, headers=headers)
+        if not is_empty(reply):
+            return reply
+        gone = asyncio.ensure_future(receive())
         end = time.monotonic() + PATIENCE
         self.waiting += 1
         try:
             while is_empty(reply) and time.monotonic() < end:
-                await asyncio.wait([gone], timeout=max(SOONEST, self.waiting / BUSIEST))
+                await asyncio.wait([gone], timeout=max(LOOK, self.waiting / MOST_LOOKS))
                 if gone.done():  # a message fetched now would be lost
                     break
-                reply = await self.client.post(PULL, content=body, headers=headers)
+                if watch.due():
+                    reply = await self.client.post(PULL, content=body, headers=headers)
         finally:
             self.waiting -= 1
             gone.cancel()
@@ -144,6 +154,15 @@ def is_reply(body: bytes) -> bool:
     except DecodeError:
         return False
     return all(message.metadata.reply_to_message_id for message in messages)
+
+
+def node_of(body: bytes) -> int:
+    """The node that asks for messages; 0 if it does not say."""
+    try:
+        node: int = PullMessagesRequest.FromString(body).node.node_id
+    except DecodeError:  # the SuperLink will refuse it
+        return 0
+    return node
 
 
 def is_open(path: str) -> bool:
@@ -262,7 +281,7 @@ def main() -> None:
         base_url=f"https://127.0.0.1:{config.control_port}", verify=context, timeout=60.0
     )
     uvicorn.run(
-        Gateway(client, SiteKeys(folder)),
+        Gateway(client, SiteKeys(folder), folder),
         http=TimedProtocol,
         ws="none",
         host=config.host,

@@ -37,7 +37,7 @@ from fuels.sharing.fixed_point import Words
 from fuels.sharing.masks import LEAST_SITES, SumId
 from fuels.sharing.roster import Roster, parse
 
-POLL, IDLE = 0.1, 0.5  # seconds between two looks for replies; while all sites wait for values
+POLL = 0.05  # seconds between two looks for replies
 CONNECTED = 1.0  # seconds between two looks at which sites are connected
 HOLD = 10  # seconds that a site may hold a request
 LOST = 10.0  # seconds after which a request or reply is taken for lost, besides `HOLD`
@@ -92,12 +92,7 @@ class Live:
         """Continue until the clock raises, because the series was stopped."""
         while True:
             self.look()
-            self.time.sleep(IDLE if self._idle() else POLL)
-
-    def _idle(self) -> bool:
-        """Whether every site waits for values, so that nothing happens until some arrive."""
-        holding = {asked.site for asked in self.open.values() if asked.kind == WAIT}
-        return holding >= self.connected - self.retry.keys() and not self.record.asked
+            self.time.sleep(POLL)
 
     def look(self) -> None:
         now = self.clock()

@@ -145,7 +145,7 @@ def run_site(folder: SiteFolder, data: str) -> None:
         key = fingerprint(key_of(public)) if public else "not in the folder"
         audit(folder).add("site started", version=__version__, key=key)
 
-        dispatcher = Dispatcher()
+        dispatcher = Dispatcher(folder)
 
         def supernode() -> subprocess.Popen[bytes]:
             port = commands.free_port()

@@ -32,7 +32,7 @@ from fuels.federation.transport import Chosen, Failure, Reply, TooFewError
 from fuels.methods.base import Method
 from fuels.methods.messages import Download
 
-POLL = 0.5  # seconds between two checks for replies
+POLL = 0.1  # seconds between two checks for replies
 EVALUATION = 5.0  # seconds that sites have at least to evaluate a new model
 PAUSE = 60.0  # seconds before a site that failed is asked for the same round again
 MOST_HELLO = 8 * 2**20  # bytes of a site's list of clients
