@@ -132,6 +132,7 @@ class Defence:
 class Privacy:
     """What bounds how much a client's uploads reveal: prototypes, and sums. Not in the paper."""
 
+    masked: bool = False  # in a federation, send uploads as masked sums; needs a method with means
     secret: bool = False  # draw initial model and order of prototypes from the sites' secret
     first: int = 1  # the first round in which prototypes are sent
     every: int = 1  # and then every so many rounds
@@ -182,7 +183,7 @@ LATER = {
     "model": ("head",),
     "mixture": ("at_least", "at_most"),
     "defence": ("votes",),
-    "privacy": ("epsilon", "delta", "unit", "relation", "scale", "ledger"),
+    "privacy": ("masked", "epsilon", "delta", "unit", "relation", "scale", "ledger"),
 }
 
 VOTES = ("client", "site")
@@ -207,8 +208,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 # Only noised sums are shared; docs/explanation/guarantee.md.
 PRESETS["private"] = {**PRESETS["best"], "method": "solo", "privacy": {"epsilon": 4.0}}
-# What preset best adds where clients belong to several owners, in `fuels federation run`; on one
-# machine there is nobody to distrust. docs/explanation/defences.md explains each.
+# What preset best adds in `fuels federation run`; docs/explanation/defences.md explains each.
 DEFENCE_OF_BEST = Defence(
     clip=2.0, directions=True, admission=5.0, farthest=95.0, trials=5, refusals=10
 )

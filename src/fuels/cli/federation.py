@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -254,7 +255,7 @@ def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> 
     from fuels.federation.flower import commands
     from fuels.federation.flower.folders import ServerFolder
     from fuels.federation.flower.server import undelivered
-    from fuels.federation.flower.status import live_lines, status, sums_line
+    from fuels.federation.flower.status import live_lines, masked_line, status, sums_line
 
     server = ServerFolder(folder)
     if show:
@@ -272,6 +273,8 @@ def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> 
         typer.echo(f"models    {undelivered(found['unconfirmed'], server)}")
     if found["rounds"]:
         typer.echo(f"round     {found['round']} of {found['rounds']}")
+    if found["masked"]:
+        typer.echo(f"uploads   {masked_line(found['masked'])}")
     if found["sums"]:
         typer.echo(sums_line(found["sums"]).replace("sums: ", "sums      ", 1))
     for site, state in found["sites"].items():
@@ -354,8 +357,23 @@ def _settings(preset: str, changes: dict[str, Any], assignments: list[str]) -> S
     """Preset, then options, then --set: the later one wins, as in `fuels run`."""
     from fuels.federation.flower.flower_app import federated
 
-    settings = with_preset(Settings(), preset, f"--preset {preset}", owners=2)
-    settings = merge(settings, changes, "command line")
-    for text in assignments:
-        settings = merge(settings, assignment(text), f"--set {text}")
-    return federated(settings, "--set")
+    def chosen(settings: Settings) -> Settings:
+        settings = merge(settings, changes, "command line")
+        for text in assignments:
+            settings = merge(settings, assignment(text), f"--set {text}")
+        return settings
+
+    start = with_preset(Settings(), preset, f"--preset {preset}", owners=2)
+    settings = chosen(start)
+    if not (settings.privacy.masked and start.defence.admission):
+        return federated(settings, "--set")
+    # Of the preset's defences, this one needs single uploads.
+    masked = federated(
+        chosen(replace(start, defence=replace(start.defence, admission=0.0))), "--set"
+    )
+    typer.echo(
+        f"uploads are masked: preset {preset} leaves no client out by the direction of its update"
+        " (defence.admission), and sites shorten long updates themselves (defence.clip)",
+        err=True,
+    )
+    return masked

@@ -20,11 +20,12 @@ from fuels.config import Training, late_joiners
 from fuels.errors import FuelsError
 from fuels.federation.guard import refusals
 from fuels.federation.refusals import Refusals
-from fuels.federation.site import Report
+from fuels.federation.site import Report, check_finite
 from fuels.federation.transport import (
     Chosen,
     Failure,
     Reply,
+    SkippedError,
     TooFewError,
     Transport,
     WritesItself,
@@ -51,6 +52,7 @@ class Round:
     numbers_down: float = 0.0
     failures: list[Failure] = field(default_factory=list)
     left_out: int = 0  # clients whose upload the method did not use, see Method.left_out
+    skipped: str = ""  # why the round has no result; the server's state is that of the round before
     stages: dict[str, float] = field(default_factory=dict)  # seconds
     site_rows: NDArray[np.int64] | None = None  # changed rows of the sites' state; None: all
     writer: WritesItself | None = None  # sites whose state is not among the arrays to save
@@ -66,6 +68,8 @@ class Round:
         values["failures"] = [f"{failure.site}: {failure.reason}" for failure in self.failures]
         if self.left_out:
             values["left_out"] = self.left_out
+        if self.skipped:
+            values["skipped"] = self.skipped
         return {k: (None if isinstance(v, float) and np.isnan(v) else v) for k, v in values.items()}
 
     def changed_rows(self, names: Iterable[str]) -> dict[str, NDArray[np.int64]]:
@@ -150,7 +154,10 @@ class Loop:
         """One round."""
         number = self.round + 1
         done = Round(number, self.training.rounds)
-        download, replies = self._train(done)
+        try:
+            download, replies = self._train(done)
+        except SkippedError as error:
+            return self._skip(done, error)
         given = [reply.report for reply in replies if reply.report is not None]
         evaluation = max((report.evaluation_seconds for report in given), default=0.0)
         if evaluation:
@@ -187,6 +194,19 @@ class Loop:
                 self._record([each for each in answers if isinstance(each, Report)], done)
         done.site_rows = self.transport.changed_rows()
         self._finish(done, upload, download)
+        done.last = self.finished
+        return done
+
+    def _skip(self, done: Round, why: SkippedError) -> Round:
+        """Finish a round without a result: nothing changes except its number."""
+        self.admit(self.transport.clients)
+        done.failures, done.skipped = why.failures, str(why)
+        self.round = done.number
+        if not np.isnan(self.val_mse).all():
+            done.val_mse = float(np.nanmean(self.val_mse))
+            done.val_mae = float(np.nanmean(self.val_mae))
+        done.best_round = self.best_round
+        done.site_rows = self.transport.changed_rows()
         done.last = self.finished
         return done
 
@@ -357,18 +377,6 @@ class Loop:
         self.without_upload = set(facts.get("unheard", []))
         self.totals = dict(facts["totals"])
         self.refused.load(facts)
-
-
-def check_finite(reports: Sequence[Report], number: int) -> None:
-    """Stop if training diverged. The reports of other organisations were checked on arrival."""
-    for report in reports:
-        for name, values in report.losses.items():
-            bad = np.flatnonzero(~np.isfinite(values))
-            if len(bad):
-                raise FuelsError(
-                    f"round {number}: the {name} loss of client {report.clients[bad[0]]} "
-                    "is not finite; training diverged, try a smaller learning rate"
-                )
 
 
 def _writer(transport: Transport) -> WritesItself | None:

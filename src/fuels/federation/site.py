@@ -321,3 +321,15 @@ def join(reports: Sequence[Report]) -> Report:
         val_mse=np.concatenate([report.val_mse for report in reports]),
         val_mae=np.concatenate([report.val_mae for report in reports]),
     )
+
+
+def check_finite(reports: Sequence[Report], number: int) -> None:
+    """Stop if training diverged. The reports of other organisations were checked on arrival."""
+    for report in reports:
+        for name, values in report.losses.items():
+            bad = np.flatnonzero(~np.isfinite(values))
+            if len(bad):
+                raise FuelsError(
+                    f"round {number}: the {name} loss of client {report.clients[bad[0]]} "
+                    "is not finite; training diverged, try a smaller learning rate"
+                )

@@ -69,7 +69,11 @@ def false_clients(clients: int, share: float) -> int:
 def clipped(models: Arrays, before: Arrays, medians: float, votes: Floats | None = None) -> Arrays:
     """Models whose updates are at most so many times as long as the median update."""
     norms = update_norms(models, before)
-    bound = medians * float(median(norms, votes))
+    return shortened(models, before, norms, medians * float(median(norms, votes)))
+
+
+def shortened(models: Arrays, before: Arrays, norms: Floats, bound: float) -> Arrays:
+    """Models whose updates, of lengths `norms` [client], are at most as long as `bound`."""
     short = np.where(norms > bound, bound / np.maximum(norms, 1e-300), 1.0)
     if (short == 1).all():
         return models

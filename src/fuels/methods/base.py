@@ -126,6 +126,9 @@ class Method(ABC):
     # Whether the evaluated model is the one after aggregation, not the client's after training.
     evaluate_after_aggregation: ClassVar[bool] = False
     one_model: ClassVar[bool] = False  # the same model is evaluated for all clients
+    # Whether `aggregate` needs only the mean of the uploads, weighted by samples, so that sites can
+    # send masked sums (privacy.masked).
+    only_mean: ClassVar[bool] = False
     # Defaults of the `training` section. The FUELS paper states the optimiser and no share of
     # clients per round, so all take part.
     own_optimiser: ClassVar[Optimiser] = Optimiser("adam", 0.001)

@@ -30,6 +30,7 @@ class FedAvg(Method):
     stays: ClassVar[tuple[str, ...]] = ()
     evaluate_after_aggregation = True
     one_model = True
+    only_mean = True
     shares: ClassVar[tuple[str, ...]] = MODEL  # the parts that travel
 
     def local(self, group: Group, download: Download) -> Arrays:

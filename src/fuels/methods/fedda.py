@@ -78,6 +78,7 @@ class FedDA(FedAvg):
     receives = "a model that the server makes of all models"
     Options = FedDAOptions
     options: FedDAOptions
+    only_mean = False
     own_optimiser = Optimiser("sgd", 0.01, 0.9)
     own_selection = 0.1
     remark = (

@@ -23,7 +23,7 @@ from fuels.methods.base import MODEL, Facts, Method
 from fuels.methods.messages import Download
 from fuels.methods.registry import find_method
 from fuels.model.network import build_network
-from fuels.runs.settings import ResolvedSettings, resolve
+from fuels.runs.settings import ResolvedSettings, refuse_masked, resolve
 from fuels.storage.models import PersonalModels, personal_models
 from fuels.training.groups import Optimiser
 from fuels.training.runtime import set_up
@@ -133,13 +133,18 @@ def build(
     panel: Panel | None = None,
     secret: bytes = b"",
     shared: bytes = b"",
+    *,
+    federated: bool = False,
 ) -> Job:
     """Resolve the settings, read the data and set everything up.
 
     `secret` seeds the noise of a federation's site, so that nobody else can reproduce it; see
-    privacy/noise.py. `shared` is the secret of all its sites; see privacy/hidden.py.
+    privacy/noise.py. `shared` is the secret of all its sites; see privacy/hidden.py. `federated`:
+    whether this is one site of a federation.
     """
     settings = resolve(settings)
+    if not federated:
+        refuse_masked(settings)
     threads = set_up(engine)
     dataset = load_dataset(settings, panel)
     method = make_method(settings, dataset, secret, shared)

@@ -30,7 +30,7 @@ from fuels.errors import FuelsError
 from fuels.experts.limits import check_limits
 from fuels.methods.base import Options
 from fuels.methods.fuels import Fuels
-from fuels.methods.registry import find_method, method_options
+from fuels.methods.registry import METHODS, find_method, method_options
 from fuels.methods.solo import Solo
 from fuels.privacy.accountant import check as check_budget
 from fuels.privacy.sensitivity import relation_of, unit_of
@@ -164,6 +164,8 @@ def check_privacy(settings: Settings) -> None:
     if privacy.epsilon:
         check_sums(settings)
     plain = Privacy()
+    if privacy.masked:
+        check_masked(settings)
     of_prototypes = ("secret", "first", "every")
     if settings.method != Fuels.name and any(
         getattr(privacy, name) != getattr(plain, name) for name in of_prototypes
@@ -171,6 +173,36 @@ def check_privacy(settings: Settings) -> None:
         raise FuelsError(
             f"privacy.secret, privacy.first and privacy.every are settings of the method fuels, not"
             f" of {settings.method}"
+        )
+
+
+def check_masked(settings: Settings) -> None:
+    """Refuse masked uploads for a method or a defence that needs single uploads."""
+    method, defence = find_method(settings.method), settings.defence
+    if not method.only_mean:
+        able = [name for name in METHODS if find_method(name).only_mean]
+        raise FuelsError(
+            f"privacy.masked is for methods of which the server needs only the mean of the uploads"
+            f" ({', '.join(able)}), not for {settings.method}"
+        )
+    needs = {
+        "aggregation": defence.aggregation != "mean",
+        "admission": defence.admission > 0,
+        "votes": defence.votes != "client",
+    }
+    for name in (name for name, used in needs.items() if used):
+        raise FuelsError(
+            f"defence.{name} = {getattr(defence, name)} needs single uploads, which privacy.masked"
+            f" hides from the server: set defence.{name} = {getattr(Defence(), name)}"
+        )
+
+
+def refuse_masked(settings: Settings) -> None:
+    """Refuse masked uploads on one machine, where nothing is uploaded."""
+    if settings.privacy.masked:
+        raise FuelsError(
+            "privacy.masked hides uploads from the server of a federation (fuels federation run);"
+            " on one machine there is nobody to hide them from: omit it"
         )
 
 

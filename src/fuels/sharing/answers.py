@@ -44,19 +44,28 @@ class Answers:
     def __init__(self, path: Path, mark: Path) -> None:
         self.path, self.mark = path, mark
 
-    def answer(self, asked: SumId, make: Callable[[], Words]) -> Words:
-        """The reply to a sum: the one already given or, the first time, what `make` returns."""
+    def given(self, asked: SumId, source: str = "") -> Words | None:
+        """The reply already given to a sum; None if it may be answered now.
+
+        `source`: what the numbers are computed from, if not all sums of this name and step have the
+        same: a second set is refused only for the same source.
+        """
         with self._open() as database:
-            if (before := self._before(database, asked)) is not None:
-                return before
+            return self._before(database, asked, source)
+
+    def answer(self, asked: SumId, make: Callable[[], Words], source: str = "") -> Words:
+        """The reply to a sum: the one already given or, the first time, what `make` returns."""
+        if (before := self.given(asked, source)) is not None:
+            return before
         words = make()  # may take long: no lock is held meanwhile
         content = words.astype("<u8").tobytes()
         with self._open() as database:
-            if (before := self._before(database, asked)) is not None:  # another process was faster
+            before = self._before(database, asked, source)
+            if before is not None:  # another process was faster
                 return before
             key = (asked.name, asked.step)
-            sites = ",".join(asked.sites)
-            database.execute("INSERT OR IGNORE INTO sets VALUES (?, ?, ?)", (*key, sites))
+            known = (asked.name + source, asked.step, ",".join(asked.sites))
+            database.execute("INSERT OR IGNORE INTO sets VALUES (?, ?, ?)", known)
             database.execute(
                 "INSERT INTO answers VALUES (?, ?, ?, ?, ?)",
                 (asked.series, *key, _digest(asked), content),
@@ -85,10 +94,10 @@ class Answers:
                 raise FuelsError(f"this site has already seen another roster {serial}")
             database.execute("INSERT OR IGNORE INTO rosters VALUES (?, ?)", (serial, digest))
 
-    def _before(self, database: sqlite3.Connection, asked: SumId) -> Words | None:
+    def _before(self, database: sqlite3.Connection, asked: SumId, source: str) -> Words | None:
         """The reply that was already given to this sum; refuses another sum of the same step."""
         found = database.execute(
-            "SELECT sites FROM sets WHERE name = ? AND step = ?", (asked.name, asked.step)
+            "SELECT sites FROM sets WHERE name = ? AND step = ?", (asked.name + source, asked.step)
         ).fetchone()
         if found is not None and found[0] != ",".join(asked.sites):
             raise FuelsError(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fuels.sharing.answers import Answers
 from fuels.sharing.fixed_point import Words
 from fuels.sharing.masks import SumId, masked, public_key
-from fuels.sharing.roster import read_roster
+from fuels.sharing.roster import Roster, read_roster
 from fuels.sharing.sums import MIN_CLIENTS
 
 
@@ -30,18 +30,30 @@ class SecureSums:
     answers: Answers
     min_clients: int = MIN_CLIENTS
 
-    def answer(self, asked: SumId, roster: bytes, contribution: Callable[[], Words]) -> Words:
+    def given(self, asked: SumId, roster: bytes, source: str = "") -> Words | None:
+        """The words already sent for a sum; None if it may be answered now (answers.py)."""
+        self._members(asked, roster)
+        return self.answers.given(asked, source)
+
+    def answer(
+        self, asked: SumId, roster: bytes, contribution: Callable[[], Words], source: str = ""
+    ) -> Words:
         """The masked words for a sum; a FuelsError says why there are none, and quotes no data.
 
         `roster`: the founder's file, as the server passes it on. `contribution()`: the site's words
         [number], without masks; it is not asked for if this sum was answered before.
         """
-        members = read_roster(roster, self.ca, self.federation)
-        members.check(asked, self.site, public_key(self.private), self.min_clients)
-        self.answers.accept(members)
+        members = self._members(asked, roster)
 
         def make() -> Words:
             words = contribution().reshape(-1)
             return masked(words, asked, self.site, self.private, members.keys)
 
-        return self.answers.answer(asked, make)
+        return self.answers.answer(asked, make, source)
+
+    def _members(self, asked: SumId, roster: bytes) -> Roster:
+        """The founder's roster, if it allows this sum."""
+        members = read_roster(roster, self.ca, self.federation)
+        members.check(asked, self.site, public_key(self.private), self.min_clients)
+        self.answers.accept(members)
+        return members

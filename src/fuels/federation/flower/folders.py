@@ -80,6 +80,8 @@ class Consent:
     hidden: bool = False
     least_noise: float = 0.0  # standard deviation of the noise on prototypes
     most_prototypes: int = 0  # of a client in a run; 0: any number
+    # Uploads may leave without masks. If false, only runs with privacy.masked may use this site.
+    unmasked: bool = True
     # Add to the shared statistics of a run, masked: the server sees only totals over at least three
     # sites.
     sums: bool = False

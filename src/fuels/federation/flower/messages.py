@@ -226,10 +226,15 @@ def check_consent(method: str, config: SiteConfig) -> None:
 
 def check_declaration(method: Method, consent: Consent, number: int) -> None:
     """Refuse a method that declares an upload which this site does not consent to."""
-    if consent.raw_derived:
-        return
     rounds = (*distinct_rounds(method), number)
     sent = {name: sent for n in rounds for name, sent in method.uploads(n).items()}
+    if sent and not consent.unmasked and not method.facts.privacy.masked:
+        raise RefusalError(
+            f"{method.title} with these settings sends {next(iter(sent))} without masks; this site"
+            " demands masked uploads (consent.unmasked = false in its site.toml)"
+        )
+    if consent.raw_derived:
+        return
     reasons: dict[str, str] = {}
     if method.facts.train_periods < consent.least_periods:
         mean = f"is a mean of fewer than {consent.least_periods} periods (consent.least_periods)"

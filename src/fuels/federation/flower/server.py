@@ -19,6 +19,7 @@ from fuels.federation.flower.flower_app import write_run_config
 from fuels.federation.flower.folders import ServerFolder, log
 from fuels.federation.flower.inbox import Network, Time
 from fuels.federation.flower.live import Live
+from fuels.federation.flower.masked_server import MaskedTransport, at_the_server, masked_facts
 from fuels.federation.flower.records import Figures, audit
 from fuels.federation.flower.runs import Current
 from fuels.federation.flower.sum_server import RunSums
@@ -147,13 +148,18 @@ def _serve(
     book = audit(folder)
     refused.note = lambda events: book.add_all([{**each, "run": run} for each in events])
     rounds = settings.training.rounds
-    transport = FlowerTransport(network, run, config.rules, rounds, time, refused)
+    if settings.privacy.masked:
+        transport: FlowerTransport = MaskedTransport(
+            network, run, folder, settings, time, refused, book
+        )
+    else:
+        transport = FlowerTransport(network, run, config.rules, rounds, time, refused)
     if restored is None:
         transport.join(set(config.sites))
     else:
         transport.load(unprefixed("transport", restored[0]))
         log.info("run %s continues after round %d", run, restored[1]["round"])
-    method = transport.use(method_for(settings, transport.members.train_periods))
+    method = transport.use(method_for(at_the_server(settings), transport.members.train_periods))
     loop = Loop(method, transport, settings.training, settings.seed, refused, transport.reachable)
     if restored is not None:
         loop.load(*restored)
@@ -182,6 +188,8 @@ def _serve(
     unconfirmed = sorted(transport.finish(loop.round, waiting, download, best))
     save_state(store.server, loop.server.state(), {"clients": list(loop.clients)})
     summary = _summary(loop, transport, settings) | sums.summary()
+    if settings.privacy.masked:
+        summary["masked"] = masked_facts(store.history())
     summary |= {"sites": sites, "unconfirmed": unconfirmed}
     write_federation_report(path, summary)
     if not unconfirmed:

@@ -12,6 +12,7 @@ from fuels.federation.flower import live_record
 from fuels.federation.flower.commands import REVOKED, Node, registered, unfinished
 from fuels.federation.flower.exclusion import EXCLUDED
 from fuels.federation.flower.folders import ServerFolder, key_of
+from fuels.federation.flower.masked_server import masked_facts
 from fuels.federation.flower.records import audit
 from fuels.federation.flower.runs import (
     ACTIVE,
@@ -75,6 +76,7 @@ def as_round(line: Mapping[str, Any], rounds: int) -> Round:
         numbers_up=line["numbers_up"],
         numbers_down=line["numbers_down"],
         left_out=line.get("left_out", 0),
+        skipped=line.get("skipped", ""),
         failures=[Failure(site, reason) for site, _, reason in failures],
     )
 
@@ -150,7 +152,9 @@ def status(folder: ServerFolder) -> dict[str, Any]:
         state = "interrupted; the server resumes it automatically"
     lines = read_lines(folder.runs / run / "metrics.jsonl") if run else []
     config = folder.runs / run / "config.toml"
-    rounds = read_config(config)[0].training.rounds if run and config.is_file() else 0
+    settings = read_config(config)[0] if run and config.is_file() else None
+    rounds = settings.training.rounds if settings is not None else 0
+    masked = settings is not None and settings.privacy.masked
     failures = [
         f"round {line['round']}: {text}" for line in lines for text in line.get("failures", [])
     ]
@@ -174,6 +178,7 @@ def status(folder: ServerFolder) -> dict[str, Any]:
         "left_out": lines[-1].get("left_out", 0) if lines else 0,
         "live": live_facts(folder, run),
         "sums": sums_of(folder, run),
+        "masked": masked_facts(lines) if masked else {},
         "others": others(folder, current) if listening else {},
         "audit": dict(zip(("entries", "last", "problem"), audit(folder).check(), strict=True)),
     }
@@ -197,6 +202,16 @@ def sums_line(sums: Mapping[str, Any]) -> str:
     parts += [f"no {n.replace('_', ' ')}: {why}" for n, why in sums["skipped"].items()]
     sent = f"{sums['bytes_up']:,} bytes up, {sums['bytes_down']:,} down"
     return f"sums: {'; '.join(parts)} ({sent})"
+
+
+def masked_line(found: Mapping[str, Any]) -> str:
+    """Masked uploads in one line."""
+    skipped = found["skipped"]
+    line = f"masked: the server sees sums only, {found['rounds']} rounds with a result"
+    if not skipped:
+        return line
+    newest, reason = list(skipped.items())[-1]
+    return f"{line}, {len(skipped)} skipped (the last, round {newest}: {reason})"
 
 
 def excluded(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:

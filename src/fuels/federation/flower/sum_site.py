@@ -38,7 +38,7 @@ from fuels.runs.build import Job
 from fuels.sharing.fixed_point import Floats, Words
 from fuels.sharing.live_mean import NUMBERS
 from fuels.sharing.masks import SumId
-from fuels.sharing.roster import read_roster
+from fuels.sharing.roster import Roster, read_roster
 from fuels.storage.checkpoint import unprefixed
 
 
@@ -94,12 +94,7 @@ def _contribution(
         text_list(facts.get("sites"), "the list of sites"),
         shape_of(name, steps, horizon, live),
     )
-    own = members.members.get(config.name)
-    if own is not None and len(job.dataset.ids) < own.clients:
-        raise FuelsError(
-            f"the founder's roster has {own.clients} clients for site {config.name}, which has"
-            " fewer; the founder corrects it with fuels federation roster"
-        )
+    need_clients(members, config, len(job.dataset.ids))
     history = history_of(job.dataset)
 
     def contribution() -> Words:
@@ -119,6 +114,16 @@ def _contribution(
         return statistics_words(own, steps, horizon, live, len(asked.sites))
 
     return sums.answer(asked, roster, contribution), asked
+
+
+def need_clients(roster: Roster, config: SiteConfig, clients: int) -> None:
+    """Refuse a roster that claims more clients than this site has."""
+    own = roster.members.get(config.name)
+    if own is not None and clients < own.clients:
+        raise FuelsError(
+            f"the founder's roster has {own.clients} clients for site {config.name}, which has"
+            " fewer; the founder corrects it with fuels federation roster"
+        )
 
 
 def received_sums(config: SiteConfig, job: Job, request: Envelope) -> ReceivedSums | None:

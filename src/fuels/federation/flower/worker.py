@@ -30,9 +30,6 @@ from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fuels.config import Engine, Settings
 from fuels.data.sources import find_files
 from fuels.errors import FuelsError
@@ -48,6 +45,7 @@ from fuels.federation.flower.folders import (
     set_up_log,
 )
 from fuels.federation.flower.live_site import LiveRuns, answer_live
+from fuels.federation.flower.masked_site import MaskedRound
 from fuels.federation.flower.messages import (
     check_consent,
     check_declaration,
@@ -57,11 +55,11 @@ from fuels.federation.flower.messages import (
     without_figures,
 )
 from fuels.federation.flower.outbox import check_upload, keep_copy
+from fuels.federation.flower.progress import Progress
 from fuels.federation.flower.protection import (
     Secrets,
     check_protection,
     digest_of,
-    identity_of,
     read_secrets,
 )
 from fuels.federation.flower.records import SiteRecords
@@ -69,10 +67,8 @@ from fuels.federation.flower.sum_site import answer_sum, received_sums
 from fuels.federation.guard import download_refusal
 from fuels.methods.messages import Download
 from fuels.report.run.report import write_run_report
-from fuels.runs.build import Job, build, fingerprint, train_periods
+from fuels.runs.build import Job, build, train_periods
 from fuels.runs.run import essentials, evaluate_job, kept_models, write_evaluation, write_models
-from fuels.runs.settings import same_settings
-from fuels.storage.checkpoint import load_state, prefixed, save_state, unprefixed
 from fuels.storage.config_file import write_toml
 from fuels.storage.run_folder import RunFolder
 
@@ -96,7 +92,9 @@ class JobCache:
         key = settings, engine, secrets, *map(stamps, read)
         if self.job is None or key != self.key or not (progress.facts or self.clean):
             self.close()
-            self.job = build(settings, engine, secret=secrets.noise, shared=secrets.shared)
+            self.job = build(
+                settings, engine, secret=secrets.noise, shared=secrets.shared, federated=True
+            )
             self.key, self.clean = key, True
         if progress.facts:
             self.clean = False
@@ -220,20 +218,13 @@ class Worker:
     ) -> Envelope:
         if not asked:
             raise RefusalError(f"round {envelope.round}: the server asked for no clients")
+        if job.settings.privacy.masked:
+            masked = MaskedRound(self.folder, self.config, job, envelope)
+            return masked.answer(asked, download, progress, made, self.records)
         if progress.round == envelope.round and progress.trained.intersection(asked):
             log.info("round %d was already trained: repeating the reply", envelope.round)
             return decode(progress.answer, len(progress.answer))
-        if made < progress.made:
-            raise RefusalError(
-                f"the request of round {envelope.round} is older than that of round"
-                f" {progress.round}, which was already trained"
-            )
-        if progress.round > envelope.round:
-            log.warning(
-                "the server asks for round %d and this site has trained round %d: it continues from"
-                " its current models",
-                envelope.round, progress.round,
-            )  # fmt: skip
+        progress.need_newer(made, envelope.round)
         log.info("run %s, round %d: %d clients train", envelope.run, envelope.round, len(asked))
         upload, report = job.site.train(envelope.round, asked, download)
         good, withheld = check_upload(job.method, envelope.round, upload, asked)
@@ -250,57 +241,6 @@ class Worker:
         if job.site.best:  # evaluation may have found better models
             progress.save(job, progress.round, progress.answer, progress.made)
         return reply(envelope, None, report)
-
-
-class Progress:
-    """The progress of a site in a run, on disk."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.arrays: dict[str, NDArray[Any]] = {}
-        self.facts: dict[str, Any] = {}
-        self.round, self.answer = 0, b""
-        self.made = 0.0  # when the server made the request that was trained last
-        if path.exists():
-            try:
-                self.arrays, self.facts = load_state(path)
-            except FuelsError as error:
-                log.error(
-                    "%s; restore it from a backup, or delete it: the site then continues this run"
-                    " from the common initial model",
-                    error,
-                )
-                raise RefusalError(
-                    "its state of this run cannot be read; its log names the remedy"
-                ) from None
-            self.round = int(self.facts["round"])
-            self.answer = self.arrays["answer"].tobytes()
-            self.made = float(self.facts.get("made", 0.0))
-
-    @property
-    def trained(self) -> set[str]:
-        """The clients that the reply covers: sent or withheld."""
-        facts = decode(self.answer, len(self.answer)).facts
-        return {*facts["clients"], *facts.get("withheld", ())}
-
-    def restore(self, job: Job) -> None:
-        """Restore the state of the clients; refuses other data or other settings."""
-        same = {
-            "data": self.facts["data"] == fingerprint(job.dataset),
-            "settings": same_settings(json.loads(self.facts["settings"]), job.settings, "data"),
-            "secrets": self.facts.get("secret", "") == identity_of(job)["secret"],
-        }
-        for what, unchanged in same.items():
-            if not unchanged:
-                raise RefusalError(
-                    f"the {what} of this site differ from those this run started with"
-                )
-        job.site.load(unprefixed("site", self.arrays))
-
-    def save(self, job: Job, number: int, answer: bytes, made: float) -> None:
-        arrays = prefixed("site", job.site.state())
-        arrays["answer"] = np.frombuffer(answer, dtype=np.uint8)
-        save_state(self.path, arrays, {"round": number, "made": made, **identity_of(job)})
 
 
 @contextmanager
