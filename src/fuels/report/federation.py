@@ -88,11 +88,10 @@ def participants(summary: Summary) -> Html:
 def training(summary: Summary, history: list[dict[str, Any]], figures: Figures) -> Html:
     totals = summary["totals"]
     up, down = (BYTES * totals[f"numbers_{way}"] for way in ("up", "down"))
-    pairs = [
-        ("Rounds", number(summary["rounds"])),
-        ("Uploads of all clients", size(up)),
-        ("Downloads of all clients", size(down)),
-    ]
+    pairs = [("Rounds", number(summary["rounds"]))]
+    if "masked" not in summary:  # otherwise a site sends one sum, however many clients it has
+        pairs.append(("Uploads of all clients", size(up)))
+    pairs.append(("Downloads of all clients", size(down)))
     if (counters := summary.get("counters", {})).get("messages"):
         received, sent = (size(counters.get(f"bytes_{way}", 0)) for way in ("up", "down"))
         text = f"{number(counters['messages'])}, {received} received and {sent} sent"
@@ -105,7 +104,8 @@ def training(summary: Summary, history: list[dict[str, Any]], figures: Figures) 
 
 def trouble(summary: Summary, history: list[dict[str, Any]]) -> Html:
     """Failures, exclusions and uploads that were not used."""
-    found = []
+    skipped = (summary.get("masked") or {}).get("skipped", {})
+    found = [f"Round {at} was skipped: {reason}" for at, reason in skipped.items()]
     for line in history:
         found += [f"Round {line['round']}: {text}" for text in line.get("failures") or ()]
     said = found[:20]

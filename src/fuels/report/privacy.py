@@ -54,6 +54,12 @@ def exchanged(method: str, privacy: Mapping[str, Any], amount: str = "") -> str:
     found = find_method(method)
     if found.sends == "nothing":
         return "With this method, clients exchange nothing while the models are trained."
+    if privacy.get("masked"):
+        return (
+            f"In each round, {found.sends}, of every client that trains, are added up{amount}; the"
+            " sums of the sites are masked, so that the server sees only the total over at least"
+            f" three sites. Each client receives {found.receives}."
+        )
     return (
         f"{_rounds(privacy)}, every client that trains sends {found.sends}{amount}, and receives"
         f" {found.receives}."

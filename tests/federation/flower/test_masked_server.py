@@ -12,6 +12,7 @@ from fuels.errors import FuelsError
 from fuels.federation.codec import decode
 from fuels.federation.flower.folders import SiteFolder
 from fuels.federation.flower.masked_server import FILE
+from fuels.federation.flower.status import masked_line, status
 from helpers.flower_world import LIMIT, SITES, World, settings
 from helpers.masked import chosen, make_world
 
@@ -107,6 +108,13 @@ def test_without_a_site_the_round_is_skipped_and_the_next_has_all_again(
     assert world.summary()["masked"] == {"rounds": 2, "skipped": {"2": reason}}
     book = world.server.audit.read_text()
     assert book.count('"sum skipped"') == 1 and reason in book
+    page = (world.server.runs / "run" / "report.html").read_text()
+    assert f"Round 2 was skipped: {reason}" in page and "are masked, so that the server" in page
+    found = status(world.server)
+    assert masked_line(found["masked"]) == (
+        "masked: the server sees sums only, 2 rounds with a result, 1 skipped (the last, round 2:"
+        f" {reason})"
+    )
 
 
 def test_a_killed_server_asks_the_same_set_again(tmp_path: Path, done: World) -> None:

@@ -331,6 +331,9 @@ def test_a_run_takes_the_papers_settings_or_those_of_a_preset(
     # Its clients belong to several owners; on one machine, the preset has no defences.
     assert best.defence == DEFENCE_OF_BEST
     assert with_preset(best, "best", "").defence == Defence()
+    # Masked uploads leave out what needs single ones.
+    masked = chosen(metro, monkeypatch, "--method", "fedavg", "--set", "privacy.masked=true")
+    assert masked.defence == replace(DEFENCE_OF_BEST, admission=0.0) and masked.privacy.masked
     fewer = chosen(metro, monkeypatch, "--rounds", "7", "--seed", "3")
     assert (fewer.training.rounds, fewer.seed) == (7, 3)
     help_ = runner.invoke(federation_app, ["run", "--help"]).output
@@ -346,6 +349,11 @@ def test_a_run_takes_the_papers_settings_or_those_of_a_preset(
         (["--set", "windows.lags=none"], "lags"),
         (["--set", "options.rhoo=1"], "no option options.rhoo"),
         (["--method", "fuel"], "unknown method fuel"),
+        (["--set", "privacy.masked=true"], "only the mean of the uploads .*, not for fuels"),
+        (
+            ["--method", "fedavg", "--set", "privacy.masked=true", "--set", "defence.admission=5"],
+            "defence.admission = 5.0 needs single uploads",
+        ),
         (["--resume", "--rounds", "9"], "with its own settings"),
         (["--resume"], "there is no run to resume"),
     ],
