@@ -40,6 +40,7 @@ def export_command(
     from fuels.data.panel import find_ids
     from fuels.forecasting.onnx_export import export_onnx, file_names
     from fuels.forecasting.saved_run import SavedRun
+    from fuels.storage.run_folder import make_folder
 
     models = SavedRun.load(run).models
     names = file_names(models.ids)
@@ -48,10 +49,7 @@ def export_command(
     paths = {client: out / names[client] for client in clients}
     if not overwrite and (there := next((p for p in paths.values() if p.exists()), None)):
         raise FuelsError(f"{there} already exists; choose another folder or give --overwrite")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FuelsError(f"{out}: cannot be created ({error.strerror})") from None
+    make_folder(out)
     for client, path in paths.items():
         export_onnx(models, client, path)
     typer.echo(f"{len(paths)} model{'s' * (len(paths) != 1)} in {out}", err=True)

@@ -14,7 +14,7 @@ from fuels.data.windows import split_periods
 from fuels.data.writers import write_inputs, write_panel
 from fuels.errors import FuelsError
 from fuels.forecasting.saved_run import SavedRun
-from fuels.storage.run_folder import DATA, INPUTS, RunFolder, free_folder
+from fuels.storage.run_folder import DATA, INPUTS, RunFolder, free_folder, make_folder
 
 
 def remembered(
@@ -65,10 +65,7 @@ def prepare(saved: SavedRun, panel: Panel, out: Path) -> tuple[Settings, str]:
     """Write the data of the new run to its folder; returns its settings and a note."""
     split, note = grown_split(saved.settings, panel)
     RunFolder(out).refuse_used()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FuelsError(f"{out}: cannot be created ({error.strerror})") from None
+    make_folder(out)
     file = out / DATA
     write_panel(panel, file, overwrite=True)
     # The file is a panel: how the data of the run were read no longer matters.

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 
 from fuels.config import Settings
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.evaluation.means import Floats
+from fuels.evaluation.series import read_series
 from fuels.experts.history import WEEK_SECONDS
 from fuels.forecasting.folder import CONFIG, located
 from fuels.forecasting.issued import Issued, read_issued
@@ -38,13 +39,9 @@ class Part:
     def last(self, steps: int) -> Part:
         """The newest steps."""
         cut = slice(max(len(self.times) - steps, 0), None)
-        return Part(
-            self.times[cut],
-            self.actual[:, cut],
-            self.bounds[:, :, cut],
-            {name: values[:, cut] for name, values in self.references.items()},
-            self.phase,
-        )
+        references = {name: values[:, cut] for name, values in self.references.items()}
+        parts = (self.times[cut], self.actual[:, cut], self.bounds[:, :, cut])
+        return Part(*parts, references, self.phase)
 
 
 @dataclass(frozen=True)
@@ -97,24 +94,22 @@ class Track:
     @cached_property
     def live(self) -> Part:
         """The steps since the first forecast that is kept, up to the newest value."""
-        known, step = self.known, self.known.step
-        first = int((self.issued.cutoffs[0] - known.start) // step) + 1
-        first = min(max(first, 0), known.length)
-        times = known.times[first:]
+        known, first = self.known, self.first
         bounds = np.stack([self.ahead(1, bound) for bound in range(self.issued.made.shape[1])])
-        return Part(
-            times,
-            _rows(known, self.models.ids)[:, first:],
-            bounds,
-            self._references(known, first, known.length),
-            int(known.phases(self.models.period)[first]) if len(times) else 0,
-        )
+        references = self._references(known, first, known.length)
+        phase = int(known.phases(self.models.period)[first]) if first < known.length else 0
+        actual = _rows(known, self.models.ids)[:, first:]
+        return Part(known.times[first:], actual, bounds, references, phase)
+
+    @property
+    def first(self) -> int:
+        """The first live step, counted from the start of the known values."""
+        first = int((self.issued.cutoffs[0] - self.known.start) // self.known.step) + 1
+        return min(max(first, 0), self.known.length)
 
     def ahead(self, steps: int, bound: int = 0) -> Floats:
         """The forecasts of the live steps made `steps` ahead, [client, step]."""
-        issued, known = self.issued, self.known
-        first = int((issued.cutoffs[0] - known.start) // known.step) + 1
-        first = min(max(first, 0), known.length)
+        issued, known, first = self.issued, self.known, self.first
         found = np.full((len(self.models.ids), known.length - first), np.nan)
         at = ((issued.cutoffs - known.start) // known.step).astype(np.int64) + steps - first
         inside = (at >= 0) & (at < found.shape[1])
@@ -128,37 +123,24 @@ class Track:
     @cached_property
     def test(self) -> Part | None:
         """The test part of the run; None if it had none."""
-        path = RunFolder(self.folder).forecasts
-        if not path.is_file():
+        series, ids = read_series(RunFolder(self.folder).forecasts), self.models.ids
+        levels = [f"{level:g}" for level in self.issued.levels]
+        if series is None or {*series.ids} != {*ids} or not {*levels} <= {*series.levels}:
             return None
-        try:
-            frame = pl.read_parquet(path)
-        except (OSError, pl.exceptions.PolarsError) as error:
-            raise FuelsError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
-        names = [f"{end}-{level:g}" for end in ("lower", "upper") for level in self.issued.levels]
-        if not {"client", "time", "actual", "forecast", *names} <= set(frame.columns):
-            return None
-        ids, steps = self.models.ids, frame["time"].n_unique()
-        if len(frame) != steps * len(ids):
-            return None
-        order = pl.DataFrame({"client": ids}, schema={"client": pl.String})
-        frame = order.join(frame, on="client", how="left", maintain_order="left")
-
-        def column(name: str) -> Floats:
-            values = frame[name].cast(pl.Float64).fill_null(np.nan)
-            return values.to_numpy().reshape(len(ids), steps)
-
-        when = frame["time"].head(steps)
-        if self.known.timezone is not None:
-            when = when.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-        times = when.to_numpy().astype("datetime64[s]")
+        rows = [series.ids.index(client) for client in ids]
+        places = [series.levels.index(level) for level in levels]
+        bounds = [series.forecast[None], series.lower[places], series.upper[places]]
+        moments = [
+            time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
+            for time in series.times
+        ]
+        times, steps = np.array(moments, dtype="datetime64[s]"), len(moments)
         references: dict[str, Floats] = {}
         if self.own is not None:
             first = int((times[0] - self.own.start) // self.own.step)
             if 0 < first <= self.own.length - steps:
                 references = self._references(self.own, first, first + steps)
-        bounds = np.stack([column(name) for name in ("forecast", *names)])
-        return Part(times, column("actual"), bounds, references, 0)
+        return Part(times, series.actual[rows], np.concatenate(bounds)[:, rows], references, 0)
 
     def _references(self, panel: Panel, first: int, last: int) -> dict[str, Floats]:
         """Naive forecasts of the steps first..last-1 of a panel, as evaluation/references.py."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fuels.data.clock import zone_name
+from fuels.evaluation.means import Floats
 from fuels.evaluation.outcome import Outcome
 from fuels.report.families import PERSONAL, REGRESSION, SHARED, SIMPLE, by_family
 from fuels.report.plots import telling_clients
@@ -16,7 +16,6 @@ from fuels.report.style import METHOD, figure, legend, origin, panel_title, shor
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
 
 COLOURS = ("#d5700a", "#4c9a6a", "#b07aa1")  # of further levels, distinct from METHOD
 COLOUR_OF = {PERSONAL: METHOD, SHARED: "#d5700a", REGRESSION: "#7aa6c2", SIMPLE: "#d3d7db"}

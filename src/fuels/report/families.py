@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
+from fuels.evaluation.means import Floats
 
 PERSONAL, SHARED, REGRESSION, SIMPLE = (
     "personal model",
@@ -21,7 +20,14 @@ MEANING = {
     SIMPLE: "the last value, the same time a period or a week ago, a trend or smoothing",
 }
 _SHARED = ("pooled ridge", "shrunk ridge")
-Floats = NDArray[np.float64]
+
+
+def by_client(picks: Iterable[tuple[str, int]]) -> dict[int, str]:
+    """The roles of each client, joined: one may be best and median."""
+    roles: dict[int, list[str]] = {}
+    for role, client in picks:
+        roles.setdefault(int(client), []).append(role)
+    return {client: ", ".join(own) for client, own in roles.items()}
 
 
 def family(name: str, model: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.clock import format_step, zone_name
-from fuels.errors import FuelsError
 from fuels.evaluation.means import Floats, mean, ratio
 from fuels.evaluation.outcome import Outcome, best_reference, method_rows
+from fuels.report.families import by_client
 from fuels.report.style import (
     INK,
     METHOD,
@@ -32,6 +32,7 @@ from fuels.report.style import (
     tint,
     whole_numbers,
 )
+from fuels.storage.run_folder import make_folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,10 +45,7 @@ DAYS_SHOWN = 5  # of the test part, in forecasts.png
 STEPS_SHOWN = (48, 576)  # at least, where steps are long, and at most, where they are short
 LARGE = 1e6  # values from here on are labelled 1 M, 1 G, ...
 SHADES = (0.5, 0.22)  # of the narrowest and of the widest interval, as shares of full colour
-OBSERVED: Look = {
-    "color": "#8a8a8a",
-    "linewidth": 3.0,
-}  # darker than elsewhere: intervals are behind
+OBSERVED: Look = {"color": "#8a8a8a", "linewidth": 3.0}  # darker: intervals are behind
 POINTS = 48  # at most, in hours.png: more phases than this are grouped
 ERRORS = ("loss_prediction", "val_mse")  # of a round: both are mean squared errors
 WIDE_RANGE = 25  # an axis is logarithmic from this ratio of largest to smallest value
@@ -55,28 +53,17 @@ WIDE_RANGE = 25  # an axis is logarithmic from this ratio of largest to smallest
 
 def write_plots(outcome: Outcome, folder: Path) -> list[Path]:
     """Every figure the run has data for, as PNG files in `folder`."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FuelsError(f"{folder}: cannot be created ({error.strerror})") from None
-    written = []
-    if outcome.scores:
-        written += [
-            save(draw(outcome), folder / f"{name}.png")
-            for name, draw in {
-                "forecasts": draw_forecasts,
-                "cdf": draw_cdf,
-                "hours": draw_hours,
-            }.items()
-        ]
-    if outcome.mixture is not None:
-        from fuels.report.expert_plots import draw_coverage, draw_experts
+    make_folder(folder)
+    from fuels.report.expert_plots import draw_coverage, draw_experts
 
-        written.append(save(draw_experts(outcome), folder / "experts.png"))
-        written.append(save(draw_coverage(outcome), folder / "coverage.png"))
+    drawn: dict[str, Callable[[Outcome], Figure]] = {}
+    if outcome.scores:
+        drawn |= {"forecasts": draw_forecasts, "cdf": draw_cdf, "hours": draw_hours}
+    if outcome.mixture is not None:
+        drawn |= {"experts": draw_experts, "coverage": draw_coverage}
     if outcome.history:
-        written.append(save(draw_learning(outcome), folder / "learning.png"))
-    return written
+        drawn |= {"learning": draw_learning}
+    return [save(draw(outcome), folder / f"{name}.png") for name, draw in drawn.items()]
 
 
 # -- forecasts and actual values ---------------------------------------------------------------
@@ -123,11 +110,7 @@ def telling_clients(outcome: Outcome) -> dict[int, str]:
         gain = outcome.scores[rival].mse - mse
         if np.nanmax(gain) > 0:
             picks.append(("largest gain", np.nanargmax(gain)))
-    roles: dict[int, str] = {}
-    for role, client in picks:
-        known = roles.get(int(client))
-        roles[int(client)] = f"{known}, {role}" if known else role
-    return roles if len(order) > 1 else {int(order[0]): "the only client with a score"}
+    return by_client(picks) if len(order) > 1 else {int(order[0]): "the only client with a score"}
 
 
 def constant_clients(dataset: Dataset) -> NDArray[np.bool_]:
@@ -356,12 +339,10 @@ def _curve_looks(terms: Sequence[str]) -> dict[str, Look]:
 
 def _reading(history: Sequence[dict[str, Any]], best: int | None) -> str:
     """The subtitle that explains the learning curves."""
-    validation = (
-        "There is no validation error."
-        if best is None
-        else f"Validation error is lowest in round {history[best]['round']}."
-    )
-    return f"Means over the clients. {validation}"
+    if best is None:
+        return "Means over the clients. There is no validation error."
+    lowest = history[best]["round"]
+    return f"Means over the clients. Validation error is lowest in round {lowest}."
 
 
 # -- all figures -------------------------------------------------------------------------------

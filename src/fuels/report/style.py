@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fuels.data.clock import zone_info
 from fuels.errors import FuelsError
+from fuels.evaluation.means import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from fuels.data.windows import Dataset
 
 Look = dict[str, Any]  # the style of a line: keywords of Axes.plot
-Floats = NDArray[np.float64]
 
 # Blue and orange differ for every kind of colour vision and in print; everything else is grey.
 METHOD, RIVAL, TRUTH = "#0063a6", "#d5700a", "#c2c2c2"

@@ -46,6 +46,14 @@ METRICS, HISTORY = "metrics.jsonl", "history.safetensors"
 DATA, INPUTS = "data.parquet", "inputs.parquet"  # of a run that was retrained
 
 
+def make_folder(path: Path) -> None:
+    """Create a folder where there is none."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FuelsError(f"{path}: cannot be created ({error.strerror})") from None
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
     """A temporary path that replaces `path` if the block ends without an error."""

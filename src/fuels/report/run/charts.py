@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.evaluation.means import Floats
+from fuels.evaluation.series import Series
 from fuels.report.page.svg import Chart
-from fuels.report.run.files import Series
 from fuels.report.style import number
 
 LONGEST, SHORTEST = 336, 48  # steps in a chart of forecasts

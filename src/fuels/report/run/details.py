@@ -8,6 +8,8 @@ from functools import partial
 import numpy as np
 
 from fuels.evaluation.means import Floats, mean, ratio
+from fuels.evaluation.series import Series
+from fuels.report.families import by_client
 from fuels.report.page.elements import SortColumn, capital, el, paragraphs, sortable
 from fuels.report.page.elements import table as table_of
 from fuels.report.page.shell import Section, section
@@ -22,7 +24,7 @@ from fuels.report.run.charts import (
     moment,
     telling_part,
 )
-from fuels.report.run.files import RunFiles, Series
+from fuels.report.run.files import RunFiles
 from fuels.report.run.overview import percent
 from fuels.report.style import number, short
 from fuels.report.tables import Cell, Table, columns
@@ -46,11 +48,7 @@ def telling_clients(run: RunFiles, series: Series) -> dict[int, str]:
     picks = [("worst", order[-1]), ("median", order[(len(order) - 1) // 2]), ("best", best)]
     if (share := widest_inside(run, series)) is not None and not np.isnan(share).all():
         picks.insert(1, ("least covered by its intervals", int(np.nanargmin(share))))
-    roles: dict[int, str] = {}
-    for role, client in picks:
-        known = roles.get(int(client))
-        roles[int(client)] = f"{known}, {role}" if known else role
-    return roles if len(order) > 1 else {int(order[0]): "the only client with an error"}
+    return by_client(picks) if len(order) > 1 else {int(order[0]): "the only client with an error"}
 
 
 def relative_error(series: Series) -> Floats:

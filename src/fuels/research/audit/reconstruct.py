@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.evaluation.means import Floats
 from fuels.research.audit.observed import Seen
 
-Floats = NDArray[np.float64]
 PENALTIES = 10.0 ** np.arange(-5, 2.5, 0.5)  # in units of the mean squared length of an upload
 PATTERNS = 3  # in which days differ
 DRAWS = 5  # of the clients that the attacker knows, and of random truths

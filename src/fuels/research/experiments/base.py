@@ -21,10 +21,11 @@ from fuels.report.page.shell import NAME, write_page
 from fuels.report.study import Part, study_page
 from fuels.report.style import save
 from fuels.report.tables import Table
-from fuels.research.study.files import make_folder, write_text
+from fuels.research.study.files import write_text
 from fuels.research.study.options import options_for
 from fuels.research.study.progress import SILENT, Reporter
 from fuels.research.study.store import RunResult, Store, check_runs, ensure_runs
+from fuels.storage.run_folder import make_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.evaluation.means import Floats
 from fuels.methods.messages import BYTES
 from fuels.methods.registry import find_method
 from fuels.report.style import METHOD, QUIET, RIVAL, Look, figure, legend, log_scale, number
@@ -34,7 +34,6 @@ LOOKS: tuple[Look, ...] = (
     {"color": QUIET, "linewidth": 1.5, "linestyle": (0, (5, 2))},
     {"color": QUIET, "linewidth": 1.5, "linestyle": (0, (1, 1.4))},
 )
-Floats = NDArray[np.float64]
 
 
 def run(context: Context) -> Result:

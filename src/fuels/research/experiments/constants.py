@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fuels.errors import FuelsError
+from fuels.evaluation.means import Floats
 from fuels.federation.loop import Round
 from fuels.methods.messages import Download
 from fuels.model.network import Parts
@@ -26,8 +27,6 @@ from fuels.research.bounds import Constants
 from fuels.runs.build import Job
 from fuels.storage.checkpoint import unprefixed
 from fuels.training.groups import Group, GroupData
-
-Floats = NDArray[np.float64]
 
 LOOKED_AT = 8  # clients
 LOOKS = 8  # rounds

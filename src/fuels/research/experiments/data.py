@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.windows import Dataset
-from fuels.evaluation.means import mean, ratio
+from fuels.evaluation.means import Floats, mean, ratio
 from fuels.report.style import (
     INK,
     METHOD,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
 
 # Shares of a period: 6 to 10 and 18 to 22 hours where it is a day.
 MORNING, EVENING = (6 / 24, 10 / 24), (18 / 24, 22 / 24)

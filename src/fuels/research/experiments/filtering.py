@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
+from fuels.evaluation.means import Floats
 from fuels.federation.loop import Round
 from fuels.report.style import (
     GRID,
@@ -37,7 +38,6 @@ from fuels.runs.build import Job
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
 
 PINK, PURPLE = "#ef6fae", "#5b2a86"  # positive and not, as in the paper's figure

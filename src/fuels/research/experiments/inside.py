@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from fuels.config import Settings
 from fuels.federation.loop import Round, Watcher
 from fuels.research.experiments.base import Context
-from fuels.research.study.files import make_folder
 from fuels.research.study.store import run_key
 from fuels.runs.build import Job, build
 from fuels.runs.run import SAVING
 from fuels.runs.settings import resolve
 from fuels.storage.checkpoint import prefixed, unprefixed
 from fuels.storage.journal import Journal
+from fuels.storage.run_folder import make_folder
 
 SEEN = "seen"  # prefix of the observer's arrays
 

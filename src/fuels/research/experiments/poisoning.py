@@ -30,11 +30,12 @@ from fuels.report.tables import Cell, Column, Table
 from fuels.research.attacks import ATTACKS, Attack, PoisonedTransport, attackers
 from fuels.research.experiments.base import Budget, Context, Experiment, Result
 from fuels.research.experiments.skill import preset_changes
-from fuels.research.study.files import make_folder, write_text
+from fuels.research.study.files import write_text
 from fuels.research.study.store import run_key
 from fuels.runs.build import Job, build
 from fuels.runs.settings import resolve
 from fuels.storage.models import personal_models
+from fuels.storage.run_folder import make_folder
 
 METHODS = ("fuels", "fedavg", "fedrep")
 NO_ATTACK, EXPERT = "none", "personal model"

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
-from numpy.typing import NDArray
 
-from fuels.errors import FuelsError
+from fuels.evaluation.means import Floats
+from fuels.evaluation.series import read_series
 from fuels.report.style import METHOD, QUIET, RIVAL, TRUTH, Look, cdf, figure, legend, number
 from fuels.report.tables import Cell, Table, columns
 from fuels.research.experiments import paper
@@ -23,7 +22,6 @@ from fuels.research.experiments.base import Budget, Context, Experiment, Result
 from fuels.research.experiments.grid import by_source, footer, title_of
 from fuels.research.study.record import Record
 from fuels.research.study.store import RunResult
-from fuels.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +34,6 @@ LOOKS: tuple[Look, ...] = (
     {"color": QUIET, "linewidth": 1.3, "linestyle": (0, (5, 2))},
     {"color": "#454545", "linewidth": 1.3, "linestyle": (0, (1, 1.4))},
 )
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -90,9 +87,10 @@ def collect(context: Context, source: str, runs: list[RunResult]) -> Forecasts:
     predicted = {}
     for result in runs:
         assert result.folder is not None
-        frame = read_forecasts(result.folder)
-        unit = frame["forecast"].to_numpy().reshape(actual.shape)
-        predicted[result.record.title] = (unit - dataset.mean[:, None]) / dataset.std[:, None]
+        series = read_series(result.folder.forecasts)
+        assert series is not None
+        unit = series.forecast - dataset.mean[:, None]
+        predicted[result.record.title] = unit / dataset.std[:, None]
     return Forecasts(
         source=source,
         actual=actual,
@@ -101,15 +99,6 @@ def collect(context: Context, source: str, runs: list[RunResult]) -> Forecasts:
         records={result.record.title: result.record for result in runs},
         period=dataset.period,
     )
-
-
-def read_forecasts(folder: RunFolder) -> pl.DataFrame:
-    try:
-        return pl.read_parquet(folder.forecasts)
-    except (OSError, pl.exceptions.PolarsError):
-        raise FuelsError(
-            f"{folder.forecasts}: not the forecasts of a run; delete {folder.path} to run again"
-        ) from None
 
 
 def threshold(context: Context) -> float | None:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
+from fuels.evaluation.means import Floats
 from fuels.methods.fuels import FuelsOptions
 from fuels.paper.similarity import SimilarityTable
 from fuels.report.style import (
@@ -40,7 +41,6 @@ from fuels.storage.checkpoint import load_state
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
 
 PERCENTILE = 50.0  # the threshold on both sides
 RELABELLINGS = 999

@@ -16,6 +16,7 @@ import numpy as np
 
 from fuels.config import ADDED, KEEP, PRESETS
 from fuels.errors import FuelsError
+from fuels.evaluation.means import Floats
 from fuels.evaluation.outcome import method_rows
 from fuels.methods.registry import METHODS, find_method
 from fuels.report.style import number
@@ -31,7 +32,7 @@ from fuels.research.experiments.grid import (
     title_of,
     wide_table,
 )
-from fuels.research.study.compare import Comparison, Errors, Floats, Row, general_notes
+from fuels.research.study.compare import Comparison, Errors, Row, general_notes
 from fuels.research.study.record import Record
 from fuels.research.study.worth import against
 from fuels.version import not_installed

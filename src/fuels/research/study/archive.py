@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fuels.errors import FuelsError
-from fuels.research.study.files import make_folder
 from fuels.research.study.record import Record
-from fuels.storage.run_folder import writing
+from fuels.storage.run_folder import make_folder, writing
 
 SUFFIX = ".jsonl.xz"
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import rankdata, wilcoxon
 
+from fuels.evaluation.means import Floats
 from fuels.evaluation.summary import LAST, why_last
 from fuels.methods.base import Method
 from fuels.methods.messages import BYTES
@@ -23,7 +23,6 @@ from fuels.report.tables import Cell, Table, columns
 from fuels.research.study.record import Record
 from fuels.research.study.worth import matched, worth
 
-Floats = NDArray[np.float64]
 Errors = dict[tuple[int, str], float]  # (seed, client): MSE
 
 

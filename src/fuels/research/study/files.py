@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuels.errors import FuelsError
-from fuels.storage.run_folder import writing
+from fuels.storage.run_folder import make_folder, writing
 
 
 def write_text(path: Path, text: str) -> Path:
@@ -20,10 +19,3 @@ def need_writable(*folders: Path | None) -> None:
     for folder in folders:
         if folder is not None:
             write_text(folder / ".fuels-can-write", "").unlink()
-
-
-def make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FuelsError(f"{path}: cannot be created ({error.strerror})") from None

@@ -28,7 +28,7 @@ from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.research.study.archive import is_archive, read_archive
-from fuels.research.study.files import make_folder, write_text
+from fuels.research.study.files import write_text
 from fuels.research.study.progress import SILENT, Reporter
 from fuels.research.study.record import (
     NOTHING_TO_COMPARE,
@@ -43,7 +43,7 @@ from fuels.runs.build import build, load_dataset, make_method
 from fuels.runs.run import evaluate_job, outcome_of, run
 from fuels.runs.settings import ResolvedSettings, resolve
 from fuels.storage.models import load_models
-from fuels.storage.run_folder import RunFolder, free_folder
+from fuels.storage.run_folder import RunFolder, free_folder, make_folder
 
 DEFAULT_RUNS = Path("runs") / "store"
 # Raise these when the same settings give other results: earlier runs are then not reused.
