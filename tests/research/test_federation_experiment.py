@@ -23,6 +23,7 @@ from fuels.research.experiments.federation_changes import (
     Change,
     Found,
     Group,
+    Pair,
     Plan,
     Window,
 )
@@ -129,13 +130,13 @@ def test_changes_are_means_over_clients_in_units_of_the_whole_training() -> None
     # Client a was scaled by 1 instead of 2: a quarter of its errors counts.
     found.errors["s", 0, ALL, Case("both")] = errors("ab", [1, 1], [4, 8], [1, 1])
     found.errors["s", 0, ALL, Case("none")] = errors("ab", [2, 1], [2, 2], [2, 1])
-    change = found.change("s", window, Case("both"), Case("none"), new=False)
+    change = found.change("s", window, Pair(Case("both"), Case("none")))
     assert change is not None
     assert (change.mse, change.base) == ((1.5 + 1) / 2, (2 + 1.5) / 2)
     assert change.better == 1.0 and (change.clients, change.days) == (2, 2)
     assert change.percent == pytest.approx(100 * (2.5 / 3.5 - 1)) and not change.significant
     assert cell(change) == "(-28.6 %)" and cell(None) == "–"
-    assert found.change("s", window, Case("x"), Case("none"), new=False) is None
+    assert found.change("s", window, Pair(Case("x"), Case("none"))) is None
     [new] = newcomers("ab", 0.5, 0)
     assert found.who("s", 0, new=True) == (new,)
     found.there["s", 0] -= {new}

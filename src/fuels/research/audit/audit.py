@@ -7,7 +7,7 @@ as many clients of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from fuels.config import Engine, Settings
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.report.tables import Cell, Column, Table
+from fuels.report.tables import Cell, Table, columns
 from fuels.research.audit import sums
 from fuels.research.audit.membership import Membership, linkage, membership, toss
 from fuels.research.audit.observed import Seen, Train, observe, run_rounds
@@ -117,18 +117,13 @@ def reduced(settings: Settings, clients: int, rounds: int) -> Settings:
 
 
 def table(done: Audit) -> Table:
-    columns = [
-        Column("attacker"),
-        Column("first round with uploads", "R2"),
-        Column("best round", "R2"),
-        Column("all rounds", "R2"),
-    ]
+    headings = "attacker | first round with uploads (R2) | best round (R2) | all rounds (R2)"
     rows: list[list[Cell]] = [
         [each.attacker, share(each.first), share(each.one), share(each.every)]
         for each in done.reached
     ]
     rows.append(["chance", None, share(done.chance), None])
-    return Table(columns, rows, "What uploads reveal of the clients' mean training days")
+    return Table(columns(headings), rows, "What uploads reveal of the clients' mean training days")
 
 
 def share(value: float) -> str:
@@ -165,24 +160,22 @@ def picture(done: Audit) -> Figure:
     """The R2 of each attacker, from one round and from all."""
     from fuels.report.style import METHOD, QUIET, RIVAL, figure, legend
 
-    labels = ("best round", "all rounds")
-    title = "What uploads reveal of the clients' mean days"
+    values = {
+        "best round": [each.one for each in done.reached],
+        "all rounds": [each.every for each in done.reached],
+    }
     drawn, [[axis]] = figure(
         1,
         1,
-        labels,
-        title=title,
+        list(values),
+        title="What uploads reveal of the clients' mean days",
         subtitle="R2 beyond the typical day, by attacker; dashed: chance",
         footer=f"{done.method}, {done.clients} clients, {done.rounds} rounds",
     )
-    names: Sequence[str] = [each.attacker for each in done.reached]
-    values = {
-        labels[0]: [each.one for each in done.reached],
-        labels[1]: [each.every for each in done.reached],
-    }
-    for i, (label, colour) in enumerate(zip(labels, (METHOD, RIVAL), strict=True)):
+    names = [each.attacker for each in done.reached]
+    for i, (label, heights) in enumerate(values.items()):
         places = [n + 0.36 * (i - 0.5) for n in range(len(names))]
-        axis.bar(places, values[label], 0.34, label=label, color=colour)
+        axis.bar(places, heights, 0.34, label=label, color=(METHOD, RIVAL)[i])
     axis.axhline(done.chance, linestyle="--", linewidth=1.0, color=QUIET)
     axis.set_xticks(range(len(names)), names)
     axis.set_ylim(0, 1)

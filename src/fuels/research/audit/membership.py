@@ -134,12 +134,12 @@ def auc(score: Floats, member: NDArray[np.bool_]) -> float:
     return float((inside > outside).mean() + 0.5 * (inside == outside).mean())
 
 
-def tpr(score: Floats, member: NDArray[np.bool_], false: float = FALSE_POSITIVES) -> float:
-    """The share of members above the score that at most this share of the others exceeds."""
+def tpr(score: Floats, member: NDArray[np.bool_]) -> float:
+    """The share of members above the score that at most 1 % of the others exceed."""
     if member.all() or not member.any():
         return 0.0
     outside = np.sort(score[~member])[::-1]
-    limit = outside[int(false * len(outside))]
+    limit = outside[int(FALSE_POSITIVES * len(outside))]
     return float((score[member] > limit).mean())
 
 

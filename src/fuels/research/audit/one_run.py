@@ -35,13 +35,7 @@ def p_value(epsilon: float, delta: float, coins: int, guesses: int, correct: int
     return min(value, 1.0)
 
 
-def epsilon_bound(
-    score: Floats,
-    member: NDArray[np.bool_],
-    *,
-    confidence: float = CONFIDENCE,
-    delta: float = DELTA,
-) -> float:
+def epsilon_bound(score: Floats, member: NDArray[np.bool_]) -> float:
     """The bound for guesses by the sign of a score; the best share of guesses counts.
 
     The confidence is divided among the shares that are tried.
@@ -51,8 +45,8 @@ def epsilon_bound(
     found = 0.0
     for share in SHARES:
         made = order[: max(1, round(share * len(order)))]
-        level = (1 - confidence) / len(SHARES)
-        found = max(found, _largest(level, delta, len(score), len(made), int(right[made].sum())))
+        level = (1 - CONFIDENCE) / len(SHARES)
+        found = max(found, _largest(level, DELTA, len(score), len(made), int(right[made].sum())))
     return found
 
 

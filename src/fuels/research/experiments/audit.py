@@ -14,10 +14,11 @@ import numpy as np
 
 from fuels.config import PRESETS, Settings
 from fuels.evaluation.scores import score
-from fuels.report.tables import Cell, Column, Table
+from fuels.report.tables import Cell, Table, columns
 from fuels.research.audit.audit import Audit, audited, share
 from fuels.research.audit.reconstruct import colluders
 from fuels.research.experiments.base import Budget, Context, Experiment, Result
+from fuels.research.experiments.grid import Variant
 from fuels.research.study.store import run_key
 from fuels.runs.build import Job, build
 from fuels.runs.settings import resolve
@@ -29,54 +30,38 @@ LIMIT = 0.2  # R2 that is accepted of an attacker without accomplices
 SPARSE = {"secret": True, "first": 5, "every": 10}
 
 
-@dataclass(frozen=True)
-class Variant:
-    title: str
-    method: str
-    changes: Mapping[str, Any]
-
-
 def gaussian(scale: float) -> dict[str, Any]:
-    return {"noise": "gaussian", "noise_scale": scale}
+    return {"options": {"noise": "gaussian", "noise_scale": scale}}
 
 
 VARIANTS: dict[str, Variant] = {
-    "fuels": Variant("FUELS", "fuels", {}),
-    "noise": Variant("FUELS, noise 1 (the paper's)", "fuels", {"options": gaussian(1.0)}),
-    "secret": Variant("FUELS, secret", "fuels", {"privacy": {"secret": True}}),
-    "sparse": Variant("FUELS, secret, rounds 5, 15, ..", "fuels", {"privacy": SPARSE}),
+    "fuels": Variant("FUELS"),
+    "noise": Variant("FUELS, noise 1 (the paper's)", changes=gaussian(1.0)),
+    "secret": Variant("FUELS, secret", changes={"privacy": {"secret": True}}),
+    "sparse": Variant("FUELS, secret, rounds 5, 15, ..", changes={"privacy": SPARSE}),
     "once": Variant(
         "FUELS, secret, round 2 only, noise 1",
-        "fuels",
-        {"privacy": {"secret": True, "first": 2, "every": 10_000}, "options": gaussian(1.0)},
+        changes={"privacy": {"secret": True, "first": 2, "every": 10_000}, **gaussian(1.0)},
     ),
     "sparse-noise": Variant(
         "FUELS, secret, rounds 5, 15, .., noise 2",
-        "fuels",
-        {"privacy": SPARSE, "options": gaussian(2.0)},
+        changes={"privacy": SPARSE, **gaussian(2.0)},
     ),
     "sparse-trials": Variant(
         "FUELS, secret, rounds 5, 15, .., noise 2, trials",
-        "fuels",
-        {"privacy": SPARSE, "options": gaussian(2.0), "defence": {"trials": 5}},
+        changes={"privacy": SPARSE, "defence": {"trials": 5}, **gaussian(2.0)},
     ),
     "helped": Variant(
         "the same, and the server has the secret",
-        "fuels",
-        {
-            "privacy": {**SPARSE, "secret": False},
-            "options": gaussian(2.0),
-            "defence": {"trials": 5},
-        },
+        changes={"privacy": {**SPARSE, "secret": False}, "defence": {"trials": 5}, **gaussian(2.0)},
     ),
-    "nothing": Variant("FUELS without prototypes", "fuels", {"privacy": {"first": 10_000}}),
+    "nothing": Variant("FUELS without prototypes", changes={"privacy": {"first": 10_000}}),
     "best": Variant(
         "FUELS, inputs of preset best",
-        "fuels",
-        {"windows": PRESETS["best"]["windows"], "training": {"learning_rate": 0.002}},
+        changes={"windows": PRESETS["best"]["windows"], "training": {"learning_rate": 0.002}},
     ),
-    "fedavg": Variant("FedAvg", "fedavg", {}),
-    "fedrep": Variant("FedRep", "fedrep", {}),
+    "fedavg": Variant("FedAvg", "fedavg"),
+    "fedrep": Variant("FedRep", "fedrep"),
 }
 
 
@@ -132,22 +117,14 @@ def error_of(job: Job) -> float:
 
 
 def table(done: Mapping[str, Found]) -> Table:
-    columns = [
-        Column("variant"),
-        Column("numbers a client sends"),
-        Column("informed", "R2"),
-        Column("blind", "R2"),
-        Column("distances", "R2"),
-        Column("half of the clients", "R2"),
-        Column("chance", "R2"),
-        Column("days recognised", "AUC"),
-        Column("epsilon at least"),
-        Column("clients linked", "%"),
-        Column("MSE", "z-scored"),
-        Column("change", "%"),
-    ]
     base = done["fuels"].error if "fuels" in done else None
-    return Table(columns, [row(name, found, base) for name, found in done.items()], "Audits")
+    headings = (
+        "variant | numbers a client sends | informed (R2) | blind (R2) | distances (R2)"
+        " | half of the clients (R2) | chance (R2) | days recognised (AUC) | epsilon at least"
+        " | clients linked (%) | MSE (z-scored) | change (%)"
+    )
+    rows = [row(name, found, base) for name, found in done.items()]
+    return Table(columns(headings), rows, "Audits")
 
 
 def row(name: str, found: Found, base: float | None) -> list[Cell]:
@@ -155,11 +132,11 @@ def row(name: str, found: Found, base: float | None) -> list[Cell]:
     cost: list[Cell] = [found.error, change]
     audit = found.audit
     if audit is None:
-        return [VARIANTS[name].title, 0, *[None] * 8, *cost]
+        return [VARIANTS[name].name, 0, *[None] * 8, *cost]
     half = f"{max(colluders(audit.clients))} clients"
     reached = [audit.of(attacker) for attacker in ("informed", "blind", "distances", half)]
     return [
-        VARIANTS[name].title,
+        VARIANTS[name].name,
         round(audit.numbers),
         *(None if each is None else share(each.best) for each in reached),
         share(audit.chance),
@@ -176,18 +153,14 @@ def alone(audit: Audit) -> float:
 
 
 def remarks(done: Mapping[str, Found]) -> list[str]:
-    said = []
-    kept = {
-        name: found
+    titles = [
+        VARIANTS[name].name
         for name, found in done.items()
         if found.audit is not None and alone(found.audit) <= LIMIT
-    }
-    titles = [VARIANTS[name].title for name in kept]
-    said.append(
+    ]
+    return [
         f"Variants whose R2 is at most {LIMIT:g} for every attacker without accomplices:"
-        f" {'; '.join(titles) or 'none'}."
-    )
-    said += [
+        f" {'; '.join(titles) or 'none'}.",
         "R2: how much of the clients' deviations from the typical day an attacker reads from the"
         " uploads of a whole run, or of its most telling round if that is more, at the scale and"
         " the penalty that suit the attacker best; chance: the same if the days are dealt to the"
@@ -201,7 +174,6 @@ def remarks(done: Mapping[str, Found]) -> list[str]:
         " does not know; accomplices among the clients know it. The initial model differs with"
         " the secret, which by itself moves the MSE a little.",
     ]
-    return said
 
 
 def picture(context: Context, done: Mapping[str, Found]) -> Figure:
@@ -221,7 +193,7 @@ def picture(context: Context, done: Mapping[str, Found]) -> Figure:
         height = 0.0 if found.audit is None else alone(found.audit)
         axis.plot(found.error, height, "o", color=METHOD)
         axis.annotate(
-            VARIANTS[name].title, (found.error, height), (5, 4), textcoords="offset points", size=8
+            VARIANTS[name].name, (found.error, height), (5, 4), textcoords="offset points", size=8
         )
     axis.axhline(LIMIT, linestyle="--", linewidth=1.0, color=QUIET)
     axis.set_ylim(-0.03, 1.05)

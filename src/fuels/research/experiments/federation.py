@@ -106,18 +106,13 @@ def groups(context: Context, plan: Plan, found: Found) -> Iterator[Group]:
                 f" {train} periods of training; change --option days or method-days"
             )
         ends = dict.fromkeys((0, val, val + test))  # a split without validation has one window
-        whole = context.dataset(
-            context.settings(
-                source=source,
-                data={"clients": clients},
-                windows={"split": f"{train}/0/{val + test}"},
-            )
-        )
+        split = f"{train}/0/{val + test}"
+        changes: dict[str, Any] = {"data": {"clients": clients}, "windows": {"split": split}}
+        whole = context.dataset(context.settings(source=source, **changes))
         found.windows[source] = tuple(Window.of(whole, *each) for each in pairwise(ends))
         for seed in context.seeds:
             for history in plan.histories:
                 newcomers = "" if history == ALL else f"{plan.share}@{history}"
-                split = f"{train}/0/{val + test}"
                 yield Group(source, seed, history, clients, split, newcomers, plain.period)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,6 +43,16 @@ class Case:
         more += [f"{self.horizon} steps ahead"] if self.horizon > 1 else []
         more += [f"noise {self.noise:g}"] if self.noise else []
         return ", ".join([f"{self.shared} shared", *more])
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A mixture and what it is compared with: for all clients, or for newcomers with a history."""
+
+    case: Case
+    base: Case = Case("nothing")
+    history: int = ALL
+    new: bool = False
 
 
 @dataclass(frozen=True)
@@ -184,18 +194,23 @@ class Found:
             for window in windows:
                 yield source, window, f"{title_of(source)}, {window.name}"
 
-    def change(
-        self, source: str, window: Window, case: Case, base: Case, *, history: int = ALL, new: bool
-    ) -> Change | None:
-        """What `case` changes against `base`; None where either is not known.
+    def by_place(self, pairs: Mapping[str, Pair]) -> dict[str, dict[str, Change | None]]:
+        """The changes by source and window, and by the label of the pair."""
+        return {
+            name: {label: self.change(source, window, pair) for label, pair in pairs.items()}
+            for source, window, name in self.places()
+        }
+
+    def change(self, source: str, window: Window, pair: Pair) -> Change | None:
+        """What the case of a pair changes; None where it or its base is not known.
 
         Means over the clients, then over seeds; a client drawn by several seeds counts once in the
-        test. `new`: newcomers only. Errors are in units of each client's whole training part.
+        test. Errors are in units of each client's whole training part.
         """
         clients, days, better, means = dict[str, list[Floats]](), [], [], []
         for seed in self.seeds:
-            who = self.who(source, seed, new)
-            both = [self.errors.get((source, seed, history, each)) for each in (case, base)]
+            who, place = self.who(source, seed, pair.new), (source, seed, pair.history)
+            both = [self.errors.get((*place, each)) for each in (pair.case, pair.base)]
             known = [one for one in both if one is not None]
             if len(known) < 2 or not who:
                 return None

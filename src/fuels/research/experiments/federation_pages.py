@@ -22,27 +22,30 @@ Rows = Mapping[str, Mapping[str, Change | None]]  # of a table: its changes by r
 
 @dataclass(frozen=True)
 class Part:
-    """One question: the changes, their table, and the conclusion below it."""
+    """One question: the changes, and the conclusion below their table."""
 
+    title: str
     rows: Rows
-    table: Table
     said: Sequence[str]
     more: Rows = field(default_factory=dict)  # changes that are not in the table
+    first: str = "data"
+    base: str = ""  # names a column with the MSE that the changes of a row refer to, if all do
 
+    @property
+    def names(self) -> list[str]:
+        """The columns."""
+        return list(dict.fromkeys(name for changes in self.rows.values() for name in changes))
 
-def table(title: str, first: str, base: str, rows: Rows) -> Table:
-    """Changes of MSE; one that is not significant is in brackets.
-
-    `base` names a column with the MSE that the changes of a row refer to; empty if they differ.
-    """
-    names = list(dict.fromkeys(name for changes in rows.values() for name in changes))
-    cells: list[list[Cell]] = []
-    for name, changes in rows.items():
-        known = [change for change in changes.values() if change is not None]
-        bases = [known[0].base if known else None] if base else []
-        cells.append([name, *bases, *(cell(changes.get(column)) for column in names)])
-    heads = [Column(first), *([Column(base, "MSE")] if base else [])]
-    return Table([*heads, *map(Column, names)], cells, title)
+    @property
+    def table(self) -> Table:
+        """Changes of MSE; one that is not significant is in brackets."""
+        cells: list[list[Cell]] = []
+        for name, changes in self.rows.items():
+            known = [change for change in changes.values() if change is not None]
+            bases = [known[0].base if known else None] if self.base else []
+            cells.append([name, *bases, *(cell(changes.get(column)) for column in self.names)])
+        heads = [Column(self.first), *([Column(self.base, "MSE")] if self.base else [])]
+        return Table([*heads, *map(Column, self.names)], cells, self.title)
 
 
 def average(rows: Rows) -> float:
@@ -145,7 +148,7 @@ def how_to_read(found: Found, unit: str) -> list[str]:
 # -- the figure --------------------------------------------------------------------------------
 
 
-def picture(found: Found, rows: Rows, unit: str) -> Figure:
+def picture(found: Found, part: Part, unit: str) -> Figure:
     """How much lower the newcomers' MSE is, by their history: a panel per source."""
     datasets = found.datasets
     most = max(len(windows) for windows in found.windows.values())
@@ -164,27 +167,21 @@ def picture(found: Found, rows: Rows, unit: str) -> Figure:
         height=3.2,
         gap=0.3,
     )
-    names = list(dict.fromkeys(name for changes in rows.values() for name in changes))
     colours = (METHOD, RIVAL)
-    places = list(found.places())
+    names = {(source, window): name for source, window, name in found.places()}
     for (source, windows), axis in zip(found.windows.items(), axes, strict=True):
         width = 0.8 / len(windows)
         for i, window in enumerate(windows):
-            [row] = [name for at, each, name in places if (at, each) == (source, window)]
-            for x, name in enumerate(names):
-                change = rows[row].get(name)
+            changes = part.rows[names[source, window]]
+            for x, name in enumerate(part.names):
+                change = changes.get(name)
                 if change is None:
                     continue
-                axis.bar(
-                    x + (i - (len(windows) - 1) / 2) * width,
-                    -change.percent,
-                    width,
-                    color=colours[i],
-                    alpha=1.0 if change.significant else 0.3,
-                    zorder=3,
-                )
+                place = x + (i - (len(windows) - 1) / 2) * width
+                alpha = 1.0 if change.significant else 0.3
+                axis.bar(place, -change.percent, width, color=colours[i], alpha=alpha, zorder=3)
         axis.axhline(0, color=QUIET, linewidth=0.8, zorder=4)
-        axis.set_xticks(range(len(names)), [name.split()[0] for name in names])
+        axis.set_xticks(range(len(part.names)), [name.split()[0] for name in part.names])
         axis.set_xlabel(f"{unit} of history")
         name_panel(axis, source, len(axes))
     axes[0].set_ylabel("MSE lower by (%)")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from fuels.methods.registry import find_method
 from fuels.research.experiments import boosting
+from fuels.research.experiments import federation_pages as pages
 from fuels.research.experiments.base import Result
 from fuels.research.experiments.federation_changes import (
     ALL,
@@ -16,19 +15,10 @@ from fuels.research.experiments.federation_changes import (
     Case,
     Change,
     Found,
+    Pair,
     Plan,
 )
-from fuels.research.experiments.federation_pages import (
-    Part,
-    Rows,
-    average,
-    column,
-    conclusion,
-    details,
-    how_to_read,
-    picture,
-    table,
-)
+from fuels.research.experiments.federation_pages import Part, average, column, conclusion
 
 DAY = 86400
 
@@ -47,22 +37,22 @@ def result(found: Found, plan: Plan) -> Result:
     parts = {name: makers[name]() for name in plan.tables}
     pictures = {}
     if "history" in parts:
-        pictures["federation"] = picture(found, parts["history"].rows, unit)
+        pictures["federation"] = pages.picture(found, parts["history"], unit)
     return Result(
         {f"federation-{name}": part.table for name, part in parts.items()},
         pictures,
-        how_to_read(found, unit),
+        pages.how_to_read(found, unit),
         below={f"federation-{name}": part.said for name, part in parts.items()},
-        data={"federation-changes": details(parts)},
+        data={"federation-changes": pages.details(parts)},
     )
 
 
 def sums(found: Found) -> Part:
     """Each sum against local experts only, and a model of pooled data as one more expert."""
-    rows = by_place(found, {name: (Case(name), Case(NOTHING)) for name in SUMS})
+    rows = found.by_place({name: Pair(Case(name)) for name in SUMS})
     title = "What each sum adds, one step ahead, all clients"
     said = [conclusion(BOTH, column(rows, BOTH))]
-    pooled = by_place(found, {POOLED: (Case(NOTHING, model=boosting.TITLE), Case(NOTHING))})
+    pooled = found.by_place({POOLED: Pair(Case(NOTHING, model=boosting.TITLE))})
     if boosting.installed():
         rows = {place: {**each, **pooled[place]} for place, each in rows.items()}
         said.append(
@@ -70,107 +60,73 @@ def sums(found: Found) -> Part:
             f" {average(pooled):+.1f} % on average, both sums by"
             f" {average(column(rows, BOTH)):+.1f} %."
         )
-    return Part(rows, table(title, "data", "nothing shared", rows), said)
+    return Part(title, rows, said, base="nothing shared")
 
 
 def histories(found: Found, plan: Plan, unit: str) -> Part:
     """Both sums for newcomers, by the length of their history; each sum in the CSV file."""
-    rows: dict[str, dict[str, dict[str, Change | None]]] = {}
-    for shared in SUMS:
-        for source, window, name in found.places():
-            rows.setdefault(shared, {})[name if shared == BOTH else f"{name}, {shared}"] = {
-                ("whole" if history == ALL else f"{history} {unit}"): found.change(
-                    source, window, Case(shared), Case(NOTHING), history=history, new=True
-                )
-                for history in (*plan.days, ALL)
-            }
+    labels = {f"{history} {unit}": history for history in plan.days} | {"whole": ALL}
+    rows = {
+        shared: found.by_place(
+            {name: Pair(Case(shared), history=h, new=True) for name, h in labels.items()}
+        )
+        for shared in SUMS
+    }
     both = rows.pop(BOTH)
-    more = {name: changes for each in rows.values() for name, changes in each.items()}
+    more = {f"{n}, {shared}": changes for shared in rows for n, changes in rows[shared].items()}
     title = f"What both sums add for newcomers, by their {unit} of history"
-    return Part(both, table(title, "data", "", both), [conclusion(BOTH, both)], more)
+    return Part(title, both, [conclusion(BOTH, both)], more)
 
 
 def horizons(found: Found, plan: Plan) -> Part:
     """Both sums, several steps ahead."""
-    rows = by_place(
-        found,
+    rows = found.by_place(
         {
-            f"{h} step{'s' * (h > 1)}": (Case(BOTH, horizon=h), Case(NOTHING, horizon=h))
+            f"{h} step{'s' * (h > 1)}": Pair(Case(BOTH, horizon=h), Case(NOTHING, horizon=h))
             for h in plan.horizons
-        },
+        }
     )
     title = "What both sums add, by steps ahead, all clients"
-    return Part(rows, table(title, "data", "", rows), [conclusion(BOTH, rows)])
+    return Part(title, rows, [conclusion(BOTH, rows)])
 
 
 def noises(found: Found, plan: Plan) -> Part:
     """Both sums with noise on every number of every sum."""
-    rows = by_place(
-        found, {f"{n:g}": (Case(BOTH, noise=n), Case(NOTHING)) for n in (0.0, *plan.noise)}
-    )
+    noise = {f"{n:g}": Pair(Case(BOTH, noise=n)) for n in (0.0, *plan.noise)}
+    rows = found.by_place(noise)
     clients = max(len(dataset.ids) for dataset in found.datasets.values())
     title = (
         "What both sums add with Gaussian noise on each number of a sum, by its standard deviation"
         f" (a client adds at most 4 to the live mean; at most {clients} clients)"
     )
+    means = [f"with a noise of {name}: {average(column(rows, name)):+.1f} %" for name in noise]
+    most = [*noise][-1]
     said = [
-        f"with a noise of {name}: {average(column(rows, name)):+.1f} %" for name in _names(rows)
+        f"Mean change of the MSE {'; '.join(means)}. It is noise, not a privacy guarantee.",
+        conclusion(f"both sums and a noise of {most}", column(rows, most)),
     ]
-    return Part(
-        rows,
-        table(title, "data", "nothing shared", rows),
-        [
-            f"Mean change of the MSE {'; '.join(said)}. It is noise, not a privacy guarantee.",
-            conclusion(
-                f"both sums and a noise of {_names(rows)[-1]}", column(rows, _names(rows)[-1])
-            ),
-        ],
-    )
+    return Part(title, rows, said, base="nothing shared")
 
 
 def methods(found: Found, plan: Plan, unit: str) -> Part:
     """Personal models of every method, without and with both sums, against Solo without sums."""
-    places = {
-        (f"{name}, {history} {unit}" if history != ALL else name): (source, window, history)
-        for history in plan.method_days
-        for source, window, name in found.places()
+    cases = {
+        f"{find_method(name).title}{more}": Case(shared, model=name)
+        for shared, more in ((NOTHING, ""), (BOTH, " and both sums"))
+        for name in plan.methods
+        if (shared, name) != (NOTHING, "solo")
     }
-    cases: dict[str, Case] = {}
-    for shared, more in ((NOTHING, ""), (BOTH, " and both sums")):
-        cases |= {
-            f"{find_method(name).title}{more}": Case(shared, model=name)
-            for name in plan.methods
-            if (shared, name) != (NOTHING, "solo")
-        }
-    rows = {
-        row: {
-            name: found.change(
-                *(source, window, case, Case(NOTHING, model="solo")),
-                history=history,
-                new=history != ALL,
-            )
-            for name, (source, window, history) in places.items()
-        }
-        for row, case in cases.items()
-    }
+    alone = Case(NOTHING, model="solo")
+    rows: dict[str, dict[str, Change | None]] = {row: {} for row in cases}
+    for history in plan.method_days:
+        after = "" if history == ALL else f", {history} {unit}"
+        pairs = {row: Pair(case, alone, history, history != ALL) for row, case in cases.items()}
+        for place, changes in found.by_place(pairs).items():
+            for row, change in changes.items():
+                rows[row][f"{place}{after}"] = change
     title = "What personal models add: every method with local experts, against Solo with the same"
     senders = {row: rows[row] for row, case in cases.items() if case.shared == NOTHING}
     both = {row: rows[row] for row, case in cases.items() if case.shared == BOTH}
     said = [conclusion("models from a method that sends something", senders)] if senders else []
     said.append(conclusion("both sums and any model", both))
-    return Part(rows, table(title, "personal model", "", rows), said)
-
-
-def by_place(found: Found, pairs: Mapping[str, tuple[Case, Case]]) -> Rows:
-    """The changes of all clients, by data and window."""
-    return {
-        name: {
-            label: found.change(source, window, case, base, new=False)
-            for label, (case, base) in pairs.items()
-        }
-        for source, window, name in found.places()
-    }
-
-
-def _names(rows: Rows) -> list[str]:
-    return list(next(iter(rows.values())))
+    return Part(title, rows, said, first="personal model")

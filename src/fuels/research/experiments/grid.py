@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from math import nan
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -107,33 +109,28 @@ def wide_table(
 ) -> Table:
     """MSE and MAE of every row on every source, their average, and the numbers sent up."""
     comparisons = list(found.values())
-    names = [row.name for row in comparisons[0].rows]
-    columns = [Column(first)]
-    for source in found:
-        columns += [Column(f"{title_of(source)} {m}", "z-scored", "lowest") for m in ("MSE", "MAE")]
-    several = len(found) > 1
-    if several:
-        columns += [Column(f"average {m}", "z-scored", "lowest") for m in ("MSE", "MAE")]
-    seeds = len(comparisons[0].rows[0].records)
-    if seeds > 1:
+    titles = [title_of(source) for source in found]
+    rows = comparisons[0].rows
+    several, seeds = len(found) > 1, len(rows[0].records) > 1
+    headings = [
+        f"{title} {m}" for title in [*titles, *["average"] * several] for m in ("MSE", "MAE")
+    ]
+    columns = [Column(first), *(Column(name, "z-scored", "lowest") for name in headings)]
+    if seeds:
         columns.append(Column(f"{'average ' if several else ''}MSE ±", "sd over seeds"))
     columns.append(Column("sent", "numbers up per client and round"))
-    rows: list[list[Cell]] = []
-    for name in names:
-        own = [c.row(name) for c in comparisons]
-        there = [row for row in own if row is not None]
-        values: list[list[float]] = [
-            [float("nan")] * 2 if row is None else [row.mean("mse"), row.mean("mae")] for row in own
-        ]
-        cells: list[Cell] = [name, *(value for pair in values for value in pair)]
+    lines: list[list[Cell]] = []
+    for row in rows:
+        own = [c.row(row.name) for c in comparisons]
+        errors = [[nan if r is None else r.mean(m) for m in ("mse", "mae")] for r in own]
         if several:
-            cells += [float(np.mean([pair[i] for pair in values])) for i in (0, 1)]
-        if seeds > 1:
+            errors.append(np.mean(errors, axis=0).tolist())
+        cells: list[Cell] = [row.name, *chain(*errors)]
+        if seeds:
             # Of the average: what one seed does to all sources does not cancel out.
-            cells.append(spread(np.mean([row.means("mse") for row in there], axis=0)))
-        cells.append(round(there[0].sent("numbers_up")) if there[0].is_method else None)
-        rows.append(cells)
-    return Table(columns, rows, title)
+            cells.append(spread(np.mean([r.means("mse") for r in own if r is not None], axis=0)))
+        lines.append([*cells, round(row.sent("numbers_up")) if row.is_method else None])
+    return Table(columns, lines, title)
 
 
 # -- figures -----------------------------------------------------------------------------------
