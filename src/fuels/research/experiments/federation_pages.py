@@ -168,11 +168,10 @@ def picture(found: Found, part: Part, unit: str) -> Figure:
         gap=0.3,
     )
     colours = (METHOD, RIVAL)
-    names = {(source, window): name for source, window, name in found.places()}
     for (source, windows), axis in zip(found.windows.items(), axes, strict=True):
         width = 0.8 / len(windows)
         for i, window in enumerate(windows):
-            changes = part.rows[names[source, window]]
+            changes = part.rows[f"{title_of(source)}, {window.name}"]
             for x, name in enumerate(part.names):
                 change = changes.get(name)
                 if change is None:

@@ -109,12 +109,10 @@ def wide_table(
 ) -> Table:
     """MSE and MAE of every row on every source, their average, and the numbers sent up."""
     comparisons = list(found.values())
-    titles = [title_of(source) for source in found]
-    rows = comparisons[0].rows
-    several, seeds = len(found) > 1, len(rows[0].records) > 1
-    headings = [
-        f"{title} {m}" for title in [*titles, *["average"] * several] for m in ("MSE", "MAE")
-    ]
+    rows, several = comparisons[0].rows, len(found) > 1
+    seeds = len(rows[0].records) > 1
+    titles = [*map(title_of, found), *["average"] * several]
+    headings = [f"{each} {measure}" for each in titles for measure in ("MSE", "MAE")]
     columns = [Column(first), *(Column(name, "z-scored", "lowest") for name in headings)]
     if seeds:
         columns.append(Column(f"{'average ' if several else ''}MSE ±", "sd over seeds"))
