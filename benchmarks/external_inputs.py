@@ -1,13 +1,13 @@
 """What an external input changes: one that drives the series, and random ones.
 
-    python benchmarks/external_inputs.py [--data PATH] [--clients 24] [--seeds 5] [--local]
+    python benchmarks/external_inputs.py [--data PATH] [--clients 24] [--seeds 5] [--alone]
 
-Trains personal models once for each service of the embedded data, or for a file. The mixture then
-runs with and without inputs, with and without shared sums. A driver adds to every client so many of
-its standard deviations, as a temperature or an event would, and the experts see that input. Random
-inputs are added to nothing: smooth, white and rare events, one at a time and all three. Errors are
-MSE on the test part; the table has the ratio to the same forecasts without inputs, its mean and its
-largest value over the seeds.
+Trains personal models for each service of the embedded data, or for a file, and again for each
+driver. They forecast with and without inputs: alone, in the mixture, and in the mixture with shared
+sums. A driver adds to every client so many of its standard deviations, as a temperature or an event
+would, and the forecasters see that input. Random inputs are added to nothing: smooth, white and
+rare events, one at a time and all three. Errors are MSE on the test part; the table has the ratio
+to the same forecasts without inputs, its mean and its largest value over the seeds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import argparse
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +24,13 @@ from numpy.typing import NDArray
 from fuels.config import Engine, Settings, merge, with_preset
 from fuels.data.inputs import EVERYONE, with_inputs
 from fuels.data.panel import Panel
+from fuels.data.windows import Dataset
 from fuels.evaluation.evaluate import restricted_to_test, targets_in_test
 from fuels.experts import input_mixture
 from fuels.experts.ensemble import new_ensemble
 from fuels.experts.history import history_of
-from fuels.runs.build import Job, build, kept_parameters
+from fuels.experts.personal_model import forecast_chain, with_input_weights
+from fuels.runs.build import build, kept_parameters, load_dataset
 from fuels.storage.models import PersonalModels
 
 Floats = NDArray[np.float64]
@@ -43,54 +46,63 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--hidden", type=int, default=32)
+    parser.add_argument("--preset", choices=("best", "paper"), default="best")
     parser.add_argument("--local", action="store_true", help="only without shared sums")
+    parser.add_argument("--alone", action="store_true", help="only the personal models")
     parser.add_argument("--doubt", type=float, default=input_mixture.DOUBT)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     input_mixture.DOUBT = options.doubt
-    print("| data | shared sums | steps ahead | input | MSE without | ratio | largest |")
+    kinds = {"personal model": None}
+    if not options.alone:
+        kinds |= {"mixture": False} | ({} if options.local else {"mixture, shared sums": True})
+    print("| data | forecast | steps ahead | input | MSE without | ratio | largest |")
     print("|---|---|---|---|---|---|---|")
     for source in options.data:
-        settings = with_preset(Settings(method="solo"), "best", "benchmark")
+        settings = with_preset(Settings(method="solo"), options.preset, "benchmark")
         changes = {
             "data": {"source": source, "clients": options.clients},
-            "model": {"hidden": 32},
+            "model": {"hidden": options.hidden},
             "training": {"rounds": options.rounds},
         }
-        with build(merge(settings, changes, "benchmark"), Engine()) as job:
-            job.loop.run([])
-            models = kept_parameters(job, job.loop.final_download())
-            for line in compare(job, models, options.seeds, (False,) if options.local else SHARED):
-                print(f"| {source} | {line} |", flush=True)
+        chosen = merge(settings, changes, "benchmark")
+        for line in compare(chosen, load_dataset(chosen).panel, options.seeds, kinds):
+            print(f"| {source} | {line} |", flush=True)
 
 
 def compare(
-    job: Job, models: PersonalModels, seeds: int, sharing: tuple[bool, ...]
+    settings: Settings, panel: Panel, seeds: int, kinds: dict[str, bool | None]
 ) -> Iterator[str]:
     """The rows of a table."""
-    panel = job.dataset.panel
-    for shared in sharing:
+    random = [(kind,) for kind in KINDS] + [KINDS]
+    plain = trained(settings, panel)
+    given = {
+        f"random {', '.join(one)}": [(plain, with_random(panel, one, s)) for s in range(seeds)]
+        for one in random
+    }
+    for kind in ("smooth", "event"):
+        driven = [with_random(drive(panel, kind, s), (kind,), s) for s in range(seeds)]
+        given[f"driver {kind}"] = [(trained(settings, one), one) for one in driven]
+    for name, shared in kinds.items():
         for horizon in HORIZONS:
-            plain = error(job, models, panel, horizon, shared)
-            for kinds in (*((kind,) for kind in KINDS), KINDS):
-                found = [
-                    error(job, models, with_random(panel, kinds, s), horizon, shared)
-                    for s in range(seeds)
+            for said, cases in given.items():
+                with_it = [error(*run, one, horizon, shared) for run, one in cases]
+                blind = [replace(one, inputs={}) for _, one in cases]
+                without = [
+                    error(*run, one, horizon, shared)
+                    for (run, _), one in zip(cases, blind, strict=True)
                 ]
-                yield row(shared, horizon, "random " + ", ".join(kinds), [plain] * seeds, found)
-            for kind in ("smooth", "event"):
-                driven = [with_random(drive(panel, kind, s), (kind,), s) for s in range(seeds)]
-                blind = [replace(one, inputs={}) for one in driven]
-                with_it = [error(job, models, one, horizon, shared) for one in driven]
-                without = [error(job, models, one, horizon, shared) for one in blind]
-                yield row(shared, horizon, f"driver {kind}", without, with_it)
+                ratios = np.array(with_it) / np.array(without)
+                figures = f"{np.mean(without):.4f} | {ratios.mean():.4f} | {ratios.max():.4f}"
+                yield f"{name} | {horizon} | {said} | {figures}"
 
 
-def row(shared: bool, horizon: int, name: str, without: list[float], made: list[float]) -> str:
-    ratios = np.array(made) / np.array(without)
-    sums = "yes" if shared else "no"
-    figures = f"{np.mean(without):.4f} | {ratios.mean():.4f} | {ratios.max():.4f}"
-    return f"{sums} | {horizon} | {name} | {figures}"
+def trained(settings: Settings, panel: Panel) -> tuple[Dataset, PersonalModels]:
+    """The data of a run, and its personal models, which read no inputs yet."""
+    with build(settings, Engine(), replace(panel, inputs={})) as job:
+        job.loop.run([])
+        return job.dataset, kept_parameters(job, job.loop.final_download())
 
 
 def random_values(kind: str, steps: int, seed: int) -> Floats:
@@ -126,22 +138,25 @@ def drive(panel: Panel, kind: str, seed: int) -> Panel:
     return replace(panel, values=panel.values + effect * np.nanstd(panel.values, axis=0))
 
 
-def error(job: Job, models: PersonalModels, panel: Panel, horizon: int, shared: bool) -> float:
-    """MSE of the mixture on the test part, on the scale of the models."""
-    dataset = replace(job.dataset, panel=panel)
-    history = history_of(dataset)
-    ensemble = new_ensemble(
-        models,
-        history,
-        dataset.split.train,
-        title="personal model",
-        sharing=job.settings.sharing if shared else None,
-    )
-    made = ensemble.run(history, dataset.split.test, horizon)
-    assert made is not None
+def error(
+    dataset: Dataset, models: PersonalModels, panel: Panel, horizon: int, shared: bool | None
+) -> float:
+    """MSE on the test part of the mixture, or of the personal models alone (`shared` is None)."""
+    dataset = replace(dataset, panel=panel)
+    history, end = history_of(dataset), dataset.split.train
+    if panel.inputs:
+        models = with_input_weights(models, history, end)
     first, last = dataset.split.part("test")
     truth = np.where(np.isnan(targets_in_test(dataset)), np.nan, history.observed[:, first:last])
-    combined = restricted_to_test(dataset, made).mixed.combined
+    if shared is None:
+        chain = forecast_chain(models, history, first - horizon + 1, last - horizon + 1)
+        made = next(islice(chain, horizon - 1, None))
+        return float(np.nanmean((truth - made) ** 2))
+    sharing = Settings().sharing if not shared else with_preset(Settings(), "best", "").sharing
+    ensemble = new_ensemble(models, history, end, title="personal model", sharing=sharing)
+    found = ensemble.run(history, dataset.split.test, horizon)
+    assert found is not None
+    combined = restricted_to_test(dataset, found).mixed.combined
     return float(np.nanmean((truth[:, -combined.shape[1] :] - combined) ** 2))
 
 

@@ -43,7 +43,7 @@ class Data:
     how: str = ""
     start: str = ""
     end: str = ""
-    inputs: tuple[str, ...] = ()  # columns known in advance, such as temperature; for the mixture
+    inputs: tuple[str, ...] = ()  # columns known in advance, such as temperature
     inputs_file: str = ""  # second table with them, for each client or for all
     newcomers: str = ""  # SHARE@PERIODS: that share has only the last periods of training
 

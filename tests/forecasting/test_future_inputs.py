@@ -93,8 +93,23 @@ def test_a_forecaster_keeps_its_inputs(
         Forecaster("solo", rounds=1, settings=SETTINGS).fit(table).predict(1, X_df=weather)
     with pytest.raises(FuelsError, match=r"^inputs=\['wind'\]: there is no such column in frame"):
         Forecaster(inputs=["wind"]).fit(table)
-    with pytest.raises(FuelsError, match=r"data\.inputs are for the mixture of experts"):
-        Forecaster(inputs=["wind"], preset="paper")
+
+
+def test_personal_models_use_inputs_without_any_expert(
+    frames: tuple[pl.DataFrame, pl.DataFrame], tmp_path: Path
+) -> None:
+    table, weather = frames
+    known = part(table, 0, DAYS * 24 - NEW).join(weather, on="ds")
+    made = Forecaster("solo", rounds=8, settings=SETTINGS, inputs=["temperature"], preset="paper")
+    truth = part(table, DAYS * 24 - NEW, DAYS * 24)
+    with_it = made.fit(known).predict(h=12, X_df=weather)
+    with pytest.warns(UserWarning, match="temperature has no value at 12 of the 12 steps ahead"):
+        without = made.predict(h=12)
+    assert error(with_it, truth) < 0.75 * error(without, truth)
+    made.save(tmp_path / "saved")
+    assert Forecaster.load(tmp_path / "saved").predict(h=12, X_df=weather).equals(with_it)
+    newest = made.evaluate(truth.join(weather, on="ds"))["mse"].mean()
+    assert newest < 0.75 * made.evaluate(truth)["mse"].mean()  # type: ignore[operator]
 
 
 def test_backtests_know_the_inputs(frames: tuple[pl.DataFrame, pl.DataFrame]) -> None:
@@ -142,6 +157,18 @@ def test_inputs_by_command(fuels: Fuels, files: Path) -> None:
     assert fuels("forecast", "second", "--horizon", "2")[0] == 0
 
 
+def test_inputs_by_command_without_experts(fuels: Fuels, files: Path) -> None:
+    given = ("--data", "old.csv", "--inputs", "temperature", "--inputs-file", "past.csv")
+    words = (*given, "--preset", "paper", "--method", "solo", *SMALL)
+    code, _, err = fuels("run", *words, "--out", "r")
+    assert code == 0, err
+    code, out, err = fuels("forecast", "r", "--horizon", "2")
+    assert code == 0 and "temperature has no value at 2 of the 2 steps ahead" in err
+    code, later, err = fuels("forecast", "r", "--horizon", "2", "--inputs-file", "weather.csv")
+    assert code == 0 and "note" not in err and later != out
+    assert fuels("forecast", "r", "--horizon", "2")[1] == later  # they are remembered
+
+
 def test_commands_refuse_what_cannot_be_used(fuels: Fuels, files: Path) -> None:
     def refused(said: str, *words: str) -> None:
         code, _, err = fuels(*words)
@@ -150,10 +177,6 @@ def test_commands_refuse_what_cannot_be_used(fuels: Fuels, files: Path) -> None:
     start = ("run", "--data", "old.csv", "--out", "r", *SMALL)
     refused("--inputs=wind: there is no such column in old.csv", *start, "--inputs", "wind")
     refused("name the columns that are inputs", *start, "--inputs-file", "past.csv")
-    refused(
-        "--inputs are for the mixture of experts",
-        *start, "--inputs", "temperature", "--inputs-file", "past.csv", "--preset", "paper",
-    )  # fmt: skip
     refused("no such file", *start, "--inputs", "a", "--inputs-file", "nowhere.csv")
     assert fuels(*start)[0] == 0
     refused("trained without external inputs", "forecast", "r", "--inputs-file", "weather.csv")

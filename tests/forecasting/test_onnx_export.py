@@ -12,10 +12,11 @@ import torch
 
 from fuels import Forecaster, FuelsError
 from fuels.data.calendar import weekday
+from fuels.data.inputs import EVERYONE, with_inputs
 from fuels.experts.personal_model import forecasts_ahead, history_for
 from fuels.forecasting.onnx_export import export_onnx, file_names
 from fuels.forecasting.table import long_frame
-from fuels.storage.models import PersonalModels
+from fuels.storage.models import InputWeights, PersonalModels
 from helpers.commands import Fuels
 from helpers.panels import make_panel
 
@@ -34,7 +35,9 @@ def trained(preset: str, **settings: object) -> PersonalModels:
     return replace(models, unit="MB", parts={**models.parts, "decoder": 0.3 * drawn})
 
 
-def run_onnx(path: Path, models: PersonalModels, client: str) -> tuple[np.ndarray, dict[str, str]]:
+def run_onnx(
+    path: Path, models: PersonalModels, client: str, **more: np.ndarray
+) -> tuple[np.ndarray, dict[str, str]]:
     """Forecasts [row, H] made before each of the last ROWS steps, from values in their unit."""
     session = onnxruntime.InferenceSession(path.read_bytes())
     facts = session.get_modelmeta().custom_metadata_map
@@ -49,6 +52,7 @@ def run_onnx(path: Path, models: PersonalModels, client: str) -> tuple[np.ndarra
         "phase": steps % int(facts["period"]),
         "free": models.calendar.free(times.ravel()).reshape(times.shape).astype(np.int64),
         "weekday": weekday(times.ravel()).reshape(times.shape),
+        **more,
     }
     names = {each.name for each in session.get_inputs()}
     (made,) = session.run(None, {name: array for name, array in given.items() if name in names})
@@ -80,6 +84,32 @@ def test_forecasts_equal_those_of_pytorch(
         assert facts["client"] == client and facts["unit"] == "MB"
         assert float(facts["std"]) == models.std[i] and float(facts["mean"]) == models.mean[i]
     assert len(onnxruntime.InferenceSession(path.read_bytes()).get_inputs()) == inputs
+
+
+@pytest.mark.parametrize("preset", ["paper", "best"])
+def test_external_inputs_are_part_of_the_file(tmp_path: Path, preset: str) -> None:
+    """Also where one is missing, beyond its range, or has no values at all."""
+    draw = np.random.default_rng(3).normal(size=(PANEL.length + 3, 4))
+    draw[-40:-30, 0], draw[-20, 1], draw[:, 2] = np.nan, 1e6, np.nan
+    made = {
+        name: replace(PANEL, values=draw[:, [i]], ids=EVERYONE) for i, name in enumerate("abcd")
+    }
+    panel = with_inputs(PANEL, made)
+    models = trained(preset, windows={"horizon": 3})
+    history = history_for(models, panel)
+    drawn = np.random.default_rng(4).normal(size=(len(models.ids), 3, 12))
+    scales = history.input_scales(tuple("abcd"), PANEL.length)
+    models = replace(models, inputs=InputWeights(tuple("abcd"), scales, drawn))
+    first = PANEL.length - ROWS
+    expected = forecasts_ahead(models, history, first, PANEL.length, 3)
+    target = np.arange(first, PANEL.length)[:, None] + np.arange(3)
+    newest, season = target - np.arange(1, 4), target - 24
+    given = np.stack([draw[at] for at in (target, newest, season)], axis=3)
+    export_onnx(models, "c1", tmp_path / "x.onnx")
+    found, facts = run_onnx(tmp_path / "x.onnx", models, "c1", inputs=given.astype(np.float32))
+    assert facts["inputs"] == "a,b,c,d"
+    scaled = (found - models.mean[1]) / models.std[1]
+    np.testing.assert_allclose(scaled, expected[1], rtol=0, atol=1e-5)
 
 
 def test_other_encoders_are_refused(tmp_path: Path) -> None:

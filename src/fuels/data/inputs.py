@@ -112,8 +112,8 @@ def missing_notes(
         spans += [f"{ahead} of the {horizon} steps ahead"] if ahead else []
         of = f" for {some} of {len(ids)} clients" if some < len(ids) else ""
         notes.append(
-            f"input {name} has no value at {' and '.join(spans)}{of}: the experts that need it"
-            " there abstain (--inputs-file gives values)"
+            f"input {name} has no value at {' and '.join(spans)}{of}: forecasts there"
+            " do without it (--inputs-file gives values)"
         )
     return notes
 

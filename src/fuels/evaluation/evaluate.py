@@ -103,7 +103,7 @@ def evaluate(
         backtest = backtests[1]
         if ensemble.sharing is not None and backtest is not None:
             row = method_rows(title)[2]
-            own = [ensemble.title] if row == SOLO_NOTHING_SHARED else []
+            own = ensemble.model_names if row == SOLO_NOTHING_SHARED else []
             alone = nothing_shared(history, ensemble.horizons[1], backtest, last, own)
             forecasts[row] = alone[:, -(last - first) :]
         shared = sharing_outcome(dataset, ensemble, sharing, forecasts, received)

@@ -38,7 +38,7 @@ from fuels.experts.horizon import (
     fit_horizon,
     untrained,
 )
-from fuels.experts.input_experts import with_inputs
+from fuels.experts.input_experts import using_inputs, with_inputs
 from fuels.experts.intervals import Bands, from_format_4
 from fuels.experts.limits import NO_LIMITS, Limits
 from fuels.experts.personal_model import (
@@ -60,7 +60,8 @@ from fuels.storage.models import PersonalModels
 FORMAT = 5
 READABLE = (4, FORMAT)  # 4: other intervals, and no limits
 CHOSEN = Mixture()  # default levels and limits
-ModelForecasts = Callable[[int, int], Floats]  # of steps first..last-1, [client, step]
+# Of steps first..last-1, by expert, [client, step] each.
+ModelForecasts = Callable[[int, int], dict[str, Floats]]
 
 
 @dataclass
@@ -84,6 +85,12 @@ class Ensemble:
         """The experts before fitting."""
         return with_inputs(Pool() if self.sharing is None else self.sharing.pool, self.inputs)
 
+    @property
+    def model_names(self) -> list[str]:
+        """The personal model among the experts and, if it reads inputs, a second time with them."""
+        reads = self.inputs and self.models.inputs
+        return [self.title, *([using_inputs(self.title)] if reads else [])]
+
     def fit(self, history: History, horizons: Iterable[int], keep: bool = True) -> None:
         """Fit the experts for the horizons that have none yet, on the training part."""
         for horizon in horizons:
@@ -103,7 +110,7 @@ class Ensemble:
                 end,
                 horizon=horizon,
                 levels=self.levels,
-                external=[self.title],
+                external=self.model_names,
                 pooled=self._coefficients(history, horizon),
                 limits=self._normalised_limits(),
                 keep=keep,
@@ -134,7 +141,7 @@ class Ensemble:
             return None
         self.limits.warn_outside(history.observed[:, first:last], self._normalised_limits())
         model = model or self._model(history, horizon, last)
-        online, external = self.horizons[horizon], {self.title: model(first, last)}
+        online, external = self.horizons[horizon], model(first, last)
         backtest = online.run(history, first, last, external) if keep else None
         if not keep:
             online.advance(history, first, last, external)
@@ -165,7 +172,7 @@ class Ensemble:
         model = model or self._model(history, horizon, history.length + 1)
         self.run(history, horizon=horizon, model=model, keep=False)
         target = history.length + horizon - 1
-        return self.horizons[horizon].next(history, {self.title: model(target, target + 1)})
+        return self.horizons[horizon].next(history, model(target, target + 1))
 
     def model_forecasts(
         self, history: History, horizon: int, last: int
@@ -181,9 +188,13 @@ class Ensemble:
             for h, time in zip(ahead, known, strict=True)
         )
         start = min(start, last - 1)
-        chain = forecast_chain(self.models, history, start, last, block=self.block)
-        for h, forecasts in zip(ahead, chain, strict=False):
-            yield h, partial(_steps, forecasts, start + h - 1)
+        names, blind = self.model_names, replace(self.models, inputs=None)
+        chains = [
+            forecast_chain(models, history, start, last, block=self.block)
+            for models in (blind, self.models)[: len(names)]
+        ]
+        for h, *made in zip(ahead, *chains, strict=False):
+            yield h, partial(_steps, dict(zip(names, made, strict=True)), start + h - 1)
 
     def history(self, panel: Panel) -> History:
         """The history of a panel from the start of training on."""
@@ -306,8 +317,8 @@ class Ensemble:
             experts = saved_pool(horizon, own, facts.get("experts", {}).get(text), ensemble.inputs)
             pool = experts.load(own, len(models.ids), horizon)
             limits = ensemble._normalised_limits()
-            online, title = unprefixed(f"{text}.online", arrays), [ensemble.title]
-            fitted = untrained(pool, models.period, ensemble.levels, title, limits, online)
+            online, names = unprefixed(f"{text}.online", arrays), ensemble.model_names
+            fitted = untrained(pool, models.period, ensemble.levels, names, limits, online)
             if facts["format"] == 4:
                 online |= prefixed("intervals", from_format_4(unprefixed("intervals", online)))
             fitted.load(online)
@@ -339,9 +350,9 @@ class Ensemble:
         return int((time - history.start) // history.step)
 
 
-def _steps(forecasts: Floats, start: int, first: int, last: int) -> Floats:
+def _steps(made: dict[str, Floats], start: int, first: int, last: int) -> dict[str, Floats]:
     """Steps first..last-1 of forecasts that begin with step `start`."""
-    return forecasts[:, first - start : last - start]
+    return {name: forecasts[:, first - start : last - start] for name, forecasts in made.items()}
 
 
 def new_ensemble(

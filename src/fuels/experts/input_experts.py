@@ -46,9 +46,14 @@ def input_experts(names: Sequence[str]) -> tuple[RidgeExpert, ...]:
     )
 
 
+def using_inputs(name: str) -> str:
+    """The name of an expert that uses all inputs."""
+    return f"{name}, inputs"
+
+
 def uses_inputs(name: str) -> bool:
     """Whether an expert of this name uses external inputs."""
-    return name.startswith("ridge") and (name.endswith(", inputs") or ", input " in name)
+    return name.endswith(using_inputs("")) or ", input " in name
 
 
 def with_inputs(pool: Pool, names: Sequence[str]) -> Pool:

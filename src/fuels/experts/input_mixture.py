@@ -2,7 +2,8 @@
 
 An input may drive a series, or say nothing about it. Each client therefore mixes the experts
 without inputs as if there were none, and a second time its local experts together with those that
-use inputs. It moves from the first forecast towards the second:
+use inputs, among them the personal model with its input weights. It moves from the first forecast
+towards the second:
 
     forecast = without + share * (with - without)
 
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from fuels.experts.blend import Blend, blended, mixture_for
 from fuels.experts.history import Floats
+from fuels.experts.input_experts import uses_inputs
 from fuels.experts.mixture import Mixed, Mixture
 from fuels.experts.pool import FittedPool
 from fuels.experts.state import COUNT, State, copied, joined, part_of, restored
@@ -138,7 +140,7 @@ class InputMixture:
         self.state = restored(self.state, arrays, "mixture")
 
     def _within(self, forecasts: NDArray[Any]) -> NDArray[Any]:
-        """The forecasts of the second mixture; none where no expert with inputs has one."""
+        """The forecasts of the second mixture; none where no linear expert with inputs has one."""
         silent = np.isnan(forecasts[self.using]).all(axis=0)
         return np.where(silent, np.nan, forecasts[self.within])
 
@@ -152,6 +154,18 @@ class InputMixture:
 def _share(learned: Floats, difference: Floats) -> Floats:
     """The share of the forecast with inputs, [client]; 0 where there is none."""
     count, products, squares, _, own, lagged, _ = learned.T
+    best = best_share(count, products, squares, own, lagged)
+    return np.where(np.isnan(difference), 0.0, best)
+
+
+def best_share(
+    count: Floats, products: Floats, squares: Floats, own: Floats, lagged: Floats
+) -> Floats:
+    """The best share of a difference in hindsight, less as it is less certain, [client].
+
+    From sums over `count` steps: of the products of difference and error, of the squared
+    differences, of the squared products, and of each product times the one before.
+    """
     steps = np.maximum(count, 1.0)
     mean = products / steps
     variance, covariance = (np.maximum(sum_ / steps - mean**2, 0.0) for sum_ in (own, lagged))
@@ -159,7 +173,7 @@ def _share(learned: Floats, difference: Floats) -> Floats:
     doubt = steps * variance * (1 + alike) / (1 - alike)  # the variance of the sum of products
     best = products / (squares + TINY) * (1 - DOUBT * doubt / (products**2 + TINY))
     best = np.where((products > 0) & (count >= LEAST), best, 0.0)
-    return np.where(np.isnan(difference), 0.0, np.clip(best, 0.0, 1.0))
+    return np.asarray(np.clip(best, 0.0, 1.0))
 
 
 def _learn(learned: Floats, entry: Floats) -> None:
@@ -194,10 +208,10 @@ def mixture_of(
     using = pool.using_inputs
     if not using:
         return mixture_for(pool.clients, names, shared, pool.horizon, saved)
-    others = [name for name in names if name not in using]
+    others = [name for name in names if not uses_inputs(name)]
     state = None if saved is None else [n.removeprefix(f"{BASE}-") for n in saved]
     base = mixture_for(pool.clients, others, shared, pool.horizon, state)
-    local = [name for name in others if name not in shared]
+    local = [name for name in names if name not in shared and name not in using]
     return InputMixture(base, names, local, using)
 
 

@@ -19,6 +19,7 @@ from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.experts.groups import by_groups
 from fuels.experts.history import Floats, History, Past, make_history
+from fuels.experts.input_weights import added_by_inputs, fit_input_weights
 from fuels.storage.models import PersonalModels
 
 CHUNK = 4096  # windows forecast at once
@@ -204,7 +205,11 @@ def _chain(
         x = torch.from_numpy(np.stack(lags, axis=2).astype(np.float32))
         times = history.times(first + done, last + done + sample.horizon - 1)
         clock = torch.from_numpy(sample.clock(models.calendar, times, first + done))
-        for forecasts in _heads(models, x, clock, heads if done == 0 else 1, chunk):
+        found = _heads(models, x, clock, heads if done == 0 else 1, chunk)
+        for head, forecasts in enumerate(found, start=1):
+            if models.inputs is not None:
+                span = first + done, last + done
+                forecasts = forecasts + added_by_inputs(models.inputs, history, head, *span)
             made.append(forecasts)
             done += 1
             yield forecasts
@@ -236,6 +241,13 @@ def _heads(
 
     made = torch.cat(by_groups(len(x), predict)).double().numpy()
     return [made[:, :, h] for h in range(heads)]
+
+
+def with_input_weights(models: PersonalModels, history: History, end: int) -> PersonalModels:
+    """Models that also read the inputs of a history, with weights fitted before step `end`."""
+    first = models.sample.reach
+    heads = islice(forecast_chain(models, history, first, end), models.sample.horizon)
+    return replace(models, inputs=fit_input_weights(history, heads, first, end))
 
 
 def warn_no_recent_values(models: PersonalModels, history: History, known: Sequence[str]) -> None:

@@ -8,8 +8,14 @@ returns forecasts in it. Inputs, for any number of rows:
     free [row, step ahead]    1 on days off, else 0
     weekday [row, step ahead] 0 for Monday
 
-The last three are there only if the model uses them. Output: forecast [row, step ahead]. The
-metadata say what the model is: client, lags, period, step, time zone, holidays, scale and unit.
+    inputs [row, step ahead, input, 3]
+                             external inputs in their own units: at the step itself, at the step of
+                             the newest value, and one period before (or the whole periods that
+                             reach back to a known value); NaN where one is unknown
+
+The last four are there only if the model uses them. Output: forecast [row, step ahead]. The
+metadata say what the model is: client, lags, period, step, time zone, holidays, scale, unit and the
+names of the external inputs.
 """
 
 from __future__ import annotations
@@ -25,8 +31,9 @@ from numpy.typing import NDArray
 
 from fuels.data.calendar import MOST_SLOTS
 from fuels.errors import FuelsError
+from fuels.experts.input_weights import COLUMNS
 from fuels.model.network import Network
-from fuels.storage.models import PersonalModels
+from fuels.storage.models import InputWeights, PersonalModels
 from fuels.storage.run_folder import writing
 from fuels.version import __version__, not_installed
 
@@ -94,6 +101,8 @@ class _Graph:
             made = self._node("Add", made, level)
         else:
             made = self._heads(self._encoded(z))
+        if self.models.inputs is not None:
+            made = self._node("Add", made, self._from_inputs(self.models.inputs))
         scaled = self._node("Mul", made, self._number(std))
         self._node("Add", scaled, self._number(mean), name="forecast")
         output = helper.make_tensor_value_info(
@@ -127,6 +136,7 @@ class _Graph:
             "mean": repr(mean),
             "std": repr(std),
             "unit": models.unit,
+            "inputs": "" if models.inputs is None else ",".join(models.inputs.names),
         }
         return {name: str(value) for name, value in facts.items()}
 
@@ -243,6 +253,28 @@ class _Graph:
             return added
         day_off = self._node("Cast", self.calendar["free"], to=self.onnx.TensorProto.FLOAT)
         return self._node("Mul", added, day_off)
+
+    # -- external inputs -----------------------------------------------------------------------
+
+    def _from_inputs(self, inputs: InputWeights) -> str:
+        """What external inputs add to the heads, [row, H]: `added_by_inputs`."""
+        horizon, count = self.sample.horizon, len(inputs.names)
+        self._input("inputs", np.float32, horizon, count, COLUMNS)
+        mean, std, low, high = (
+            self._numbers(scale[:, None]) for scale in inputs.scales[self.row].T
+        )
+        z = self._node("Div", self._node("Sub", "inputs", mean), std)
+        unknown = self._node("Cast", self._node("IsNaN", z), to=self.onnx.TensorProto.FLOAT)
+        some = self._node("ReduceMax", unknown, axes=[3])  # of an input at a step
+        z = self._node("Min", self._node("Max", z, low), high)
+        now = self._node("Gather", z, self._whole([0]), axis=3)
+        before = self._node("Gather", z, self._whole(list(range(1, COLUMNS))), axis=3)
+        columns = self._node("Concat", now, self._node("Sub", now, before), axis=3)
+        missing = self._node("Cast", some, to=self.onnx.TensorProto.BOOL)
+        known = self._node("Where", missing, self._number(0.0), columns)
+        weights = inputs.heads[self.row].reshape(horizon, count, COLUMNS)
+        added = self._node("Mul", known, self._numbers(weights))
+        return self._node("ReduceSum", added, self._whole([2, 3]), keepdims=0)
 
     # -- building blocks -----------------------------------------------------------------------
 

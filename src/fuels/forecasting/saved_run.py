@@ -226,6 +226,8 @@ class SavedRun:
                 " personal models without the experts"
             )
         result = forecast(self.models, panel, horizon)
+        if (read := self.models.inputs) is not None:
+            self.notes += missing_notes(panel, read.names, result.ids, horizon, self.models.period)
         if memory.trim(None) or self.forget:
             self._store(memory)
         return result, self.notes
@@ -358,9 +360,7 @@ class SavedRun:
                 return Ensemble.load(learned, self.models)
             except FuelsError as error:
                 if not (self.folder / LIVE / VALUES).is_file():
-                    raise FuelsError(
-                        f"{error}; fuels forecast --forget ignores this file"
-                    ) from None
+                    raise FuelsError(f"{error}; fuels forecast --forget ignores it") from None
                 self.notes.append(f"{error}: its content is learned again")
         newest = States(self.folder / LIVE, self.models).newest()
         self.fell_back = newest is None

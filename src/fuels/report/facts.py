@@ -61,8 +61,10 @@ def _inputs(summary: Summary) -> dict[str, str]:
     """The external inputs, and how far the mixture trusts the experts that use them."""
     names = summary["data"].get("inputs")
     share = summary.get("mixture", {}).get("inputs")
-    if not names or share is None:
+    if not names:
         return {}
+    if share is None:
+        return {"External inputs": join(names)}
     trust = f"the experts that use them had {100 * share:.0f} % of the weight"
     return {"External inputs": f"{join(names)}; on the test part, {trust}"}
 

@@ -15,6 +15,8 @@ from fuels.data.panel import Panel
 from fuels.data.periodicity import find_cycle
 from fuels.data.screening import Screened, drops_implausible, screen_panel
 from fuels.data.windows import Dataset, prepare
+from fuels.experts.history import history_of
+from fuels.experts.personal_model import with_input_weights
 from fuels.federation.loop import Loop
 from fuels.federation.ray import RayTransport
 from fuels.federation.site import Site
@@ -165,7 +167,11 @@ def open_sites(
 def kept_parameters(job: Job, download: Download) -> PersonalModels:
     """The models that a job's clients keep, given what the server sends at the end."""
     own = {n: p.cpu().numpy() for n, p in job.site.parts.items() if n not in MODEL}
-    return personal_models(job.dataset, job.site.models(download), own, job.settings)
+    dataset = job.dataset
+    models = personal_models(dataset, job.site.models(download), own, job.settings)
+    if not dataset.panel.inputs:
+        return models
+    return with_input_weights(models, history_of(dataset), dataset.split.train)
 
 
 def fingerprint(dataset: Dataset) -> str:

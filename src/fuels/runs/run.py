@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fuels.config import Engine, Settings, to_dict
 from fuels.data.panel import Panel
@@ -27,6 +28,8 @@ from fuels.evaluation.summary import (
     traffic,
     why_last,
 )
+from fuels.experts.history import history_of
+from fuels.experts.input_weights import added_by_inputs
 from fuels.experts.run_sums import ReceivedSums
 from fuels.federation.loop import Watcher
 from fuels.methods.base import MODEL
@@ -213,7 +216,7 @@ def evaluate_job(
     return evaluate(
         job.dataset,
         models,
-        partial(job.site.forecast, models.parts, "test"),
+        partial(personal_forecasts, job, models),
         title=job.method.title,
         chosen=job.settings.mixture,
         sharing=job.settings.sharing,
@@ -221,6 +224,14 @@ def evaluate_job(
         protection=protection_of(job, folder),
         received=received,
     )
+
+
+def personal_forecasts(job: Job, models: PersonalModels) -> NDArray[Any]:
+    """One-step forecasts of the test part by the personal models, [client, step]."""
+    made, (first, last) = job.site.forecast(models.parts, "test"), job.dataset.split.part("test")
+    if models.inputs is None:
+        return made
+    return made + added_by_inputs(models.inputs, history_of(job.dataset), 1, first, last)
 
 
 def write_models(job: Job, folder: RunFolder, download: Download) -> PersonalModels:

@@ -130,11 +130,6 @@ def check(settings: Settings) -> None:
         if choice not in choices:
             raise FuelsError(f"{key} must be {' or '.join(choices)}, not {choice}")
     drops_implausible(settings.data.implausible, settings.mixture.on)
-    if settings.data.inputs and not settings.mixture.on:
-        raise FuelsError(
-            "data.inputs are for the mixture of experts, which this run does not have: add --preset"
-            " best, or mixture.on = true"
-        )
     for key, share in (("training.momentum", training.momentum), ("windows.doubt", windows.doubt)):
         if not 0 <= share < 1:
             raise FuelsError(f"{key} must be at least 0 and below 1; it is {share}")

@@ -30,6 +30,15 @@ CLOCK = ("step_seconds", "clock_seconds", "timezone", "unit")
 
 
 @dataclass(frozen=True)
+class InputWeights:
+    """What the heads of some clients make of external inputs (experts/input_weights.py)."""
+
+    names: tuple[str, ...]
+    scales: NDArray[np.float64]  # [client, input, 4]: History.input_scales
+    heads: NDArray[np.float64]  # [client, H, column]
+
+
+@dataclass(frozen=True)
 class PersonalModels:
     """Trained models of some clients, ready to forecast."""
 
@@ -48,6 +57,7 @@ class PersonalModels:
     clock_seconds: int  # where the steps lie on the clock: Panel.clock_seconds
     timezone: str | None
     unit: str
+    inputs: InputWeights | None = None  # None: the models read no external inputs
 
     @property
     def period(self) -> int:
@@ -63,6 +73,9 @@ class PersonalModels:
             return self
         position = {client: i for i, client in enumerate(self.ids)}
         rows = np.array([position[client] for client in ids], dtype=np.int64)
+        own = self.inputs
+        if own is not None:
+            own = replace(own, scales=own.scales[rows], heads=own.heads[rows])
         return replace(
             self,
             ids=tuple(ids),
@@ -70,6 +83,7 @@ class PersonalModels:
             own={name: array[rows] for name, array in self.own.items()},
             mean=self.mean[rows],
             std=self.std[rows],
+            inputs=own,
         )
 
     def tensors(self, client: str) -> dict[str, torch.Tensor]:
@@ -103,12 +117,16 @@ def save_models(path: Path, models: PersonalModels) -> None:
     arrays: dict[str, NDArray[Any]] = {"mean": models.mean, "std": models.std}
     arrays |= prefixed("model", {n: p.numpy() for n, p in models.parts.items()})
     arrays |= prefixed("own", models.own)
+    if models.inputs is not None:
+        found = {"scales": models.inputs.scales, "heads": models.inputs.heads}
+        arrays |= prefixed("inputs", found)
     facts = {
         "format": FORMAT,
         "ids": list(models.ids),
         "sample": asdict(models.sample),
         "holidays": sorted(str(day) for day in models.calendar.holidays),
         **{name: getattr(models, name) for name in (*CHOSEN, *CLOCK)},
+        **({} if models.inputs is None else {"inputs": list(models.inputs.names)}),
     }
     save_state(path, arrays, facts)
 
@@ -123,6 +141,7 @@ def load_models(path: Path) -> PersonalModels:
         )
     facts = {"head": Model.head, **facts}  # models of 0.1.0 have no other
     parts = {n: torch.from_numpy(np.array(a)) for n, a in unprefixed("model", arrays).items()}
+    names, own = tuple(facts.get("inputs", ())), unprefixed("inputs", arrays)
     return PersonalModels(
         ids=tuple(facts["ids"]),
         parts=parts,
@@ -131,6 +150,7 @@ def load_models(path: Path) -> PersonalModels:
         std=np.array(arrays["std"]),
         sample=_sample(facts["sample"]),
         calendar=listed_holidays(facts["holidays"]),
+        inputs=InputWeights(names, own["scales"], own["heads"]) if names else None,
         **{name: facts[name] for name in (*CHOSEN, *CLOCK)},
     )
 

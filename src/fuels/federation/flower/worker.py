@@ -129,10 +129,7 @@ class Worker:
         jobs: JobCache | None = None,
     ) -> None:
         self.folder, self.config = folder, folder.config_for(data)
-        own = self.config.data
-        if not settings.mixture.on:  # nothing in this run uses external inputs
-            own = replace(own, inputs=(), inputs_file="")
-        self.settings = replace(settings, data=own)
+        self.settings = replace(settings, data=self.config.data)
         self.jobs, self.records = jobs or JobCache(), SiteRecords(folder)
 
     def answer(self, request: bytes, *, made: float, expires: float = float("inf")) -> bytes:
