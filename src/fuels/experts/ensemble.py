@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +42,11 @@ from fuels.experts.intervals import Bands, from_format_4
 from fuels.experts.limits import NO_LIMITS, Limits
 from fuels.experts.personal_model import (
     Forecast,
+    ModelForecasts,
+    chains_by_name,
     check_horizon,
     clients_with_model,
     denormalised,
-    forecast_chain,
     history_for,
     on_model_clock,
     warn_no_recent_values,
@@ -60,8 +60,6 @@ from fuels.storage.models import PersonalModels
 FORMAT = 5
 READABLE = (4, FORMAT)  # 4: other intervals, and no limits
 CHOSEN = Mixture()  # default levels and limits
-# Of steps first..last-1, by expert, [client, step] each.
-ModelForecasts = Callable[[int, int], dict[str, Floats]]
 
 
 @dataclass
@@ -188,13 +186,8 @@ class Ensemble:
             for h, time in zip(ahead, known, strict=True)
         )
         start = min(start, last - 1)
-        names, blind = self.model_names, replace(self.models, inputs=None)
-        chains = [
-            forecast_chain(models, history, start, last, block=self.block)
-            for models in (blind, self.models)[: len(names)]
-        ]
-        for h, *made in zip(ahead, *chains, strict=False):
-            yield h, partial(_steps, dict(zip(names, made, strict=True)), start + h - 1)
+        chain = chains_by_name(self.models, self.model_names, history, start, last, self.block)
+        yield from zip(ahead, chain, strict=False)
 
     def history(self, panel: Panel) -> History:
         """The history of a panel from the start of training on."""
@@ -348,11 +341,6 @@ class Ensemble:
 
     def _step(self, history: History, time: np.datetime64) -> int:
         return int((time - history.start) // history.step)
-
-
-def _steps(made: dict[str, Floats], start: int, first: int, last: int) -> dict[str, Floats]:
-    """Steps first..last-1 of forecasts that begin with step `start`."""
-    return {name: forecasts[:, first - start : last - start] for name, forecasts in made.items()}
 
 
 def new_ensemble(

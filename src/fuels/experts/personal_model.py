@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
+from itertools import count, islice
 from numbers import Integral
 
 import numpy as np
@@ -22,6 +23,8 @@ from fuels.experts.history import Floats, History, Past, make_history
 from fuels.experts.input_weights import added_by_inputs, fit_input_weights
 from fuels.storage.models import PersonalModels
 
+# Of steps first..last-1, by expert, [client, step] each.
+ModelForecasts = Callable[[int, int], dict[str, Floats]]
 CHUNK = 4096  # windows forecast at once
 ROWS = 192  # windows encoded at once where each is encoded on its own
 
@@ -188,6 +191,31 @@ def forecast_chain(
         for forecasts in _chain(models, history, first, last, direct, block):
             yield forecasts[:, begin - first : end - first]
     yield from _chain(models, history, first, last, direct, CHUNK)
+
+
+def chains_by_name(
+    models: PersonalModels,
+    names: Sequence[str],
+    history: History,
+    first: int,
+    last: int,
+    block: int,
+) -> Iterator[ModelForecasts]:
+    """Forecasts one step ahead, then two, and so on, by models without inputs: the first name.
+
+    A second name is for the models with inputs.
+    """
+    of_name = zip(names, (replace(models, inputs=None), models), strict=False)
+    chains = {
+        name: forecast_chain(each, history, first, last, block=block) for name, each in of_name
+    }
+    for begin in count(first):
+        yield partial(_steps, {name: next(chain) for name, chain in chains.items()}, begin)
+
+
+def _steps(made: dict[str, Floats], start: int, first: int, last: int) -> dict[str, Floats]:
+    """Steps first..last-1 of forecasts [client, step] that begin with step `start`."""
+    return {name: forecasts[:, first - start : last - start] for name, forecasts in made.items()}
 
 
 def _chain(
