@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from fuels.evaluation.means import Floats
-
 from fuels.experts.input_experts import using_inputs
 
 PERSONAL, SHARED, REGRESSION, SIMPLE = (
