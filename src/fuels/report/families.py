@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from fuels.evaluation.means import Floats
-from fuels.experts.input_experts import using_inputs
 
 PERSONAL, SHARED, REGRESSION, SIMPLE = (
     "personal model",
@@ -33,7 +32,7 @@ def by_client(picks: Iterable[tuple[str, int]]) -> dict[int, str]:
 
 def family(name: str, model: str) -> str:
     """The family of an expert; `model` is the personal model's name among them."""
-    if name in (model, using_inputs(model)):
+    if name.removesuffix(", inputs") == model:
         return PERSONAL
     if name.startswith(_SHARED) or name.endswith("live mean"):
         return SHARED
