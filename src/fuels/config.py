@@ -136,12 +136,13 @@ class Privacy:
     secret: bool = False  # draw initial model and order of prototypes from the sites' secret
     first: int = 1  # the first round in which prototypes are sent
     every: int = 1  # and then every so many rounds
-    epsilon: float = 0.0  # differential privacy of shared sums, on one machine only; 0: none
+    epsilon: float = 0.0  # differential privacy of shared sums; 0: none
     delta: float = 1e-5
     unit: str = "hour"  # what is protected, of one client: hour, day or client
     relation: str = "removed"  # of a unit's values, in neighbouring data: removed or replaced
     scale: str = ""  # MEAN,STD of a client, known without the data; empty: released, with noise
     ledger: str = ""  # file of all releases; empty: privacy.jsonl in the run folder
+    colluding: int = 1  # sites of a federation that may reveal their noise; each knows its own
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ LATER = {
     "model": ("head",),
     "mixture": ("at_least", "at_most"),
     "defence": ("votes",),
-    "privacy": ("masked", "epsilon", "delta", "unit", "relation", "scale", "ledger"),
+    "privacy": ("masked", "epsilon", "delta", "unit", "relation", "scale", "ledger", "colluding"),
 }
 
 VOTES = ("client", "site")

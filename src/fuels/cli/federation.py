@@ -14,8 +14,8 @@ from fuels.cli.demo import demo_command
 from fuels.cli.live import live_command
 from fuels.cli.parties import SHOW, ServerDir, need_flower
 from fuels.cli.roster import FoundedDir, roster_command
-from fuels.cli.settings import assignment, given
-from fuels.config import DEFAULT_PRESET, PRESETS, Settings, merge, with_preset
+from fuels.cli.settings import assignment, given, private_preset
+from fuels.config import DEFAULT_PRESET, PRESETS, Privacy, Settings, merge, with_preset
 from fuels.errors import FuelsError
 from fuels.methods.registry import METHODS
 from fuels.storage.config_file import read_config
@@ -156,9 +156,15 @@ def run_command(
     ),
     preset: str | None = opt.option(
         "|".join(PRESETS),
-        "Base settings: best (as in fuels run, with defences against false uploads) or paper (the"
-        " settings of the paper); private is for fuels run only. Default: best.",
+        "Base settings: best (as in fuels run, with defences against false uploads), private (only"
+        " noised sums are shared, the personal models are trained alone) or paper (the settings of"
+        " the paper). Default: best.",
         choices=PRESETS,
+    ),
+    privacy: str | None = opt.option(
+        "epsilon=N,...",
+        "Preset private, with this budget. More parts: delta=, unit=hour|day|client,"
+        " relation=removed|replaced, colluding=N; see fuels privacy plan.",
     ),
     settings: list[str] | None = opt.option(
         "KEY=VALUE",
@@ -189,6 +195,8 @@ def run_command(
 
     server = ServerFolder(folder)
     changes = given({"method": method, "seed": seed, "training": {"rounds": rounds}})
+    if privacy is not None:
+        preset, changes["privacy"] = private_preset(preset, privacy)
     run = ""
     if resume:
         if changes or preset or settings:
@@ -255,7 +263,13 @@ def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> 
     from fuels.federation.flower import commands
     from fuels.federation.flower.folders import ServerFolder
     from fuels.federation.flower.server import undelivered
-    from fuels.federation.flower.status import live_lines, masked_line, status, sums_line
+    from fuels.federation.flower.status import (
+        live_lines,
+        masked_line,
+        privacy_line,
+        status,
+        sums_line,
+    )
 
     server = ServerFolder(folder)
     if show:
@@ -277,6 +291,8 @@ def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> 
         typer.echo(f"uploads   {masked_line(found['masked'])}")
     if found["sums"]:
         typer.echo(sums_line(found["sums"]).replace("sums: ", "sums      ", 1))
+    if found["privacy"]:
+        typer.echo(f"privacy   {privacy_line(Privacy(**found['privacy']))}")
     for site, state in found["sites"].items():
         typer.echo(f"site      {site}: {state}")
     for site, count in found["refused"].items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -101,22 +101,33 @@ def new_command(
 @privacy_app.command("spent")
 def spent_command(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN|LEDGER", help="Folder of a run, or a ledger file.")
+        Path,
+        typer.Argument(
+            metavar="RUN|SITE|LEDGER",
+            help="Folder of a run or of a site of a federation, or a ledger file.",
+        ),
     ],
     json_: bool = opt.flag("Print JSON for scripts.", name="--json"),
 ) -> None:
     """Say what a ledger has released, and how much of the budget is spent.
 
+    A site's ledger covers all its runs, and its budget is that of its site.toml.
+
     Example: fuels privacy spent first
     """
+    from fuels.federation.flower.folders import SiteFolder
     from fuels.privacy.ledger import Ledger
     from fuels.report.tables import Table, columns, show
     from fuels.sharing.protection import LEDGER
 
-    path = run / LEDGER if run.is_dir() else run
+    site = (run / "site.toml").is_file()
+    path = run / "state" / LEDGER if site else run / LEDGER if run.is_dir() else run
     if not path.is_file():
         raise FuelsError(f"{path}: no such privacy ledger; runs with --privacy have one")
     ledger = Ledger.opened(path)
+    if site:  # whose owner may have changed the limit
+        allowed = SiteFolder(run).config.consent.largest_epsilon
+        ledger.budget = replace(ledger.budget, epsilon=allowed)
     rows: list[dict[str, Any]] = [
         {
             "name": entry.release.name,

@@ -10,6 +10,7 @@ import numpy as np
 
 from fuels.config import Sharing
 from fuels.experts.private import PrivateExperts
+from fuels.experts.private_run_sums import FederatedExperts
 from fuels.experts.shared import SharedExperts
 from fuels.sharing.protection import Protection
 from fuels.storage.models import PersonalModels
@@ -35,5 +36,6 @@ def restored_experts(
 ) -> SharedExperts | None:
     """The shared experts of a mixture saved in `folder`."""
     if "private" in facts:
-        return PrivateExperts.restored(facts, folder, (models.mean, models.std))
+        kind = FederatedExperts if "sites" in facts else PrivateExperts
+        return kind.restored(facts, folder, (models.mean, models.std))
     return SharedExperts.from_facts(facts)

@@ -19,8 +19,26 @@ from numpy.typing import NDArray
 from fuels.config import Privacy, Sharing
 from fuels.errors import FuelsError
 from fuels.experts.history import Floats, History
-from fuels.experts.linear import Arrays, live_lags, period_lags, season_lag, week_lags
+from fuels.experts.linear import Arrays
 from fuels.experts.pool import EXPERTS, Pool
+from fuels.experts.private_releases import (
+    LEAST_PERIODS,
+    PLANS,
+    cells_of,
+    day_from,
+    day_release,
+    declared_for,
+    fitted,
+    live_from,
+    live_release,
+    rows_of,
+    scale_from,
+    scale_release,
+    span_of,
+    statistics_name,
+    statistics_release,
+    sums_of,
+)
 from fuels.experts.shared import (
     LIVE,
     POOLED,
@@ -28,31 +46,14 @@ from fuels.experts.shared import (
     SHRUNK,
     PooledRidge,
     SharedExperts,
-    declared,
-    slots,
 )
-from fuels.privacy.accountant import multipliers
 from fuels.privacy.ledger import Entry, Release
-from fuels.privacy.sensitivity import Protected, Unit
+from fuels.privacy.sensitivity import Unit
 from fuels.sharing import private_statistics as private
 from fuels.sharing.live_mean import LiveMean
 from fuels.sharing.private_sums import PrivateSums
-from fuels.sharing.protection import (
-    DAY,
-    LEDGER,
-    MEAN,
-    SCALE,
-    STATISTICS,
-    Protection,
-    declared_scale,
-    releases_per_unit,
-)
-from fuels.sharing.statistics import union_of_lags
+from fuels.sharing.protection import DAY, LEDGER, MEAN, STATISTICS, Protection
 from fuels.sharing.sums import LocalSums
-
-PLANS = (week_lags, period_lags)  # lags of the pooled ridges
-LONG = 2**40  # steps, more than any data have
-LEAST_PERIODS = 7  # of training that a client needs to contribute
 
 
 @dataclass
@@ -168,30 +169,13 @@ class PrivateExperts(SharedExperts):
         if not self.pooled or (ready := self._ready(history, ids)) is None:
             return {}
         cell, scale, day = ready
-        live = None
-        if self.live_mean:
-            live = self._live(history, ids)
-        near = season_lag(history.period, horizon)
-        means = [lag for lag in live_lags(history, horizon) if lag <= near + 1]
-        rows = private.Rows.of(
-            union_of_lags([lags(history, horizon) for lags in PLANS]),
-            () if live is None else means,
-            day,
-            cell,
-            min(self._step(history, self.trained), history.length),
-        )
+        live = self._live(history, ids) if self.live_mean else None
+        until = min(self._step(history, self.trained), history.length)
+        rows = rows_of(history, horizon, day, cell, until, live=live is not None)
         found = self._statistics(history, rows, scale, live, end, horizon)
         if found is None:
             return {}
-        columns = declared(history, horizon, live=live is not None)
-        made = {
-            e.name: rows.coefficients(
-                found.values, found.release.sigma, columns, e.lags(history, horizon), e.live
-            )
-            for e in self.pooled
-            if live is not None or not e.live
-        }
-        return {name: dict(vars(coefficients)) for name, coefficients in made.items()}
+        return fitted(rows, found, self.pooled, history, horizon, live=live is not None)
 
     # -- releases ------------------------------------------------------------------------------
 
@@ -203,12 +187,10 @@ class PrivateExperts(SharedExperts):
     def _sums(self, history: History) -> PrivateSums:
         kept = self._protection
         chosen = Sharing(self.statistics, self.live_mean, self.min_clients)
-        names = releases_per_unit(kept.settings, chosen, kept.horizon)
-        noise = multipliers(kept.settings.epsilon, kept.settings.delta, names)
         seconds = int(history.step // np.timedelta64(1, "s"))
-        budget = kept.ledger.budget
-        protected = Protected(budget.unit, budget.relation, seconds)
-        return PrivateSums(kept.ledger, kept.run, noise, protected, self.min_clients, kept.sites)
+        return sums_of(
+            kept.settings, chosen, kept.horizon, seconds, kept.ledger, kept.run, kept.sites
+        )
 
     def _ready(
         self, history: History, ids: Sequence[str]
@@ -225,36 +207,27 @@ class PrivateExperts(SharedExperts):
                 stacklevel=2,
             )
             return None
-        known = sums.known(DAY)
-        if known:
-            return cell, scale, private.mean_day(known[0].values, known[0].release.sigma)
-        self._need_training(history, end)
-        span = self._seconds(history, 0, end)
-        slots_, period = cells // 2, history.period
-        sensitivity = sums.protected.cells(private.CLIP, end, period, slots_)
-        release = sums.expect(sums.about(DAY, span, sensitivity, (2, cells)))
-        scaled = self._scaled(history, scale)[:, :end]
-        parts = {str(i): private.day_sums(own, cell[:end], cells) for i, own in enumerate(scaled)}
-        total = sums.total(DAY, span[0], parts)
-        return None if total is None else (cell, scale, private.mean_day(total, release.sigma))
+        if not sums.known(DAY):
+            self._need_training(history, end)
+            span = span_of(history, 0, end)
+            sums.expect(day_release(sums, span, end, history.period, cells))
+            scaled = self._scaled(history, scale)[:, :end]
+            parts = {
+                str(i): private.day_sums(own, cell[:end], cells) for i, own in enumerate(scaled)
+            }
+            if sums.total(DAY, span[0], parts) is None:
+                return None
+        return cell, scale, day_from(sums.known(DAY)[0])
 
     def _scale(
         self, sums: PrivateSums, history: History, ids: Sequence[str], end: int
     ) -> private.Scale:
-        given = declared_scale(self._protection.settings.scale)
-        if given is not None:
-            every = np.ones(len(ids))
-            return private.Scale(given[0] * every, given[1] * every, every > 0)
         least = LEAST_PERIODS * history.period
-        if known := sums.known(SCALE):
-            if list(known[0].about["clients"]) != list(ids):
-                raise FuelsError(
-                    "the privacy ledger of this run belongs to other clients; nothing was sent"
-                )
-            return private.scale_of(known[0].values, known[0].release.sigma, least)
+        known = declared_for(self._protection.settings, len(ids)) or scale_from(sums, ids, least)
+        if known is not None:
+            return known
         self._need_training(history, end)
-        span, shape = self._seconds(history, 0, end), (len(ids), private.BINS)
-        release = sums.about(SCALE, span, sums.protected.histogram(end), shape)
+        release = scale_release(sums, span_of(history, 0, end), end, len(ids))
         counts = np.stack([private.histogram(own) for own in self._values(history)[:, :end]])
         entry = sums.ledger.release(release, [counts], {"clients": list(ids)})
         return private.scale_of(entry.values, entry.release.sigma, least)
@@ -267,11 +240,10 @@ class PrivateExperts(SharedExperts):
         cell, scale, day = ready
         sums, end = self._sums(history), self._step(history, self.trained)
         known = sums.known(MEAN)
-        begin = self._seconds(history, 0, 0)[0]
+        begin, stop = span_of(history, 0, history.length)
         if known:  # newer steps only; those before the data are lost
             begin = max(begin, known[-1].release.last)
-        stop = self._seconds(history, 0, history.length)[1]
-        trained = self._seconds(history, 0, end)[1]
+        trained = span_of(history, 0, end)[1]
         spans = [(begin, min(trained, stop)), (max(begin, trained), stop)]
         if any(first < last for first, last in spans):
             scaled = self._scaled(history, scale)
@@ -280,32 +252,18 @@ class PrivateExperts(SharedExperts):
                 for piece in sums.pieces(first, last):
                     if not self._release_live(sums, history, parts, piece, end):
                         break
-        live = np.full(history.length, np.nan)
-        number, origin = scale.member.sum(), self._seconds(history, 0, 0)[0]
-        seconds = sums.protected.step_seconds
-        for entry in sums.known(MEAN):
-            first = (entry.release.first - origin) // seconds
-            values = entry.values / number
-            low, high = max(first, 0), min(first + len(values), history.length)
-            if low < high:
-                live[low:high] = day[cell[low:high]] + values[low - first : high - first]
-        return live
+        means = ((e.release, e.values / scale.member.sum()) for e in sums.known(MEAN))
+        return live_from(history, day[cell], means)
 
     def _release_live(
         self, sums: PrivateSums, history: History, parts: Floats, piece: tuple[int, int], end: int
     ) -> bool:
         """Release the live mean of a span; False if the budget does not allow it."""
-        origin, seconds = self._seconds(history, 0, 0)[0], sums.protected.step_seconds
+        origin, seconds = span_of(history, 0, 0)[0], sums.protected.step_seconds
         first, last = ((time - origin) // seconds for time in piece)
-        # An hour or a day is whole in any span; of a client, the training part is released.
-        whole_client = sums.protected.unit is Unit.CLIENT
-        span = max(end, 1) if whole_client else LONG
-        whole, sensitivity = sums.protected.steps(span), sums.protected.values(private.CLIP, span)
-        release = sums.about(MEAN, piece, sensitivity, (last - first,))
-        part = min(last - first, whole)
-        release = sums.expect(sums.part_of_unit(release, part, whole))
+        release = sums.expect(live_release(sums, piece, end))
         # What a later step costs a client adds up, and would leave nothing for the statistics.
-        once = whole_client and bool(sums.known(MEAN))
+        once = sums.protected.unit is Unit.CLIENT and bool(sums.known(MEAN))
         if not self._affordable(release, sums, refused=once):
             return False
         sums.total(MEAN, piece[0], {str(i): own[first:last] for i, own in enumerate(parts)})
@@ -324,17 +282,13 @@ class PrivateExperts(SharedExperts):
 
         The experts are fitted twice, first for their warm-up. Both use the same release.
         """
-        sums, name = self._sums(history), STATISTICS
-        if horizon > 1:
-            name = f"{STATISTICS}, {horizon} steps ahead"
-        first, until = self._seconds(history, 0, end)
+        sums, name = self._sums(history), statistics_name(horizon)
+        first, until = span_of(history, 0, end)
         if known := sums.known(name):
             return known[0] if known[0].release.last <= until else None
         if end <= max(rows.lags):
             return None
-        sensitivity = sums.protected.products(private.NORM, end, rows.lags)
-        span, shape = (first, until), (rows.numbers,)
-        release = sums.expect(sums.about(name, span, sensitivity, shape))
+        release = sums.expect(statistics_release(sums, (first, until), end, rows, horizon))
         if not self._affordable(release, sums):
             return None
         made = rows.make(self._scaled(history, scale), live, 0, end)
@@ -363,23 +317,9 @@ class PrivateExperts(SharedExperts):
     def _step(self, history: History, time: np.datetime64) -> int:
         return int((time - history.start) // history.step)
 
-    def _seconds(self, history: History, first: int, last: int) -> tuple[int, int]:
-        """The span of steps first..last-1, in seconds since 1970."""
-        start = int(history.start.astype("datetime64[s]").astype(np.int64))
-        step = int(history.step // np.timedelta64(1, "s"))
-        return start + first * step, start + last * step
-
     def _need_training(self, history: History, end: int) -> None:
         if not 0 < end <= history.length:
             raise FuelsError(
                 "the privacy ledger of this run has no scale or mean day yet, and they need the"
                 " data of its training part; give a file that includes it"
             )
-
-
-def cells_of(history: History) -> tuple[NDArray[np.int64], int]:
-    """The cell of every step, slot of the period and free day, and their number."""
-    slot = slots(history, 0, history.length)
-    number = int(slots(history, 0, history.period).max()) + 1
-    free = history.calendar.free(history.times(0, history.length))
-    return slot + number * free, 2 * number

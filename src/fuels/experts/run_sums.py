@@ -140,7 +140,7 @@ def mostly_known(steps: Steps, live: Floats, min_clients: int) -> bool:
 
 def live_words(history: History, steps: Steps, sites: int) -> Words:
     """What a site's clients add to the live mean, as integers [number]."""
-    at = _offset(history, steps)
+    at = offset_of(history, steps)
 
     def padded() -> Iterator[Floats]:
         for values in history.observed:
@@ -154,7 +154,7 @@ def live_words(history: History, steps: Steps, sites: int) -> Words:
 def statistics_words(history: History, steps: Steps, horizon: int, live: bool, sites: int) -> Words:
     """What a site's clients add to the statistics, as integers [number]; `history` with its live
     mean."""
-    at, words = _offset(history, steps), []
+    at, words = offset_of(history, steps), []
     for part in parts_of(steps, horizon, live):
         first, last = (min(max(step - at, 0), history.length) for step in part[1:3])
         if first < last:
@@ -165,7 +165,7 @@ def statistics_words(history: History, steps: Steps, horizon: int, live: bool, s
     return np.concatenate(words)
 
 
-def _offset(history: History, steps: Steps) -> int:
+def offset_of(history: History, steps: Steps) -> int:
     """The common step of a history's first one."""
     offset = history.start - steps.first
     step, period = np.timedelta64(steps.step, "s"), steps.period
@@ -225,7 +225,7 @@ def received_mean(dataset: Dataset, steps: Steps, live: Floats, contributed: boo
     history, step, ids = history_of(dataset), np.timedelta64(steps.step, "s"), dataset.ids
     own = np.full((len(ids), steps.count), np.nan)
     if contributed:
-        at = _offset(history, steps)
+        at = offset_of(history, steps)
         own[:, at : at + history.length] = np.clip(history.observed, -CLIP, CLIP)
     return ReceivedMean(ids, steps.first, step, live[:, 0], live[:, 1], own)
 

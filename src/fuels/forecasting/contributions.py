@@ -45,6 +45,11 @@ class LiveClients:
         ensemble = self.saved.ensemble
         return ensemble is not None and ensemble.sharing is not None and ensemble.sharing.live_mean
 
+    @property
+    def guaranteed(self) -> bool:
+        """Whether the run promises noise on everything that it shares."""
+        return self.saved.settings.privacy.epsilon > 0
+
     def newest(self) -> np.datetime64 | None:
         """The newest step with a plausible value of any client; None without any."""
         self._look()

@@ -132,14 +132,23 @@ class Entry:
 
 
 class Ledger:
-    """The releases of one site or one machine; without a path, only in memory."""
+    """The releases of one site or one machine; without a path, only in memory.
 
-    def __init__(self, budget: Budget, path: Path | None = None) -> None:
+    The epsilon of an `owner`'s ledger may change: it is the one that its config states. Messages
+    name the owner, because they are sent to others.
+    """
+
+    def __init__(self, budget: Budget, path: Path | None = None, owner: str = "") -> None:
         check(budget.epsilon, budget.delta)
-        self.budget, self.path = budget, path
+        self.budget, self.path, self.owner = budget, path, owner
         self.entries: dict[tuple[str, str, int, int], Entry] = {}
         if path is not None and path.exists():
             self.create()
+
+    @property
+    def place(self) -> str:
+        """What messages call it."""
+        return self.owner or ("this run" if self.path is None else str(self.path))
 
     @classmethod
     def opened(cls, path: Path) -> Ledger:
@@ -186,6 +195,17 @@ class Ledger:
             self.entries[release.key] = entry
         return entry
 
+    def keep(self, entries: Iterable[Entry]) -> None:
+        """Write down what others have released: totals that a site has received."""
+        with self._open() as file:
+            if file is not None:
+                self._read(file)
+            for entry in entries:
+                if entry.release.key not in self.entries:
+                    if file is not None:
+                        self._append(file, entry.line())
+                    self.entries[entry.release.key] = entry
+
     def create(self) -> None:
         """Write the budget, or read what other processes have released."""
         with self._open() as file:
@@ -224,10 +244,9 @@ class Ledger:
 
     def _refuse_excess(self, release: Release) -> None:
         if not self.affords(release):
-            place = "this run" if self.path is None else str(self.path)
             would = epsilon_of(self.loss([release]), self.budget.delta)
             raise FuelsError(
-                f"{place}: the privacy budget of epsilon {self.budget.epsilon:g} per"
+                f"{self.place}: the privacy budget of epsilon {self.budget.epsilon:g} per"
                 f" {self.budget.unit} does not allow to release '{release.name}' again: together"
                 f" with {self.epsilon:.3g}, spent already, it would be {would:.3g}"
             )
@@ -274,9 +293,11 @@ class Ledger:
     def _refuse_other(self, facts: Mapping[str, Any]) -> None:
         mine = self.budget.facts()
         for name, value in mine.items():
+            if name == "epsilon" and self.owner:
+                continue
             if facts.get(name) != value:
                 raise FuelsError(
-                    f"{self.path}: this ledger has {name} {facts.get(name)}, not {value}; a budget"
+                    f"{self.place}: this ledger has {name} {facts.get(name)}, not {value}; a budget"
                     " is fixed when the ledger begins"
                 )
 

@@ -208,7 +208,11 @@ def guaranteed(privacy: Mapping[str, Any]) -> str:
         f"everything shared is differentially private with epsilon {privacy['epsilon']:g} and delta"
         f" {privacy['delta']:g} for one {unit}: if these values {RELATIONS[privacy['relation']]},"
         f" the same would be sent with a probability at most {times} times as high or as low"
-        f" (spent: epsilon {privacy['epsilon_spent']:.2f})"
+        + (
+            f" (spent: epsilon {privacy['epsilon_spent']:.2f})"
+            if "epsilon_spent" in privacy
+            else ""
+        )
     )
 
 

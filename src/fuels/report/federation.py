@@ -13,7 +13,7 @@ from fuels.report.facts import WHY_EXCLUDED, count_of
 from fuels.report.page.elements import Html, bullets, definitions, el, joined, notice, table, tiles
 from fuels.report.page.shell import NAME, Section, code, page, section, write_page
 from fuels.report.page.svg import Figures
-from fuels.report.privacy import exchanged
+from fuels.report.privacy import NO_GUARANTEE, exchanged, promised
 from fuels.report.run.background import learning, size
 from fuels.report.style import number
 from fuels.report.tables import Cell, Table, columns
@@ -131,7 +131,7 @@ def sums(found: Mapping[str, Any] | None) -> list[str]:
     done = [
         f"Of the {name.replace('_', ' ')}, it received totals over"
         f" {', '.join(found[name]['sites'])}, whose contributions were masked."
-        for name in ("live_mean", "statistics")
+        for name in ("mean_day", "live_mean", "statistics")
         if name in found
     ]
     missing = [f"No {n.replace('_', ' ')}: {reason}." for n, reason in found["skipped"].items()]
@@ -139,12 +139,14 @@ def sums(found: Mapping[str, Any] | None) -> list[str]:
 
 
 def privacy(summary: Summary, config: str) -> Html:
+    guarantee = summary.get("privacy")
+    figures = "Sites may also send losses and validation errors, if their owners allow it."
     return bullets(
         [
             exchanged(summary["method"], tomllib.loads(config).get("privacy", {})),
-            "Sites may also send losses and validation errors, if their owners allow it.",
+            *([] if guarantee else [figures]),
             *sums(summary.get("sums")),
-            "The server has no series and no forecast. Nothing here is differential"
-            " privacy: whatever is sent reveals something about the data.",
+            "The server has no series and no forecast.",
+            *(promised(guarantee) if guarantee else [NO_GUARANTEE]),
         ]
     )

@@ -10,6 +10,10 @@ from fuels.privacy.noise import NONE
 from fuels.report.facts import Summary, guaranteed, sums_sent
 from fuels.report.style import number
 
+NO_GUARANTEE = (
+    "Nothing here is differential privacy: whatever is sent reveals something about the data."
+)
+
 
 def revealed(summary: Summary, audit: Mapping[str, Any] | None = None) -> list[str]:
     """Sentences about a run; `audit` is the content of its audit.json, if there is one."""
@@ -33,19 +37,22 @@ def revealed(summary: Summary, audit: Mapping[str, Any] | None = None) -> list[s
     if audit is not None:
         said.append(_measured(audit))
     if (guarantee := summary.get("privacy")) is not None:
-        missing = "; ".join(guarantee["not_covered"])
-        return [
-            *said,
-            f"Guarantee: {guaranteed(guarantee)}.",
-            f"Not covered: {missing}.",
-            "Every noised message is in the privacy ledger, written before it is sent.",
-        ]
+        return [*said, *promised(guarantee)]
     return [
         *said,
         "The server also learns the names of the clients and the number of training periods; losses"
         " and validation errors only if the site's owner allows it.",
         "The series, the forecasts and the scale of a client's values are not sent.",
-        "Nothing here is differential privacy: whatever is sent reveals something about the data.",
+        NO_GUARANTEE,
+    ]
+
+
+def promised(guarantee: Mapping[str, Any]) -> list[str]:
+    """What a run guarantees for its sums, and what not."""
+    return [
+        f"Guarantee: {guaranteed(guarantee)}.",
+        f"Not covered: {'; '.join(guarantee['not_covered'])}.",
+        "Every noised message is in the privacy ledger, written before it is sent.",
     ]
 
 

@@ -20,7 +20,7 @@ from fuels.errors import FuelsError
 from fuels.experts.history import Floats, History, make_history
 from fuels.experts.horizon import WARM_SHARE
 from fuels.experts.linear import live_lags, season_lag
-from fuels.experts.private import LEAST_PERIODS, PLANS, cells_of
+from fuels.experts.private_releases import LEAST_PERIODS, PLANS, cells_of
 from fuels.experts.shared import POOLED_LIVE, declared
 from fuels.privacy.accountant import epsilon_of, loss_for, multipliers
 from fuels.privacy.gaussian import share_of_noise

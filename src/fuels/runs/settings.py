@@ -208,6 +208,11 @@ def check_sums(settings: Settings) -> None:
     unit_of(privacy.unit)
     relation_of(privacy.relation)
     declared_scale(privacy.scale)
+    if privacy.colluding < 1:
+        raise FuelsError(
+            f"privacy.colluding must be at least 1, because every site knows its own noise; it is"
+            f" {privacy.colluding}"
+        )
     if settings.method != Solo.name:
         raise FuelsError(
             "privacy.epsilon covers sums over clients and nothing else: it needs --method solo,"

@@ -117,6 +117,11 @@ def _mask(private: bytes, public: bytes, info: bytes, words: int, other: str) ->
 
 def total(asked: SumId, replies: Mapping[str, Words]) -> Floats:
     """The sum over all sites of the set, from what they sent; refuses what cannot be decoded."""
+    return from_words(added_up(asked, replies)).reshape(asked.shape)
+
+
+def added_up(asked: SumId, replies: Mapping[str, Words]) -> Words:
+    """The words [number] of all sites of the set together, without their masks."""
     missing = sorted(set(asked.sites) - replies.keys())
     if missing:
         raise FuelsError(f"{asked}: no sum without {', '.join(missing)}")
@@ -131,4 +136,4 @@ def total(asked: SumId, replies: Mapping[str, Words]) -> Floats:
             f"{asked}: the masks of {', '.join(asked.sites)} do not cancel, so their keys, rosters"
             " or versions differ; the sum is not used"
         )
-    return from_words(added[:-1]).reshape(asked.shape)
+    return added[:-1]

@@ -29,6 +29,13 @@ NOT_COVERED = {
 }
 
 
+def not_covered(relation: Relation, colluding: int = 0) -> list[str]:
+    """What the guarantee does not cover; between sites, of which some may reveal their noise."""
+    plural = "site" if colluding == 1 else "sites"
+    more = (f"more than {colluding} colluding {plural}",) if colluding else ()
+    return [*more, *NOT_COVERED[relation]]
+
+
 @dataclass(frozen=True)
 class Protection:
     """How the sums of one run are protected."""
@@ -56,8 +63,8 @@ class Protection:
         ]
         if not self.ledger.affords(*planned):
             raise FuelsError(
-                f"{self.ledger.path}: this run would spend epsilon {epsilon:g}, which the budget of"
-                f" {budget.epsilon:g} does not allow: epsilon {self.ledger.epsilon:.3g} is spent"
+                f"{self.ledger.place}: this run would spend epsilon {epsilon:g}, which the budget"
+                f" of {budget.epsilon:g} does not allow: epsilon {self.ledger.epsilon:.3g} is spent"
             )
 
     def facts(self) -> dict[str, Any]:
@@ -83,7 +90,7 @@ class Protection:
                 }
                 for release in own
             ],
-            "not_covered": list(NOT_COVERED[budget.relation]),
+            "not_covered": not_covered(budget.relation),
         }
 
     @classmethod

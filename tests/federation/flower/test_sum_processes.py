@@ -18,15 +18,17 @@ from fuels.federation.flower.folders import Rules, ServerFolder
 from fuels.federation.flower.provisioning import federation_record
 from fuels.federation.flower.sum_keys import certify
 from fuels.federation.flower.sum_server import FILE
+from fuels.privacy.ledger import Ledger
 from fuels.runs.build import load_dataset
 from fuels.runs.run import run
 from fuels.sharing import live_mean
+from fuels.sharing.protection import LEDGER
 from fuels.sharing.sums import LocalSums
 from fuels.storage.checkpoint import load_state
 from fuels.storage.run_folder import RunFolder
 from helpers.cluster import Cluster, cluster
 from helpers.flower_world import LIMIT
-from helpers.sums import chosen, forecasts
+from helpers.sums import chosen, forecasts, private
 
 pytest.importorskip("flwr")
 SITES = {"north": ["a", "d"], "south": ["b", "e"], "east": ["c", "f"]}
@@ -43,7 +45,7 @@ def answered(running: Cluster, site: str, name: str) -> bool:
 def test_a_site_killed_during_a_sum_costs_nothing_and_reuses_no_mask(tmp_path: Path) -> None:
     rules = Rules(deadline=180.0, join=120.0, quorum=1.0)
     settings, root = chosen(), tmp_path / "fed"
-    with cluster(root, SITES, rules) as running:
+    with cluster(root, SITES, rules, methods=("fuels", "solo")) as running:
         consent_to_all(root)
         for file in root.glob("sites/*/site.toml"):
             file.write_text(file.read_text().replace("min_clients = 10", "min_clients = 6"))
@@ -53,7 +55,16 @@ def test_a_site_killed_during_a_sum_costs_nothing_and_reuses_no_mask(tmp_path: P
         running.kill_site("north")
         running.start_site("north")
         running.finish(number, 300)
+        noised = running.submit(private())
+        running.finish(noised, 300)
         server = ServerFolder(root)
+    facts = load_state(server.runs / noised / FILE)[1]
+    assert [one["name"] for one in facts["found"]] == ["mean day", "live mean", "live mean"]
+    for site in SITES:
+        spent = Ledger.opened(root / "sites" / site / "state" / LEDGER)
+        assert len(spent.entries) == 3 and 0 < spent.epsilon < 4
+        stated = json.loads((running.site_run(site, noised) / "summary.json").read_text())
+        assert stated["privacy"]["epsilon_spent"] == pytest.approx(spent.epsilon, abs=1e-5)
     arrays, facts = load_state(server.runs / number / FILE)
     assert facts["sets"] == {LIVE_MEAN: sorted(SITES), STATISTICS: sorted(SITES)}
     assert not facts["notes"]

@@ -16,40 +16,18 @@ from fuels.experts.run_sums import LIVE_MEAN, STATISTICS, Steps
 from fuels.federation.codec import Envelope, decode, encode
 from fuels.federation.flower.folders import SiteFolder
 from fuels.federation.flower.provisioning import federation_record, renew_key
-from fuels.federation.flower.records import audit
 from fuels.federation.flower.sum_keys import certify
-from fuels.federation.flower.sum_server import FILE, RunSums
-from fuels.federation.flower.transport import FlowerTransport
+from fuels.federation.flower.sum_server import FILE
 from fuels.federation.flower.worker import Worker
-from fuels.federation.refusals import Refusals
 from fuels.forecasting.saved_run import SavedRun
-from fuels.runs.build import method_for
 from fuels.runs.run import run
-from fuels.runs.settings import ResolvedSettings
 from fuels.sharing.received import ReceivedMean
 from fuels.storage.checkpoint import load_state, save_state
 from fuels.storage.run_folder import RunFolder
 from helpers.flower_world import LIMIT, SITES, World
-from helpers.sums import chosen, forecasts
+from helpers.sums import change, chosen, exchanged, forecasts, make_world
 
 EVERYONE = sorted(c for ids in SITES.values() for c in ids)
-
-
-def make_world(root: Path, settings: ResolvedSettings, clients: int = 2, **rules: Any) -> World:
-    """Three sites that consent to sums, with a roster."""
-    world = World(root, settings, **rules)
-    for site in SITES:
-        change(world, site, "sums = false", "sums = true")
-        change(world, site, "live_mean = false", "live_mean = true")
-        change(world, site, "min_clients = 10", "min_clients = 6")
-    certify(root, federation_record(root), dict.fromkeys(SITES, clients), {})
-    return world
-
-
-def change(world: World, site: str, old: str, new: str) -> None:
-    file = world.root / "sites" / site / "site.toml"
-    assert old in file.read_text()
-    file.write_text(file.read_text().replace(old, new))
 
 
 @pytest.fixture(scope="module")
@@ -116,20 +94,6 @@ def test_a_site_keeps_the_totals_for_later_forecasts(done: World) -> None:
 
 
 # -- without training: what is exchanged, and what is not ------------------------------------------
-
-
-def exchanged(world: World) -> RunSums:
-    """Only the sums of a run."""
-    transport = FlowerTransport(
-        world.network, "run", world.server.config.rules, 1, world.time, Refusals(0)
-    )
-    transport.join(set(SITES))
-    transport.use(method_for(world.settings, transport.members.train_periods))
-    path = world.server.runs / "run"
-    path.mkdir(parents=True, exist_ok=True)
-    sums = RunSums(world.server, "run", world.settings, transport, audit(world.server))
-    sums.exchange()
-    return sums
 
 
 @pytest.fixture

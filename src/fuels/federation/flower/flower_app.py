@@ -194,15 +194,14 @@ def federated(settings: Settings, place: str) -> ResolvedSettings:
         raise FuelsError(f"{place}: training.warm_start names a file that the sites do not have")
     if settings.data != Settings().data:
         raise FuelsError(f"{place}: data cannot be set here; each site sets it in its site.toml")
-    if settings.privacy.epsilon:
+    if settings.privacy.ledger:
         raise FuelsError(
-            f"{place}: privacy.epsilon protects sums on one machine (fuels run); sums between"
-            " organisations are masked and carry no noise"
+            f"{place}: privacy.ledger names a file; in a federation, each site has its own ledger"
         )
     if settings.sharing.noise:
         raise FuelsError(
-            f"{place}: sharing.noise is for sums on one machine (fuels run); sums between"
-            " organisations are masked and carry no noise"
+            f"{place}: sharing.noise is for sums on one machine (fuels run); between organisations,"
+            " privacy.epsilon adds noise with a guarantee"
         )
     from fuels.runs.settings import resolve  # imports PyTorch, which the supervisor does not need
 

@@ -24,6 +24,7 @@ from fuels.storage.config_file import read_toml
 
 log = logging.getLogger("fuels")
 T = TypeVar("T")
+MOST_EPSILON = 20.0  # of a site that states none; above it, nothing is guaranteed
 LOG_SIZE, LOG_FILES = 5 * 2**20, 3  # bytes of a log file, and former ones that are kept
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
@@ -86,9 +87,20 @@ class Consent:
     # sites.
     sums: bool = False
     live_mean: bool = False  # the same for the mean of all clients at each step
+    # Only sums with noise, and all runs together may spend at most this epsilon; 0: sums may be
+    # exact. The other three must be those of the run; see docs/explanation/guarantee.md.
+    epsilon: float = 0.0
+    delta: float = 1e-5
+    unit: str = "hour"
+    relation: str = "removed"
     min_clients: int = MIN_CLIENTS  # clients that the sites of a sum must have together
     largest_message_mb: int = 256  # largest message from the server that the site reads
     keep_copies: bool = False  # keep every message that leaves, in runs/RUN/sent/
+
+    @property
+    def largest_epsilon(self) -> float:
+        """What all noised sums together may spend."""
+        return self.epsilon or MOST_EPSILON
 
 
 @dataclass(frozen=True)
@@ -166,6 +178,11 @@ class SiteFolder:
         _check_metrics(config.metrics_port, self.config_file)
         if config.consent.min_clients < 1:
             raise FuelsError(f"{self.config_file}: consent.min_clients must be at least 1")
+        if not 0 <= config.consent.epsilon <= MOST_EPSILON:
+            raise FuelsError(
+                f"{self.config_file}: consent.epsilon must be above 0 and at most"
+                f" {MOST_EPSILON:g}, or 0 for no demand"
+            )
         return config
 
     def config_for(self, data: str) -> SiteConfig:

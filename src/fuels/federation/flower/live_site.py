@@ -81,6 +81,15 @@ class LiveSite:
             )
         self.folder, self.config, self.run, self.runs = folder, config, run, runs
         self.clients = runs.of(folder.runs / run)
+        if config.consent.epsilon or self.clients.guaranteed:
+            raise RefusalError(
+                f"the sums of a live series carry no noise, and site {config.name}"
+                + (
+                    f" demands it (consent.epsilon = {config.consent.epsilon:g} in its site.toml)"
+                    if config.consent.epsilon
+                    else f" was promised noise for run {run}"
+                )
+            )
         if not self.clients.shares_live_mean:
             raise RefusalError(f"run {run} was trained without sharing.live_mean")
         panel = self.clients.panel

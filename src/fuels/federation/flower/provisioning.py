@@ -57,7 +57,8 @@ SITE_HEADER = """\
 # whether it sends arrays that are computed from raw values, have a row for every training period,
 # or are means of fewer periods than `least_periods` or of periods with more steps than
 # `longest_period` (`raw_derived`). With `sums` and `live_mean` it adds up numbers with at least two
-# other sites, masked so that the server sees only totals. `data.source` is the file to train on.
+# other sites, masked so that the server sees only totals; with `epsilon` above 0, only with noise,
+# and all runs together spend at most that much. `data.source` is the file to train on.
 """
 
 HEADER = re.compile(r"\s*\[")  # of a table in a TOML file

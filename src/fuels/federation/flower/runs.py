@@ -158,7 +158,13 @@ def start_live(folder: ServerFolder) -> str:
         path = folder.runs / run
         if not (path / SUMMARY).is_file():
             raise FuelsError(f"run {run} is not finished: continue it with --resume")
-        if not read_config(path / CONFIG)[0].sharing.live_mean:
+        settings = read_config(path / CONFIG)[0]
+        if settings.privacy.epsilon:
+            raise FuelsError(
+                f"run {run} was trained with privacy.epsilon, and the sums of a live series carry"
+                " no noise: its sites would refuse"
+            )
+        if not settings.sharing.live_mean:
             raise FuelsError(
                 f"run {run} was trained without sharing.live_mean, so its forecasts would not use a"
                 " live mean"

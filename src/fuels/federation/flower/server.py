@@ -20,6 +20,7 @@ from fuels.federation.flower.folders import ServerFolder, log
 from fuels.federation.flower.inbox import Network, Time
 from fuels.federation.flower.live import Live
 from fuels.federation.flower.masked_server import MaskedTransport, at_the_server, masked_facts
+from fuels.federation.flower.private_sum_server import PrivateRunSums
 from fuels.federation.flower.records import Figures, audit
 from fuels.federation.flower.runs import Current
 from fuels.federation.flower.sum_server import RunSums
@@ -167,7 +168,8 @@ def _serve(
             transport.rejoin(loop.round + 1)
     else:  # from now on a restart knows which sites joined, even if round 1 never ends
         save_state(store.checkpoint, *loop.state())
-    sums = RunSums(folder, run, settings, transport, book)
+    kind = PrivateRunSums if settings.privacy.epsilon else RunSums
+    sums = kind(folder, run, settings, transport, book)
     if loop.round == 0:
         sums.exchange()
     transport.requests.extra["finish"] = sums.message()

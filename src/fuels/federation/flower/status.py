@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from fuels.config import Privacy
 from fuels.errors import FuelsError
-from fuels.experts.run_sums import SETTINGS
 from fuels.federation.flower import live_record
 from fuels.federation.flower.commands import REVOKED, Node, registered, unfinished
 from fuels.federation.flower.exclusion import EXCLUDED
@@ -153,8 +154,9 @@ def status(folder: ServerFolder) -> dict[str, Any]:
     lines = read_lines(folder.runs / run / "metrics.jsonl") if run else []
     config = folder.runs / run / "config.toml"
     settings = read_config(config)[0] if run and config.is_file() else None
-    rounds = settings.training.rounds if settings is not None else 0
+    rounds = 0 if settings is None else settings.training.rounds
     masked = settings is not None and settings.privacy.masked
+    private = settings is not None and settings.privacy.epsilon > 0
     failures = [
         f"round {line['round']}: {text}" for line in lines for text in line.get("failures", [])
     ]
@@ -179,6 +181,7 @@ def status(folder: ServerFolder) -> dict[str, Any]:
         "live": live_facts(folder, run),
         "sums": sums_of(folder, run),
         "masked": masked_facts(lines) if masked else {},
+        "privacy": asdict(settings.privacy) if settings is not None and private else {},
         "others": others(folder, current) if listening else {},
         "audit": dict(zip(("entries", "last", "problem"), audit(folder).check(), strict=True)),
     }
@@ -197,7 +200,7 @@ def sums_of(folder: ServerFolder, run: str) -> dict[str, Any]:
 
 def sums_line(sums: Mapping[str, Any]) -> str:
     """The sums of a run in one line."""
-    done = [name for name in SETTINGS.values() if name in sums]
+    done = [name for name, found in sums.items() if name != "skipped" and isinstance(found, dict)]
     parts = [f"{n.replace('_', ' ')} over {', '.join(sums[n]['sites'])}" for n in done]
     parts += [f"no {n.replace('_', ' ')}: {why}" for n, why in sums["skipped"].items()]
     sent = f"{sums['bytes_up']:,} bytes up, {sums['bytes_down']:,} down"
@@ -212,6 +215,15 @@ def masked_line(found: Mapping[str, Any]) -> str:
         return line
     newest, reason = list(skipped.items())[-1]
     return f"{line}, {len(skipped)} skipped (the last, round {newest}: {reason})"
+
+
+def privacy_line(privacy: Privacy) -> str:
+    """The guarantee for the sums of a run in one line."""
+    unit = "client" if privacy.unit == "client" else f"{privacy.unit} of one client"
+    return (
+        f"sums carry noise: epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for one {unit}"
+        f" ({privacy.relation}), if at most {privacy.colluding} of the sites reveal their noise"
+    )
 
 
 def excluded(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -8,7 +8,8 @@ is skipped: experts that need it are left out, and the run says so. It never fai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,17 @@ from fuels.methods.messages import Download
 from fuels.runs.settings import ResolvedSettings
 from fuels.sharing.fixed_point import Floats, Words
 from fuels.sharing.masks import LEAST_SITES, SumId, total
+from fuels.sharing.protection import MEAN
 from fuels.sharing.roster import Roster
 from fuels.storage.checkpoint import load_state, prefixed, save_state
 
 FILE = "sums.safetensors"  # in the server's run folder
 SHORT = {LIVE_MEAN: "live", STATISTICS: "statistics"}  # names of arrays
+CONSENT = {LIVE_MEAN: "live_mean", MEAN: "live_mean"}  # what a site consents to, where not sums
 AGAIN = 10.0  # seconds before a site that did not answer is asked for the same sum again
+Offers = Mapping[
+    str, tuple[Steps, tuple[str, ...]]
+]  # by site: its steps, and the sums it consents to
 
 
 def wanted(settings: Settings) -> list[str]:
@@ -54,8 +60,20 @@ def wanted(settings: Settings) -> list[str]:
     return [name for name, key in SETTINGS.items() if getattr(settings.sharing, key)]
 
 
+def words_in(replies: Mapping[str, Envelope]) -> dict[str, Words]:
+    """The masked words of each site."""
+    words: dict[str, Words] = {}
+    for site, reply in replies.items():
+        found = reply.arrays.get("words", np.empty(0))
+        if found.dtype == np.int64 and found.ndim == 1:
+            words[site] = found.view(np.uint64)
+    return words
+
+
 def summary_of(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> dict[str, Any]:
     """The sums of a run as people read them, from what is on disk."""
+    if "found" in facts:
+        return _noised(arrays, facts)
     done = {
         SETTINGS[name]: {"sites": sites, "numbers": int(arrays[SHORT[name]].size)}
         for name, sites in facts["sets"].items()
@@ -63,6 +81,16 @@ def summary_of(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> 
     }
     skipped = {SETTINGS[name]: reason for name, reason in facts["notes"].items()}
     return {**done, "skipped": skipped, **facts["bytes"]}
+
+
+def _noised(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of sums with noise, of which there may be several of a name."""
+    done: dict[str, Any] = {}
+    for number, one in enumerate(facts["found"]):
+        name = str(one["name"]).partition(",")[0].replace(" ", "_")
+        before = done.get(name, {"numbers": 0})["numbers"]
+        done[name] = {"sites": one["sites"], "numbers": before + int(arrays[str(number)].size)}
+    return {**done, "skipped": dict(facts["notes"]), **facts["bytes"]}
 
 
 class RunSums:
@@ -84,6 +112,7 @@ class RunSums:
         self.sets: dict[str, tuple[str, ...]] = {}  # by name, of the sums that were asked for
         self.totals: dict[str, Floats] = {}
         self.notes: dict[str, str] = {}  # name: why there is no sum
+        self.declined: dict[str, str] = {}  # site: why it takes part in no sum
         self.bytes = {"bytes_up": 0, "bytes_down": 0}
         if self.path.exists():
             self._load()
@@ -93,26 +122,35 @@ class RunSums:
         names = [n for n in wanted(self.settings) if n not in self.totals and n not in self.notes]
         if not names:
             return
+        with self._counted():
+            roster = self._roster()
+            if isinstance(roster, str):
+                for name in names:
+                    self._skip(name, roster)
+            else:
+                offers = self._offers()
+                for name in names:
+                    self._sum(name, offers, *roster)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count the bytes of an exchange, and save what came of it."""
         before = dict(self.transport.requests.counters)
-        try:
-            roster = read_server_roster(self.folder)
-        except FuelsError as error:
-            roster, problem = None, str(error)
-        else:
-            problem = (
-                "the server's folder has no roster.json, which the founder signs with fuels"
-                " federation roster"
-            )
-        if roster is None:
-            for name in names:
-                self._skip(name, problem)
-        else:
-            offers = self._offers()
-            for name in names:
-                self._sum(name, offers, *roster)
+        yield
         for key in self.bytes:
             self.bytes[key] += self.transport.requests.counters[key] - before[key]
         self._save()
+
+    def _roster(self) -> tuple[bytes, Roster] | str:
+        """The founder's roster, or why there is none."""
+        try:
+            found = read_server_roster(self.folder)
+        except FuelsError as error:
+            return str(error)
+        return found or (
+            "the server's folder has no roster.json, which the founder signs with fuels federation"
+            " roster"
+        )
 
     def message(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Facts and arrays that the last request of the run brings to every site."""
@@ -130,7 +168,7 @@ class RunSums:
 
     # -- one exchange --------------------------------------------------------------------------
 
-    def _offers(self) -> dict[str, tuple[Steps, tuple[str, ...]]]:
+    def _offers(self) -> Offers:
         """The steps of the members' data, and the sums that each consents to."""
         transport = self.transport
         found: dict[str, tuple[Steps, tuple[str, ...]]] = {}
@@ -144,12 +182,13 @@ class RunSums:
                 found[site] = steps, text_list(offer.get("consent"), "the consent to sums")
             except FuelsError as error:
                 self.transport.refused.add(site, 0, "offer of sums", str(error))
+                self.declined[site] = str(error)
         return found
 
     def _sum(
         self,
         name: str,
-        offers: Mapping[str, tuple[Steps, tuple[str, ...]]],
+        offers: Offers,
         content: bytes,
         roster: Roster,
     ) -> None:
@@ -171,14 +210,17 @@ class RunSums:
         log.info("%s: added up over %s (%d clients)", name, ", ".join(sites), roster.clients(sites))
         self._save()
 
-    def _choose(
-        self, name: str, offers: Mapping[str, tuple[Steps, tuple[str, ...]]], roster: Roster
-    ) -> None:
-        """The set of a sum: every site that can take part; FuelsError if they are too few."""
+    def _choose(self, name: str, offers: Offers, roster: Roster, kind: str = "") -> None:
+        """The set of a sum: every site that can take part; FuelsError if they are too few.
+
+        `kind`: what a site consents to; default: the sum's name.
+        """
+        kind = kind or name
         out = dict.fromkeys(self.transport.members.sites - offers.keys(), "no reply")
+        out |= self.declined
         out |= dict.fromkeys(offers.keys() - roster.members.keys(), "not in the founder's roster")
-        key = "live_mean" if name == LIVE_MEAN else "sums"
-        no = {site: f"no consent (consent.{key})" for site, o in offers.items() if name not in o[1]}
+        key = CONSENT.get(kind, "sums")
+        no = {site: f"no consent (consent.{key})" for site, o in offers.items() if kind not in o[1]}
         out |= no
         away = offers.keys() - self.transport.network.connected()
         out |= dict.fromkeys(away, "not connected")
@@ -219,18 +261,19 @@ class RunSums:
         if name == STATISTICS and self.live:
             facts["live sites"] = list(self.sets[LIVE_MEAN])
             arrays = prefixed(SUMS, {"live": self.totals[LIVE_MEAN]})
+        return total(asked, words_in(self._contributions(asked, facts, arrays)))
+
+    def _contributions(
+        self, asked: SumId, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    ) -> dict[str, Envelope]:
+        """The replies of a set to a sum; raises FuelsError if one refuses."""
         self.transport.requests.size["sum"] = OVERHEAD + 8 * asked.words
-        replies = self._ask(set(sites), facts, arrays, self.transport.rules.deadline)
+        replies = self._ask(set(asked.sites), facts, arrays, self.transport.rules.deadline)
         refused = {s: str(r.facts["refused"])[:300] for s, r in replies.items()
                    if "refused" in r.facts}  # fmt: skip
         if refused:
             raise FuelsError("; ".join(f"{site}: {why}" for site, why in sorted(refused.items())))
-        words: dict[str, Words] = {}
-        for site, reply in replies.items():
-            found = reply.arrays.get("words", np.empty(0))
-            if found.dtype == np.int64 and found.ndim == 1:
-                words[site] = found.view(np.uint64)
-        return total(asked, words)
+        return replies
 
     def _ask(
         self,

@@ -39,12 +39,22 @@ from fuels.sharing.fixed_point import Floats, Words
 from fuels.sharing.live_mean import NUMBERS
 from fuels.sharing.masks import SumId
 from fuels.sharing.roster import Roster, read_roster
+from fuels.sharing.secure_sums import SecureSums
 from fuels.storage.checkpoint import unprefixed
 
 
 def consents(consent: Consent) -> dict[str, bool]:
     """The sums that a site takes part in, by name."""
     return {LIVE_MEAN: consent.live_mean, STATISTICS: consent.sums}
+
+
+def refuse_exact(config: SiteConfig) -> None:
+    """Refuse sums without noise at a site that demands noise."""
+    if config.consent.epsilon:
+        raise FuelsError(
+            f"site {config.name} takes part only in sums with noise (consent.epsilon ="
+            f" {config.consent.epsilon:g} in its site.toml), as with --preset private"
+        )
 
 
 def answer_sum(
@@ -54,6 +64,7 @@ def answer_sum(
     own = replace(request, arrays={})
     name = request.facts.get("name", "")
     try:
+        refuse_exact(config)
         if not name:
             taken = [name for name, given in consents(config.consent).items() if given]
             offer = {"steps": steps_of(job.dataset).facts(), "consent": taken}
@@ -81,20 +92,10 @@ def _contribution(
             " site.toml)"
         )
     steps, live = Steps.from_facts(facts.get("steps")), facts.get("live") is True
-    roster = str(facts.get("roster", "")).encode()
-    sums = secure_sums(folder, config, settings.sharing.min_clients)
     horizon = settings.sample.horizon
-    members = read_roster(roster, sums.ca, config.federation)
-    asked = SumId(
-        config.federation,
-        members.serial,
-        request.run,
-        name,
-        steps.time(steps.count if name == LIVE_MEAN else steps.end),
-        text_list(facts.get("sites"), "the list of sites"),
-        shape_of(name, steps, horizon, live),
-    )
-    need_clients(members, config, len(job.dataset.ids))
+    moment = steps.time(steps.count if name == LIVE_MEAN else steps.end)
+    shape = shape_of(name, steps, horizon, live)
+    sums, roster, asked = asked_sum(folder, config, job, request, name, moment, shape)
     history = history_of(job.dataset)
 
     def contribution() -> Words:
@@ -124,6 +125,25 @@ def need_clients(roster: Roster, config: SiteConfig, clients: int) -> None:
             f"the founder's roster has {own.clients} clients for site {config.name}, which has"
             " fewer; the founder corrects it with fuels federation roster"
         )
+
+
+def asked_sum(
+    folder: SiteFolder,
+    config: SiteConfig,
+    job: Job,
+    request: Envelope,
+    name: str,
+    moment: int,
+    shape: tuple[int, ...],
+) -> tuple[SecureSums, bytes, SumId]:
+    """The sum that a request asks for, with the roster that it brings; refuses a wrong roster."""
+    roster = str(request.facts.get("roster", "")).encode()
+    sums = secure_sums(folder, config, job.settings.sharing.min_clients)
+    members = read_roster(roster, sums.ca, config.federation)
+    sites = text_list(request.facts.get("sites"), "the list of sites")
+    asked = SumId(config.federation, members.serial, request.run, name, moment, sites, shape)
+    need_clients(members, config, len(job.dataset.ids))
+    return sums, roster, asked
 
 
 def received_sums(config: SiteConfig, job: Job, request: Envelope) -> ReceivedSums | None:

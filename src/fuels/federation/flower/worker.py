@@ -55,6 +55,7 @@ from fuels.federation.flower.messages import (
     without_figures,
 )
 from fuels.federation.flower.outbox import check_upload, keep_copy
+from fuels.federation.flower.private_sum_site import answer_sums, sums_received
 from fuels.federation.flower.progress import Progress
 from fuels.federation.flower.protection import (
     Secrets,
@@ -63,7 +64,6 @@ from fuels.federation.flower.protection import (
     read_secrets,
 )
 from fuels.federation.flower.records import SiteRecords
-from fuels.federation.flower.sum_site import answer_sum, received_sums
 from fuels.federation.guard import download_refusal
 from fuels.methods.messages import Download
 from fuels.report.run.report import write_run_report
@@ -157,7 +157,8 @@ class Worker:
             if time.time() > expires:
                 raise RefusalError(f"the request of round {envelope.round} came too late")
             answer = self._handle(envelope, Progress(run / "state.safetensors"), made)
-            if not self.config.consent.metrics:  # as configured now, even if computed before
+            # As configured now, even if computed before; no guarantee covers error figures.
+            if not self.config.consent.metrics or self.settings.privacy.epsilon:
                 answer = without_figures(answer)
             content = encode(answer)
             if self.config.consent.keep_copies:
@@ -188,7 +189,7 @@ class Worker:
                 f"the server's message of round {envelope.round} is refused: {reason}"
             )
         if envelope.kind == "sum":
-            return answer_sum(self.folder, self.config, job, envelope, self.records)
+            return answer_sums(self.folder, self.config, job, envelope, self.records)
         if envelope.kind == "hello":
             facts = {"clients": list(everyone), "train_periods": train_periods(job.dataset)}
             if digest := digest_of(secrets.shared, envelope.run):
@@ -200,7 +201,7 @@ class Worker:
         if envelope.kind == "evaluate":
             return self._evaluate(job, envelope, download, progress)
         path = progress.path.parent
-        sums = received_sums(self.config, job, envelope)
+        sums = sums_received(self.folder, self.config, job, envelope)
         write_results(job, path, download, envelope.round, self.config.engine, best_round, sums)
         return reply(envelope, None, None)
 
