@@ -207,8 +207,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "sharing": {"statistics": True, "live_mean": True},
     },
 }
-# Only noised sums are shared; docs/explanation/guarantee.md.
-PRESETS["private"] = {**PRESETS["best"], "method": "solo", "privacy": {"epsilon": 4.0}}
+PRESETS["private"] = {**PRESETS["best"], "method": "solo", "privacy": {"epsilon": 4.0}}  # sums only
 # What preset best adds in `fuels federation run`; docs/explanation/defences.md explains each.
 DEFENCE_OF_BEST = Defence(
     clip=2.0, directions=True, admission=5.0, farthest=95.0, trials=5, refusals=10
