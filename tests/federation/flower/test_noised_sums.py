@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fuels.cli.federation import _settings
 from fuels.config import Engine, merge
 from fuels.errors import FuelsError
 from fuels.experts.run_sums import Steps
@@ -276,13 +275,15 @@ def exchanged_once(tmp_path_factory: pytest.TempPathFactory) -> World:
     return world
 
 
-def test_settings_of_a_private_federation() -> None:
-    settings = _settings("private", {"privacy": {"epsilon": "2"}}, [])
-    assert settings.method == "solo" and settings.privacy.epsilon == 2
+def test_settings_of_a_private_federation(exchanged_once: World) -> None:
+    command = ("federation", "run", exchanged_once.root, "--show")
+    shown = fuels(*command, "--privacy", "epsilon=2,colluding=2").stdout
+    for text in ('method="solo"', "privacy.epsilon=2.0", "privacy.colluding=2"):
+        assert text in shown.replace("'", '"').replace('\\"', '"')
     for text, said in (
         ("privacy.ledger=mine.jsonl", "each site has its own ledger"),
         ("privacy.colluding=0", "at least 1, because every site knows its own noise"),
         ("method=fuels", "it needs --method solo"),
     ):
         with pytest.raises(FuelsError, match=said):
-            _settings("private", {}, [text])
+            fuels(*command, "--preset", "private", "--set", text)
