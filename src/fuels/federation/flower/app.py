@@ -27,6 +27,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fuels.config import Engine
 from fuels.errors import FuelsError
 from fuels.federation.flower import retries
 from fuels.federation.flower.child_process import end_with_parent
@@ -303,12 +304,14 @@ def main(grid: Grid, context: Context) -> None:
     from fuels.federation.flower.flower_app import settings_of
     from fuels.federation.flower.runs import is_live
     from fuels.federation.flower.server import refuse, serve, serve_live
+    from fuels.training.runtime import set_up
 
     where = os.environ.get("FUELS_SERVER", "")
     if not where:
         raise FuelsError("FUELS_SERVER is not set; it must name the server's folder")
     end_with_parent()
     retries.shorten()
+    set_up(Engine())  # as on one machine: with other threads, sums differ in the last bit
     folder = ServerFolder(Path(where))
     set_up_log(folder.state / "server.log")
     run = str(context.run_config.get("run", "")) or f"flower-{context.run_id}"
