@@ -42,6 +42,7 @@ from fuels.storage.run_folder import RunFolder
 RUN = "fuels-1"
 LIMIT = 2**24
 TRAINED = 18  # days that the run knows
+HOUR = 3600
 
 
 def live_settings(days: int = TRAINED) -> Settings:
@@ -58,11 +59,19 @@ class LiveWorld:
     """A founded federation whose sites have finished a run."""
 
     def __init__(
-        self, root: Path, sites: Mapping[str, int], days: int = 1, deadline: float = 20.0
+        self,
+        root: Path,
+        sites: Mapping[str, int],
+        days: int = 1,
+        deadline: float = 20.0,
+        step: int = HOUR,
     ) -> None:
-        """`sites`: site: its number of clients. `days` of later values are there to be given."""
+        """`sites`: site: its number of clients. `days` of later values are there to be given.
+
+        `step`: seconds; with another one than an hour, a day is a period of 24 such steps.
+        """
         provision(root, "metro", list(sites), "127.0.0.1", 9, rules=Rules(live_deadline=deadline))
-        self._finish_run(root, sites, days)
+        self._finish_run(root, sites, days, step)
         self.start()
 
     @classmethod
@@ -77,10 +86,14 @@ class LiveWorld:
         Current(world.server).write(run=RUN, state="finished", reason="", live=False)
         return world
 
-    def _finish_run(self, root: Path, sites: Mapping[str, int], days: int) -> None:
+    def _finish_run(
+        self, root: Path, sites: Mapping[str, int], days: int, step: int = HOUR
+    ) -> None:
         clients = sum(sites.values())
         self.panel = replace(
-            synthesise("net", clients=clients, days=TRAINED + days, seed=4), coordinates=None
+            synthesise("net", clients=clients, days=TRAINED + days, seed=4),
+            coordinates=None,
+            step=np.timedelta64(step, "s"),
         )
         order = iter(self.panel.ids)
         self.ids = {site: [next(order) for _ in range(n)] for site, n in sites.items()}
