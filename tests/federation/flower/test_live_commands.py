@@ -75,7 +75,7 @@ def test_a_series_in_words(server: ServerFolder) -> None:
     record.begin(1_700_000_400, 3600)
     record.ask(("east", "north", "south"))
     record.count("bytes_up", 6000)
-    record.done(1.5, 12.0, 2.25)
+    record.done(1.5, 12.0, 2.25, ("east", "north", "south", "west"))
     record.skip("south: no reply")
     record.skip("the series was interrupted", 5)
     record.refusals["west"] = "it does not consent"
@@ -83,7 +83,7 @@ def test_a_series_in_words(server: ServerFolder) -> None:
     again = LiveRecord.load(server.runs / RUN)
     assert (again.facts(), again.next) == (record.facts(), 1_700_000_400 + 7 * 3600)
     assert live_lines(live_facts(server, RUN)) == [
-        "2023-11-14 22:20  12 values of east, north, south, in 2.2 s",
+        "2023-11-14 22:20  12 values of east, north, south (without west), in 2.2 s",
         "1 steps with a sum, 6 skipped, 286 bytes for each site and step",
         "2023-11-14 23:20  skipped: south: no reply",
         "2023-11-15 00:20 and 4 more  skipped: the series was interrupted",

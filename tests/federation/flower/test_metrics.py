@@ -13,6 +13,7 @@ import pytest
 from fuels.errors import FuelsError
 from fuels.federation.flower import commands, metrics
 from fuels.federation.flower.folders import SiteFolder
+from fuels.federation.flower.live_record import LiveRecord
 from fuels.federation.flower.records import SiteRecords
 from fuels.federation.flower.runs import Current
 from helpers.flower_world import World, fate, settings
@@ -96,6 +97,49 @@ def test_a_site_counts_what_it_sends_and_refuses(world: World) -> None:
     assert found['fuels_site_up{part="worker"}'] == 1
     asked = "the server asks for *, which is no client of this site"
     assert found[f'fuels_site_refused_total{{reason="{asked}"}}'] == 1
+
+
+def test_the_server_shows_a_live_series(world: World) -> None:
+    current = Current(world.server)
+    before = current.read()
+    assert samples(metrics.server_metrics(world.server))["fuels_live_active"] == 0
+    record = LiveRecord.load(world.server.runs / "run")
+    record.begin(1_700_000_000, 300)
+    everyone = ("east", "north", "south", "west")
+    for there in (everyone, everyone[:3]):
+        record.ask(there)
+        record.done(1.5, 12.0, 2.25, everyone)
+    record.skip("only 2 sites had values", 3)
+    record.refusals["west"] = "it has no finished run"
+    record.count("bytes_up", 1234)
+    record.save()
+    current.write(live=True, state="running")
+    found = samples(metrics.server_metrics(world.server))
+    assert 0 <= found.pop("fuels_live_step_age_seconds") < 60
+    assert {name: value for name, value in found.items() if "_live_" in name} == {
+        "fuels_live_active": 1,
+        "fuels_live_steps_total": 2,
+        "fuels_live_skipped_total": 3,
+        **{f'fuels_live_site_added_total{{site="{site}"}}': 2 for site in everyone[:3]},
+        'fuels_live_site_added_total{site="west"}': 1,
+        'fuels_live_site_missed_total{site="west"}': 1,
+        "fuels_live_sites": 3,
+        "fuels_live_sites_missing": 1,
+        "fuels_live_sites_refusing": 1,
+        "fuels_live_clients": 12,
+        "fuels_live_step_seconds": 2.25,
+        "fuels_live_bytes_up_total": 1234,
+        "fuels_live_bytes_down_total": 0,
+    }
+    (record.path).unlink()
+    current.write(**before)
+
+
+def test_a_site_shows_when_it_contributed(world: World) -> None:
+    folder = SiteFolder(world.root / "sites" / "north")
+    assert "fuels_site_live_age_seconds" not in samples(metrics.site_metrics(folder, {}))
+    SiteRecords(folder).contributed("run", "2013-12-01 10:00", b"masked")
+    assert samples(metrics.site_metrics(folder, {}))["fuels_site_live_age_seconds"] >= 0
 
 
 def test_labels_are_escaped() -> None:

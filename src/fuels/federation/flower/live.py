@@ -279,7 +279,7 @@ class Live:
             except FuelsError as error:
                 self._skip(str(error))
                 return
-            record.done(float(total), float(count), now - self.opened)
+            record.done(float(total), float(count), now - self.opened, roster.members)
             self._closed(sites=list(sites))
             return
         missing = [site for site in sites if site not in self.words]

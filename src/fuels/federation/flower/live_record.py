@@ -8,7 +8,9 @@ the difference.
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass, field
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,9 @@ class LiveRecord:
     skipped: list[dict[str, Any]] = field(default_factory=list)  # the newest ones
     counts: dict[str, int] = field(default_factory=dict)  # steps, skipped, messages, bytes
     refusals: dict[str, str] = field(default_factory=dict)  # site: why it takes no part
+    added: dict[str, int] = field(default_factory=dict)  # site: steps whose sum it is part of
+    missed: dict[str, int] = field(default_factory=dict)  # and those whose sum is without it
+    closed: float | None = None  # when the newest step was closed, with a sum or without
 
     @property
     def next(self) -> int:
@@ -56,11 +61,17 @@ class LiveRecord:
         self.asked = sites
         self.save()
 
-    def done(self, total: float, count: float, took: float) -> None:
-        """The sum of the next step."""
+    def done(self, total: float, count: float, took: float, members: Collection[str]) -> None:
+        """The sum of the next step; `members`: all sites of the roster."""
+        missing = sorted(set(members) - set(self.asked))
+        for site in self.asked:
+            self.added[site] = self.added.get(site, 0) + 1
+        for site in missing:
+            self.missed[site] = self.missed.get(site, 0) + 1
         self.last = {
             "time": as_text(self.next),
             "sites": list(self.asked),
+            "missing": missing,
             "values": round(count),
             "seconds": round(took, 2),
         }
@@ -78,7 +89,7 @@ class LiveRecord:
         sums = np.concatenate([self.sums, np.array(rows)])
         drop = max(len(sums) - KEPT, 0)
         self.first += drop * self.seconds
-        self.sums, self.asked = sums[drop:], ()
+        self.sums, self.asked, self.closed = sums[drop:], (), time.time()
 
     def since(self, moment: int | None, most: int) -> tuple[int, NDArray[np.float64]]:
         """The sums from a time on, and the time of the first of them; None: all."""
@@ -97,7 +108,7 @@ class LiveRecord:
         save_state(self.path, {"sums": self.sums}, self.facts())
 
     def facts(self) -> dict[str, Any]:
-        names = ("seconds", "first", "last", "skipped", "counts", "refusals")
+        names = [each.name for each in fields(self) if each.name not in ("path", "sums", "asked")]
         return {name: getattr(self, name) for name in names} | {"asked": list(self.asked)}
 
     @classmethod

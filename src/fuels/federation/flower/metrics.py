@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from fuels.errors import FuelsError
+from fuels.federation.flower import live_record
 from fuels.federation.flower.folders import ServerFolder, SiteFolder
 from fuels.federation.flower.records import read_figures
 from fuels.federation.flower.runs import Current, is_busy, is_listening
 from fuels.report.prometheus import TEXT, Metrics, Sample
+from fuels.storage.checkpoint import facts_of
 
 MOST_REASONS = 30  # that are counted apart
 
 
 def server_metrics(folder: ServerFolder) -> str:
-    """The server's metrics; those of rounds are of the current run."""
+    """The server's metrics; those of rounds and of a live series are of the current run."""
     found, m = read_figures(folder.figures), Metrics()
     current = Current(folder).read()
     if found.get("run") != current.get("run"):  # no round of this run has finished
@@ -56,7 +58,38 @@ def server_metrics(folder: ServerFolder) -> str:
     m.counter("bytes_up_total", "Bytes of messages from the sites.", counters.get("bytes_up", 0))
     m.counter("bytes_down_total", "Bytes of messages to the sites.", counters.get("bytes_down", 0))
     m.counter("requests_total", "Requests to the sites.", counters.get("messages", 0))
+    _live(m, folder, current)
     return m.text()
+
+
+def _live(m: Metrics, folder: ServerFolder, current: Mapping[str, Any]) -> None:
+    """The live series of the current run."""
+    file = folder.runs / str(current.get("run", "")) / live_record.FILE
+    found = facts_of(file) if file.is_file() else {}
+    counts, last = found.get("counts", {}), found.get("last", {})
+    running = bool(current.get("live")) and current.get("state") == "running"
+    m.gauge("live_active", "Whether a live series is in progress.", running)
+    m.counter("live_steps_total", "Steps with a sum.", counts.get("steps", 0))
+    m.counter("live_skipped_total", "Steps without a sum.", counts.get("skipped", 0))
+    for name, what in (
+        ("added", "Steps whose sum the site is part of."),
+        ("missed", "Steps whose sum is without the site, which was late or away."),
+    ):
+        samples = [({"site": s}, n) for s, n in sorted(found.get(name, {}).items())]
+        m.add(f"live_site_{name}_total", "counter", what, samples)
+    m.gauge("live_sites", "Sites in the newest sum.", len(last["sites"]) if last else None)
+    m.gauge("live_sites_missing", "Sites of the roster that the newest sum is without.",
+            len(last["missing"]) if "missing" in last else None)  # fmt: skip
+    m.gauge("live_sites_refusing", "Sites that refuse to take part.",
+            len(found.get("refusals", {})))  # fmt: skip
+    m.gauge("live_clients", "Clients with a value in the newest sum.", last.get("values"))
+    m.gauge("live_step_seconds", "Time from asking for the newest sum until it was known.",
+            last.get("seconds"))  # fmt: skip
+    m.gauge("live_step_age_seconds", "Time since the newest step was closed.",
+            _since(found.get("closed")))  # fmt: skip
+    m.counter("live_bytes_up_total", "Bytes of messages from the sites.", counts.get("bytes_up", 0))
+    m.counter("live_bytes_down_total", "Bytes of messages to the sites.",
+              counts.get("bytes_down", 0))  # fmt: skip
 
 
 def server_health(folder: ServerFolder) -> str:
@@ -78,6 +111,8 @@ def site_metrics(folder: SiteFolder, parts: Mapping[str, bool]) -> str:
     m.gauge("site_round", "The last round that was answered.", found.get("round", 0))
     m.gauge("site_upload_age_seconds", "Time since an upload, such as prototypes, was sent.",
             _since(found.get("uploaded")))  # fmt: skip
+    m.gauge("site_live_age_seconds", "Time since a contribution to a live mean was sent.",
+            _since(found.get("contributed")))  # fmt: skip
     m.add("site_requests_total", "counter", "Requests answered, by kind.",
           [({"kind": kind}, n) for kind, n in _under("requests", counts)])  # fmt: skip
     m.add("site_refused_total", "counter", "Requests refused.", _reasons(counts))

@@ -105,6 +105,7 @@ class SiteRecords:
         """Before a masked contribution to the live mean leaves."""
         digest = hashlib.sha256(content).hexdigest()
         self.audit.add("sent", run=run, kind="sum", step=step, bytes=len(content), sha256=digest)
+        self._count({"contributed": time.time()}, {})
 
     def counted(self, kind: str, sent: int, received: int) -> None:
         """A request of a live series."""

@@ -134,7 +134,10 @@ def live_lines(found: Mapping[str, Any]) -> list[str]:
 
 def step_line(last: Mapping[str, Any]) -> str:
     sites = ", ".join(last["sites"])
-    return f"{last['time']}  {last['values']} values of {sites}, in {last['seconds']:.1f} s"
+    without = f" (without {', '.join(last['missing'])})" if last.get("missing") else ""
+    return (
+        f"{last['time']}  {last['values']} values of {sites}{without}, in {last['seconds']:.1f} s"
+    )
 
 
 def _skipped_line(each: Mapping[str, Any]) -> str:
