@@ -118,10 +118,10 @@ class Defence:
 
     aggregation: str = "mean"  # of models: mean, trimmed, median or krum
     clip: float = 0.0  # bound on a model's update, in median norms of the round; 0: none
+    joint: float = 0.0  # bound on updates along each of their principal directions, in MAD; 0: none
     tolerated: float = 0.2  # share of false clients that trimmed and krum withstand
     directions: bool = False  # average prototypes by direction, all rows of length 1
-    # Leave out uploads whose direction differs by more than median + this many MAD; 0: none.
-    admission: float = 0.0
+    admission: float = 0.0  # leave out uploads farther from the others than this many MAD; 0: none
     farthest: float = 100.0  # percentile of divergence beyond which a prototype is not a negative
     trials: int = 0  # rounds between trials whether a FUELS client leaves L_inter out; 0: never
     refusals: int = 0  # exclude a client whose values were refused this often; 0: never
@@ -183,7 +183,7 @@ LATER = {
     "data": ("unit", "implausible", "inputs", "inputs_file"),
     "model": ("head",),
     "mixture": ("at_least", "at_most"),
-    "defence": ("votes",),
+    "defence": ("votes", "joint"),
     "privacy": ("masked", "epsilon", "delta", "unit", "relation", "scale", "ledger", "colluding"),
 }
 
@@ -210,7 +210,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 PRESETS["private"] = {**PRESETS["best"], "method": "solo", "privacy": {"epsilon": 4.0}}  # sums only
 # What preset best adds in `fuels federation run`; docs/explanation/defences.md explains each.
 DEFENCE_OF_BEST = Defence(
-    clip=2.0, directions=True, admission=5.0, farthest=95.0, trials=5, refusals=10
+    clip=2.0, joint=7.0, directions=True, admission=5.0, farthest=95.0, trials=5, refusals=10
 )
 DEFAULT_PRESET = "best"  # if none is given; comparisons and experiments use paper
 SCALES: dict[str, dict[str, Any]] = {

@@ -19,6 +19,7 @@ from fuels.methods.aggregation import (
     aggregated,
     clipped,
     false_clients,
+    jointly_bounded,
     krum,
     squared_distances,
     update_norms,
@@ -97,6 +98,68 @@ def test_clipping_shortens_only_what_is_too_long() -> None:
         assert (np.delete(short[name], 2, 0) == np.delete(sent[name], 2, 0)).all()
 
 
+def plain_joint_bound(updates: np.ndarray, k: float) -> np.ndarray:
+    """The same with a singular value decomposition of all updates, and loops."""
+    left, lengths, directions = np.linalg.svd(updates, full_matrices=False)
+    for column, length in enumerate(lengths):
+        moves = left[:, column] * length
+        middle = np.median(moves)
+        spread = k * np.median(np.abs(moves - middle))
+        left[:, column] = [min(max(m, middle - spread), middle + spread) / length for m in moves]
+    return np.asarray(left @ np.diag(lengths) @ directions)
+
+
+@pytest.mark.parametrize(("clients", "k"), [(5, 1.0), (11, 2.0), (20, 4.0)])
+def test_the_joint_bound_equals_a_plain_version(clients: int, k: float) -> None:
+    sent, before = models(clients)
+    sent = {name: rows + 0.2 * (np.arange(clients) < 2)[:, None] for name, rows in sent.items()}
+    sent = {name: rows.astype(np.float32) for name, rows in sent.items()}
+    found = joined(jointly_bounded(sent, before, k)) - joined(before)
+    expected = plain_joint_bound(joined(sent) - joined(before), k)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert np.abs(joined(sent) - joined(before) - expected).max() > 0.01, "nothing was cut"
+
+
+def test_what_some_clients_do_together_is_bounded_and_the_rest_stays() -> None:
+    """Four of twenty push in a common direction, with updates no longer than the others'."""
+    rng = np.random.default_rng(2)
+    honest = rng.standard_normal((20, 400))
+    push = np.zeros(400)
+    push[7] = np.median(np.linalg.norm(honest, axis=1))
+    sent = honest.copy()
+    sent[:4] = push
+    before = {"encoder": np.zeros(400, np.float32)}
+
+    def mean(rows: np.ndarray, joint: float = 0.0) -> np.ndarray:
+        given = {"encoder": rows.astype(np.float32)}
+        return aggregated(given, np.ones(20), before, Defence(clip=2.0, joint=joint))["encoder"]
+
+    assert abs(mean(sent, joint=5.0)[7]) < 0.4 * mean(sent)[7]
+    others = np.arange(400) != 7
+    np.testing.assert_allclose(mean(sent, joint=5.0)[others], mean(sent)[others], atol=0.1)
+    np.testing.assert_allclose(mean(honest, joint=5.0), mean(honest), atol=0.05)
+
+
+def test_a_joint_bound_that_cuts_nothing_changes_no_bit() -> None:
+    sent, before = models(9)
+    assert jointly_bounded(sent, before, 1e6) is sent
+    few, _ = models(4)
+    assert jointly_bounded(few, before, 0.1) is few
+    still = {name: np.tile(row, (6, 1)) for name, row in before.items()}
+    assert jointly_bounded(still, before, 0.1) is still
+
+
+def test_the_joint_bound_counts_votes_of_sites() -> None:
+    """A site that invents most of the clients decides the median, unless sites vote."""
+    rng = np.random.default_rng(4)
+    rows = rng.standard_normal((16, 60))
+    rows[6:, 0] += 40
+    sent, before = {"encoder": rows.astype(np.float32)}, {"encoder": np.zeros(60, np.float32)}
+    votes = shares_of_votes([*map(str, range(6)), *["crowd"] * 10])
+    assert jointly_bounded(sent, before, 3.0)["encoder"][6:, 0].mean() > 30
+    assert jointly_bounded(sent, before, 3.0, votes)["encoder"][6:, 0].mean() < 20
+
+
 def test_distances_of_huge_weights_do_not_overflow() -> None:
     sent, _ = models(4)
     sent["decoder"][1] = 3e38
@@ -108,7 +171,8 @@ def test_distances_of_huge_weights_do_not_overflow() -> None:
 @pytest.mark.parametrize("value", [-10.0, 3e38])
 @pytest.mark.parametrize(
     "defence",
-    [Defence(aggregation=rule) for rule in ("trimmed", "median", "krum")] + [Defence(clip=1.0)],
+    [Defence(aggregation=rule) for rule in ("trimmed", "median", "krum")]
+    + [Defence(clip=1.0), Defence(clip=2.0, joint=5.0)],
 )
 def test_two_of_ten_attackers_cannot_turn_the_model(value: float, defence: Defence) -> None:
     sent, before = models(10)

@@ -12,6 +12,7 @@ from fuels.config import Defence, Engine, Settings, merge
 from fuels.data.writers import write_panel
 from fuels.errors import FuelsError
 from fuels.methods.admission import admitted
+from fuels.methods.aggregation import aggregated
 from fuels.research.attacks import ATTACKS, Attack, PoisonedTransport, attackers
 from fuels.research.experiments import poisoning
 from fuels.research.experiments.base import Budget, Context
@@ -54,6 +55,20 @@ def test_false_models_are_as_long_as_the_bound_and_admitted(name: str) -> None:
         np.testing.assert_allclose(norms[[0, 5]], bound, rtol=1e-3)
     if name != "mimic":  # the least typical client is not admitted itself
         assert admitted(moved.astype(np.float32)[:, None, :], 3.0)[[0, 5]].all()
+
+
+def test_attackers_who_know_the_joint_bound_choose_what_moves_the_model_farthest() -> None:
+    """The server would use less of a long common push than of a short one, or one with noise."""
+    defence = {**STRICT, "joint": 3.0}
+    settings = merge(Settings(), {"defence": defence}, "test").defence
+    pushes = []
+    for given in (STRICT, defence):
+        _, sent, got = uploaded("fedavg", ATTACKS["constant"], **given)
+        moved = np.concatenate([a - got.shared[n] for n, a in sent.arrays.items()], axis=1)
+        assert admitted(moved.astype(np.float32)[:, None, :], 3.0)[[0, 5]].all()
+        new = aggregated(sent.arrays, sent.weights, got.shared, settings)
+        pushes.append(sum(float((new[n] - got.shared[n]).sum()) for n in new))
+    assert pushes[1] >= pushes[0] and not np.allclose(*pushes)
 
 
 @pytest.mark.parametrize("name", list(ATTACKS))

@@ -30,6 +30,7 @@ def test_only_means_can_be_masked(method: str) -> None:
         ({"aggregation": "median"}, "set defence.aggregation = mean"),
         ({"aggregation": "krum"}, "defence.aggregation = krum needs single uploads"),
         ({"admission": 5.0}, "defence.admission = 5.0 needs single uploads, which privacy.masked"),
+        ({"clip": 2.0, "joint": 7.0}, "defence.joint = 7.0 needs single uploads"),
         ({"votes": "site"}, "set defence.votes = client"),
     ],
 )
@@ -38,6 +39,13 @@ def test_masks_exclude_defences_that_compare_uploads(defence: dict[str, Any], to
         resolve(merge(Settings(), {**MASKED, "defence": defence}, "test"))
     assert told in str(caught.value)
     resolve(merge(Settings(), {**MASKED, "defence": {"clip": 2.0, "refusals": 10}}, "test"))
+
+
+def test_a_joint_bound_needs_a_bound_on_lengths() -> None:
+    chosen = merge(Settings(), {"defence": {"joint": 7.0}}, "test")
+    with pytest.raises(FuelsError, match=r"defence\.joint needs defence\.clip"):
+        resolve(chosen)
+    resolve(merge(chosen, {"defence": {"clip": 2.0}}, "test"))
 
 
 def test_masks_are_refused_on_one_machine() -> None:

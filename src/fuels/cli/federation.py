@@ -383,13 +383,13 @@ def _settings(preset: str, changes: dict[str, Any], assignments: list[str]) -> S
     settings = chosen(start)
     if not (settings.privacy.masked and start.defence.admission):
         return federated(settings, "--set")
-    # Of the preset's defences, this one needs single uploads.
-    masked = federated(
-        chosen(replace(start, defence=replace(start.defence, admission=0.0))), "--set"
-    )
+    # Of the preset's defences, these two need single uploads.
+    off = replace(start.defence, admission=0.0, joint=0.0)
+    masked = federated(chosen(replace(start, defence=off)), "--set")
     typer.echo(
         f"uploads are masked: preset {preset} leaves no client out by the direction of its update"
-        " (defence.admission), and sites shorten long updates themselves (defence.clip)",
+        " (defence.admission) and does not bound what several do together (defence.joint), and"
+        " sites shorten long updates themselves (defence.clip)",
         err=True,
     )
     return masked

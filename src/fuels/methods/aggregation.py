@@ -1,15 +1,19 @@
 """What the server makes of the models of a round: a mean, or a rule that bounds false ones.
 
-Clipping bounds each update, a client's model minus the global one, by median norms of the round
-(Karimireddy et al., "Learning from History for Byzantine Robust Optimization", ICML 2021, clip
-around the previous state in the same way). The rules replace the weighted mean and ignore sample
-counts, which are claims too: coordinate-wise trimmed mean and median (Yin et al., ICML 2018), and
-multi-Krum (Blanchard et al., NeurIPS 2017), the mean of the models that are closest to the others.
+Clipping bounds the length of each update, a client's model minus the global one, by median norms
+of the round (Karimireddy et al., "Learning from History for Byzantine Robust Optimization", ICML
+2021, clip around the previous state in the same way). `jointly_bounded` bounds what several clients
+do together: attackers who all push in one direction in every round need no long updates. It cuts
+what is unusual along the principal directions of the updates; DnC (Shejwalkar and Houmansadr, NDSS
+2021) leaves out the clients that are unusual along the first of them. The rules replace the
+weighted mean and ignore sample counts, which are claims too: coordinate-wise trimmed mean and
+median (Yin et al., ICML 2018), and multi-Krum (Blanchard et al., NeurIPS 2017), the mean of the
+models that are closest to the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -17,13 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.config import Defence
-from fuels.methods.admission import admitted, median
+from fuels.methods.admission import FEWEST, admitted, median
 from fuels.methods.base import weighted_mean
 from fuels.methods.messages import Arrays
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.float32]
 COLUMNS = 4096  # parameters whose rows are sorted or compared at once
+SMALLEST = 1e-9  # of the largest eigenvalue; what is below is rounding
 
 
 def aggregated(
@@ -36,6 +41,8 @@ def aggregated(
     """The new global parts [size] from the clients' parts [client, size]."""
     if defence.clip:
         models = clipped(models, before, defence.clip, votes)
+    if defence.joint:
+        models = jointly_bounded(models, before, defence.joint, votes)
     if defence.aggregation == "mean":
         return {name: weighted_mean(rows, weights) for name, rows in models.items()}
     if defence.aggregation == "krum":
@@ -89,6 +96,37 @@ def shortened(models: Arrays, before: Arrays, norms: Floats, bound: float) -> Ar
     return result
 
 
+def jointly_bounded(
+    models: Arrays, before: Arrays, k: float, votes: Floats | None = None
+) -> Arrays:
+    """Models that move along every principal direction by the median of all clients +- k MAD.
+
+    The principal directions are the right singular vectors of the updates [client, parameter]. What
+    several clients have in common and others do not is one of them, and only those clients move far
+    along it. Honest clients that differ, each in its own way, are spread over all directions.
+    """
+    if len(next(iter(models.values()))) < FEWEST:
+        return models
+    values, vectors = np.linalg.eigh(inner_products(models, before))
+    real = values > SMALLEST * values[-1]
+    lengths, vectors = np.sqrt(values[real]), vectors[:, real]
+    moves = vectors * lengths  # [client, direction]
+    middle = median(moves.T, votes)
+    spread = k * median(np.abs(moves - middle).T, votes)
+    cut = np.clip(moves, middle - spread, middle + spread)
+    if (cut == moves).all():
+        return models
+    # What to add to each client's model, as shares of all updates.
+    changes = (((cut - moves) / lengths) @ vectors.T).astype(np.float32)
+    result = {}
+    for name, rows in models.items():
+        result[name] = np.empty_like(rows)
+        for start in range(0, rows.shape[1], COLUMNS):
+            here = slice(start, start + COLUMNS)
+            result[name][:, here] = rows[:, here] + changes @ (rows[:, here] - before[name][here])
+    return result
+
+
 def update_norms(models: Arrays, before: Arrays) -> Floats:
     """The length of each client's update over all parts, [client]."""
     squares = [
@@ -124,15 +162,23 @@ def krum(models: Arrays, share: float) -> NDArray[np.int64]:
 
 def squared_distances(models: Arrays) -> Floats:
     """Between all pairs of clients, over all parts, [client, client]."""
-    count = len(next(iter(models.values())))
-    products = np.zeros((count, count))
-    for rows in models.values():
-        for start in range(0, rows.shape[1], COLUMNS):
-            part = rows[:, start : start + COLUMNS].astype(np.float64)
-            part -= part.mean(axis=0)  # distances stay the same, and rounding gets smaller
-            products += part @ part.T
+    # Relative to their mean, distances are the same, and rounding gets smaller.
+    means = {name: rows.mean(axis=0, dtype=np.float64) for name, rows in models.items()}
+    products = inner_products(models, means)
     own = np.diagonal(products)
     return np.maximum(own[:, None] + own[None, :] - 2 * products, 0.0)
+
+
+def inner_products(models: Arrays, origin: Mapping[str, NDArray[Any]]) -> Floats:
+    """Of all pairs of clients, over all parts, relative to an origin [size], [client, client]."""
+    count = len(next(iter(models.values())))
+    products = np.zeros((count, count))
+    for name, rows in models.items():
+        for start in range(0, rows.shape[1], COLUMNS):
+            here = slice(start, start + COLUMNS)
+            part = rows[:, here].astype(np.float64) - origin[name][here]
+            products += part @ part.T
+    return products
 
 
 def _mean(rows: Rows) -> Rows:

@@ -3,6 +3,9 @@
 Attackers see all uploads of the round, honest ones included, and know the defence. They replace
 their own uploads where these leave the site, and try to stay just inside what the defence accepts:
 an update as long as the bound, a prototype as far from the others as an admitted one may be.
+Against a bound on what clients do together (`defence.joint`), they also try shorter updates, and
+updates with a part of their own, which hides what they have in common; they compute what the server
+would make of each and send the best.
 """
 
 from __future__ import annotations
@@ -18,12 +21,14 @@ from fuels.config import Defence
 from fuels.federation.site import Site
 from fuels.federation.transport import Failure, LocalTransport, Reply
 from fuels.methods.admission import admitted
+from fuels.methods.aggregation import aggregated
 from fuels.methods.messages import Arrays, Download, Upload
 from fuels.randomness import generator
 
 Rows = NDArray[np.float64]
 ATTACKERS, NOISE = 101, 102  # purposes of random numbers that nothing in the core uses
 HALVINGS = 8  # of the interval in which the largest admitted step is searched
+LENGTHS, OWN_PARTS = (1.0, 0.5, 0.25), (0.0, 0.5, 1.0)  # what attackers try
 
 
 @dataclass(frozen=True)
@@ -127,13 +132,13 @@ class PoisonedTransport(LocalTransport):
         if "prototype" in upload.arrays:
             arrays = {"prototype": self._prototypes(upload.arrays["prototype"], is_false, rng)}
         else:
-            arrays = self._models(upload.arrays, download.shared, is_false, rng)
+            arrays = self._models(upload, download.shared, is_false, rng)
         return Upload(upload.clients, upload.arrays | arrays, upload.samples)
 
     def _models(
-        self, sent: Arrays, before: Arrays, is_false: NDArray[np.bool_], rng: np.random.Generator
+        self, upload: Upload, before: Arrays, is_false: NDArray[np.bool_], rng: np.random.Generator
     ) -> Arrays:
-        names = list(sent)
+        sent, names = upload.arrays, list(upload.arrays)
         start = np.concatenate([before[name] for name in names]).astype(np.float64)
         updates = np.concatenate([sent[name] for name in names], axis=1) - start
         at = Position(updates[is_false], updates[~is_false], start, rng)
@@ -151,9 +156,29 @@ class PoisonedTransport(LocalTransport):
         first = beginning(at.own, at.honest, accepted(at.own), is_false)
         forged = just_inside(stretched(wanted, norms(first)), first, accepted, is_false)
         forged = stretched(forged, length)
-        updates[is_false] = forged
-        pieces = np.split(updates + start, np.cumsum([before[n].size for n in names])[:-1], axis=1)
-        return {n: piece.astype(np.float32) for n, piece in zip(names, pieces, strict=True)}
+        ends = np.cumsum([before[name].size for name in names])[:-1]
+
+        def models(rows: Rows) -> Arrays:
+            updates[is_false] = rows
+            pieces = np.split(updates + start, ends, axis=1)
+            return {n: piece.astype(np.float32) for n, piece in zip(names, pieces, strict=True)}
+
+        if not (self.defence.joint and self.attack.stretches):
+            return models(forged)
+
+        def progress(rows: Rows) -> float:
+            """How far the server would move in the wanted direction."""
+            new = aggregated(models(rows), upload.weights, before, self.defence)
+            moved = np.concatenate([new[name] for name in names]) - start
+            return float(moved @ wanted.mean(axis=0)) if accepted(rows)[is_false].all() else -np.inf
+
+        own = generator(self.seed, NOISE).standard_normal(forged.shape)  # the same in all rounds
+        tried = [
+            stretched(forged + part * stretched(own, length), share * length)
+            for part in OWN_PARTS
+            for share in LENGTHS
+        ]
+        return models(max(tried, key=progress))
 
     def _prototypes(
         self, sent: NDArray[np.float32], is_false: NDArray[np.bool_], rng: np.random.Generator

@@ -183,6 +183,7 @@ def check_masked(settings: Settings) -> None:
     needs = {
         "aggregation": defence.aggregation != "mean",
         "admission": defence.admission > 0,
+        "joint": defence.joint > 0,
         "votes": defence.votes != "client",
     }
     for name in (name for name, used in needs.items() if used):
@@ -261,6 +262,10 @@ def check_defence(defence: Defence) -> None:
         raise FuelsError(
             f"defence.farthest must be a percentile above 0, at most 100; it is {defence.farthest}"
         )
-    for name in ("clip", "admission", "trials", "refusals"):
+    for name in ("clip", "joint", "admission", "trials", "refusals"):
         if getattr(defence, name) < 0:
             raise FuelsError(f"defence.{name} must not be negative; it is {getattr(defence, name)}")
+    if defence.joint and not defence.clip:
+        raise FuelsError(
+            "defence.joint needs defence.clip: beside an update of any length, all others vanish"
+        )

@@ -333,7 +333,8 @@ def test_a_run_takes_the_papers_settings_or_those_of_a_preset(
     assert with_preset(best, "best", "").defence == Defence()
     # Masked uploads leave out what needs single ones.
     masked = chosen(metro, monkeypatch, "--method", "fedavg", "--set", "privacy.masked=true")
-    assert masked.defence == replace(DEFENCE_OF_BEST, admission=0.0) and masked.privacy.masked
+    assert masked.defence == replace(DEFENCE_OF_BEST, admission=0.0, joint=0.0)
+    assert masked.privacy.masked
     fewer = chosen(metro, monkeypatch, "--rounds", "7", "--seed", "3")
     assert (fewer.training.rounds, fewer.seed) == (7, 3)
     help_ = runner.invoke(federation_app, ["run", "--help"]).output

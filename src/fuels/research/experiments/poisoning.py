@@ -49,11 +49,12 @@ DEFENCES: dict[str, Mapping[str, Any]] = {
     "median": {"aggregation": "median"},
     "krum": {"aggregation": "krum"},
     "clip": {"clip": 1.0},
+    "joint": {"clip": 2.0, "joint": 7.0},
     "directions": {"directions": True},
     "admission": {"admission": 5.0, "directions": True},
     "trials": {"trials": 5},
 }
-OF_MODELS, OF_PROTOTYPES = ("trimmed", "median", "krum", "clip"), ("directions", "trials")
+OF_MODELS, OF_PROTOTYPES = ("trimmed", "median", "krum", "clip", "joint"), ("directions", "trials")
 
 
 @dataclass(frozen=True)
