@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 
 def audit_command(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a run, finished or not, with its data.")
-    ],
+    run: Path = opt.argument("RUN", "Folder of a run, finished or not, with its data."),
     clients: int = opt.option("", "Maximum number of clients to train.", default=60, min=8),
     rounds: int = opt.option("", "Maximum number of rounds to train.", default=20, min=1),
     data: str | None = opt.option(

@@ -51,9 +51,7 @@ def backtest_command(
     method: str | None = opt.option(
         "NAME", f"Method to train: {', '.join(METHODS)}. Default: fuels.", METHOD, choices=METHODS
     ),
-    preset: str | None = opt.option(
-        "|".join(PRESETS), "Base settings. Default: best.", METHOD, choices=PRESETS
-    ),
+    preset: str | None = opt.option("|".join(PRESETS), "Base settings. Default: best.", METHOD),
     rounds: int | None = opt.option(
         "N", "Rounds of each training. Default: those of the preset.", METHOD
     ),

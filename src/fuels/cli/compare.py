@@ -64,7 +64,6 @@ def compare_command(
         "quick (24 clients, 30 rounds) or paper (100 clients, 200 rounds). Default without"
         " --data: quick.",
         METHODS,
-        choices=SCALES,
     ),
     settings_: list[str] | None = SET,
     divide_test: str = opt.option(

@@ -39,7 +39,6 @@ LAYOUT = opt.option(
     "long|wide",
     "long: one row per client and time; wide: one row per time, one column per client.",
     default="long",
-    choices=("long", "wide"),
 )
 OVERWRITE = opt.flag("Replace the output file if it exists.", name="--overwrite")
 JSON = opt.flag("Print JSON for scripts.", name="--json")
@@ -84,7 +83,6 @@ def convert_command(
         "Activity to read from raw Telecom Italia records; all writes three files, with"
         " _net, _sms and _call in their names. Default: net.",
         opt.DATA,
-        choices=(*opt.ACTIVITIES, "all"),
     ),
     json_: bool = JSON,
 ) -> None:
@@ -131,9 +129,7 @@ def convert_command(
 @data_app.command("synth")
 def synth_command(
     out: Path = OUT,
-    activity: str = opt.option(
-        "net|sms|call", "Activity to generate.", default="net", choices=opt.ACTIVITIES
-    ),
+    activity: str = opt.option("net|sms|call", "Activity to generate.", default="net"),
     clients: int = opt.option("", "Number of clients.", default=100, min=1),
     days: int = opt.option("", "Number of days, in hourly steps.", default=62, min=1),
     seed: int = opt.option(

@@ -43,7 +43,6 @@ def experiment_command(
         "quick (minutes) or paper (100 clients, 200 rounds: hours).",
         shared.METHODS,
         default="quick",
-        choices=SCALES,
     ),
     option: list[str] | None = opt.option(
         "KEY=VALUE", "An option of the experiment; see fuels experiment list.", shared.METHODS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -12,14 +11,9 @@ from fuels.errors import FuelsError
 
 
 def export_command(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN",
-            help="Run folder, its models.safetensors, or a folder written by Forecaster.save.",
-            show_default=False,
-        ),
-    ],
+    run: Path = opt.argument(
+        "RUN", "Run folder, its models.safetensors, or a folder written by Forecaster.save."
+    ),
     out: Path = opt.option(
         "DIR", "Folder for the files, one for each client.", default=Path("onnx")
     ),

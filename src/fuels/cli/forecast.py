@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -28,14 +28,9 @@ PATIENCE = 10.0  # seconds between lines without a terminal
 
 @opt.with_read_options("coordinates", "unit", "inputs")
 def forecast_command(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN",
-            help="Run folder, its models.safetensors, or a folder written by Forecaster.save.",
-            show_default=False,
-        ),
-    ],
+    run: Path = opt.argument(
+        "RUN", "Run folder, its models.safetensors, or a folder written by Forecaster.save."
+    ),
     data: str | None = opt.option(
         "PATH",
         "File with the newest values, or several files: separated by commas, a pattern or a folder."

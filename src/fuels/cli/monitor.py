@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -16,19 +15,11 @@ FAIL_ON = ("drift", "retrain", "flags")
 
 
 def monitor_command(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN",
-            help="Run folder, or a folder written by Forecaster.save.",
-            show_default=False,
-        ),
-    ],
+    run: Path = opt.argument("RUN", "Run folder, or a folder written by Forecaster.save."),
     fail_on: str | None = opt.option(
         "|".join(FAIL_ON),
         "Exit with 3 if all clients together have drifted (drift), if training again is advised now"
         " or soon (retrain), or if there is any flag (flags).",
-        choices=FAIL_ON,
     ),
     json_: bool = opt.flag("Print everything as JSON.", name="--json"),
 ) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
-from fuels.config import KEEP, MISSING, Data
+from fuels.config import KEEP, MISSING, Data, Engine, Settings
 from fuels.errors import FuelsError
 
 if TYPE_CHECKING:
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from fuels.data.sources import Source
 
 DATA, FORECASTS, COMPUTE = "Data", "Forecasts", "Computation"
-
-# What the shell completes, besides names.
-ACTIVITIES = ("net", "sms", "call")
-MARKS = ("point", "comma", "space", "apostrophe", "none")
-DUPLICATES = ("error", "same", "first", "last", "sum", "mean")
 
 
 def complete(choices: Iterable[str]) -> Callable[[str], list[str]]:
@@ -48,14 +43,20 @@ def option(
 ) -> Any:
     """An option of a command: its value in the help, its help text, and the panel it is in.
 
-    `name` replaces the name of the parameter; the shell completes `choices`.
+    `name` replaces the name of the parameter. The shell completes `choices`, by default the words
+    of a metavar such as best|last.
     """
-    if choices:
-        more["autocompletion"] = complete(choices)
+    if known := tuple(choices) or [word for word in metavar.split("|") if word.islower()]:
+        more.setdefault("autocompletion", complete(known))
     names = [name] if name else []
     return typer.Option(
         default, *names, metavar=metavar or None, help=help, rich_help_panel=panel, **more
     )
+
+
+def argument(metavar: str, help: str) -> Any:
+    """A required argument of a command."""
+    return typer.Argument(..., metavar=metavar, help=help, show_default=False)
 
 
 def flag(help: str, panel: str | None = None, *, name: str = "", default: bool = False) -> Any:
@@ -119,7 +120,6 @@ IMPLAUSIBLE = option(
     " persist (missing), or use them at once (keep). Default: missing with the mixture of experts,"
     " otherwise keep.",
     DATA,
-    choices=(MISSING, KEEP),
 )
 DATA_SOURCE = option(
     "PATH|synthetic:NAME",
@@ -129,134 +129,98 @@ DATA_SOURCE = option(
     " synthetic:net.",
     DATA,
 )
-_READ = {
-    "ids": option(
-        "A,B,...|@FILE",
-        "Use only these clients: comma-separated ids, or @FILE with one id per line.",
-        DATA,
-    ),
-    "resample": option(
-        "STEP",
-        "Aggregate the data to a coarser step, such as 15min, 1h or 1d; needs --how. Times may be"
-        " irregular.",
-        DATA,
-    ),
-    "how": option(
-        "sum|mean",
-        "Aggregate by sum (counts, volumes) or mean (speeds, levels).",
-        DATA,
-        choices=("sum", "mean"),
-    ),
-    "start": option(
-        "TIME",
-        "Start of the data: a date, or a local time such as 2013-11-01T06:00.",
-        DATA,
-        name="--from",
-    ),
-    "end": option(
-        "TIME",
-        "End of the data: a date, whose whole day is included, or a time, which is excluded.",
-        DATA,
-        name="--to",
-    ),
-    "client_column": option(
-        "NAME",
-        "Column of client ids. Default: found by name (client, unique_id, cell_id, ...).",
-        DATA,
-    ),
-    "time_column": option(
-        "NAME[,HOUR]",
-        "Column of times, or two, as DATE,HOUR. Default: found by name (time, ds, timestamp, date"
-        " and hour, ...).",
-        DATA,
-    ),
-    "value_column": option("NAME", "Column of values. Default: found by name (value, y).", DATA),
-    "time_format": option(
-        "FORMAT",
-        "How times are written, such as '%d.%m.%Y %H:%M'. Default: detected; dates that could be"
-        " read in two ways are refused.",
-        DATA,
-    ),
-    "timezone": option(
-        "ZONE",
-        "Time zone of times that have none, such as Europe/Rome (daylight saving time is handled)"
-        " or UTC+1.",
-        DATA,
-        autocompletion=_zones,
-    ),
-    "decimal": option(
-        "point|comma", "Decimal separator. Default: detected.", DATA, choices=MARKS[:2]
-    ),
-    "thousands": option(
-        "|".join(MARKS), "Thousands separator. Default: detected.", DATA, choices=MARKS
-    ),
-    "missing": option(
-        "NUMBERS",
-        "Numbers that mark missing values, such as 0 (METR-LA) or -1,9999; none if no number does.",
-        DATA,
-    ),
-    "duplicates": option(
-        "|".join(DUPLICATES),
-        "Several rows for one client and time: refuse them (error), accept those with the same"
-        " value (same), or use the first, the last, their sum or their mean. Default: same.",
-        DATA,
-        choices=DUPLICATES,
-    ),
-    "round_times": option(
-        "STEP", "Round times to this step, such as 1min, if they are a few seconds off.", DATA
-    ),
-    "activity": option(
-        "net|sms|call",
-        "Activity to read from raw Telecom Italia records. Default: net.",
-        DATA,
-        choices=ACTIVITIES,
-    ),
-    "coordinates": option("CSV", "File with the columns client (or cell_id), lng and lat.", DATA),
-    "inputs": option(
-        "A,B,...",
-        "Columns known in advance that help to forecast, such as a temperature, an event or a"
-        " price: of --inputs-file or of the data file.",
-        DATA,
-    ),
-    "inputs_file": option(
-        "FILE",
-        "Table with a time column and external inputs, future ones included. Default: they are in"
-        " the data file. Without a client column, the values hold for all clients.",
-        DATA,
-    ),
-    "unit": option(
-        "TEXT",
-        "Unit of the values in tables, plots and the report, such as kWh. Default: the"
-        " file's, if it names one.",
-        DATA,
-    ),
-}
+
+
+def read_option(metavar: str, help: str, **more: Any) -> Any:
+    """A field of `ReadOptions` with its option."""
+    return field(default=None, metadata={"option": option(metavar, help, DATA, **more)})
 
 
 @dataclass(frozen=True)
 class ReadOptions:
     """How to read a panel; `with_read_options` adds these options to a command."""
 
-    ids: str | None = None
-    resample: str | None = None
-    how: str | None = None
-    start: str | None = None
-    end: str | None = None
-    client_column: str | None = None
-    time_column: str | None = None
-    value_column: str | None = None
-    time_format: str | None = None
-    timezone: str | None = None
-    decimal: str | None = None
-    thousands: str | None = None
-    missing: str | None = None
-    duplicates: str | None = None
-    round_times: str | None = None
-    activity: str | None = None
-    coordinates: Path | None = None
-    inputs: str | None = None
-    inputs_file: Path | None = None
-    unit: str | None = None
+    ids: str | None = read_option(
+        "A,B,...|@FILE",
+        "Use only these clients: comma-separated ids, or @FILE with one id per line.",
+    )
+    resample: str | None = read_option(
+        "STEP",
+        "Aggregate the data to a coarser step, such as 15min, 1h or 1d; needs --how. Times may be"
+        " irregular.",
+    )
+    how: str | None = read_option(
+        "sum|mean", "Aggregate by sum (counts, volumes) or mean (speeds, levels)."
+    )
+    start: str | None = read_option(
+        "TIME",
+        "Start of the data: a date, or a local time such as 2013-11-01T06:00.",
+        name="--from",
+    )
+    end: str | None = read_option(
+        "TIME",
+        "End of the data: a date, whose whole day is included, or a time, which is excluded.",
+        name="--to",
+    )
+    client_column: str | None = read_option(
+        "NAME", "Column of client ids. Default: found by name (client, unique_id, cell_id, ...)."
+    )
+    time_column: str | None = read_option(
+        "NAME[,HOUR]",
+        "Column of times, or two, as DATE,HOUR. Default: found by name (time, ds, timestamp, date"
+        " and hour, ...).",
+    )
+    value_column: str | None = read_option(
+        "NAME", "Column of values. Default: found by name (value, y)."
+    )
+    time_format: str | None = read_option(
+        "FORMAT",
+        "How times are written, such as '%d.%m.%Y %H:%M'. Default: detected; dates that could be"
+        " read in two ways are refused.",
+    )
+    timezone: str | None = read_option(
+        "ZONE",
+        "Time zone of times that have none, such as Europe/Rome (daylight saving time is handled)"
+        " or UTC+1.",
+        autocompletion=_zones,
+    )
+    decimal: str | None = read_option("point|comma", "Decimal separator. Default: detected.")
+    thousands: str | None = read_option(
+        "point|comma|space|apostrophe|none", "Thousands separator. Default: detected."
+    )
+    missing: str | None = read_option(
+        "NUMBERS",
+        "Numbers that mark missing values, such as 0 (METR-LA) or -1,9999; none if no number does.",
+    )
+    duplicates: str | None = read_option(
+        "error|same|first|last|sum|mean",
+        "Several rows for one client and time: refuse them (error), accept those with the same"
+        " value (same), or use the first, the last, their sum or their mean. Default: same.",
+    )
+    round_times: str | None = read_option(
+        "STEP", "Round times to this step, such as 1min, if they are a few seconds off."
+    )
+    activity: str | None = read_option(
+        "net|sms|call", "Activity to read from raw Telecom Italia records. Default: net."
+    )
+    coordinates: Path | None = read_option(
+        "CSV", "File with the columns client (or cell_id), lng and lat."
+    )
+    inputs: str | None = read_option(
+        "A,B,...",
+        "Columns known in advance that help to forecast, such as a temperature, an event or a"
+        " price: of --inputs-file or of the data file.",
+    )
+    inputs_file: Path | None = read_option(
+        "FILE",
+        "Table with a time column and external inputs, future ones included. Default: they are in"
+        " the data file. Without a client column, the values hold for all clients.",
+    )
+    unit: str | None = read_option(
+        "TEXT",
+        "Unit of the values in tables, plots and the report, such as kWh. Default: the"
+        " file's, if it names one.",
+    )
 
     def changes(self) -> dict[str, Any]:
         """The options as changes to the `data` section; None: not given."""
@@ -293,9 +257,14 @@ def with_read_options(*without: str) -> Callable[[Callable[..., None]], Callable
     """
     hints = get_type_hints(ReadOptions)
     shared = {
-        name: Parameter(name, Parameter.KEYWORD_ONLY, default=own, annotation=hints[name])
-        for name, own in _READ.items()
-        if name not in without
+        each.name: Parameter(
+            each.name,
+            Parameter.KEYWORD_ONLY,
+            default=each.metadata["option"],
+            annotation=hints[each.name],
+        )
+        for each in fields(ReadOptions)
+        if each.name not in without
     }
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -337,28 +306,25 @@ def names_in(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-# Settings that have a dedicated option, by their names in config.toml.
-_OPTIONS = {
-    "seed": "--seed",
-    "method": "--method",
+# Settings whose option has another name: --rounds is training.rounds, but
+_RENAMED = {
     "data.source": "--data",
     "data.start": "--from",
     "data.end": "--to",
     "engine.transport": "--engine",
-    **{
-        f"{section}.{key}": f"--{key.replace('_', '-')}"
-        for section, keys in {
-            "data": "clients ids client_column time_column value_column time_format timezone"
-            " decimal thousands missing implausible duplicates round_times activity coordinates"
-            " unit resample how inputs inputs_file",
-            "windows": "period split horizon holidays",
-            "training": "rounds keep patience warm_start",
-            "mixture": "at_least at_most",
-            "engine": "threads device sites address",
-        }.items()
-        for key in keys.split()
-    },
 }
+
+
+def setting_options() -> dict[str, str]:
+    """The name that the option of a setting has, if there is one, by the setting's name."""
+    run = Settings()  # other sections have no options, but settings named like an option
+    sections = (run.data, run.windows, run.training, run.mixture, Engine())
+    names = {
+        f"{type(section).__name__.lower()}.{each.name}": f"--{each.name.replace('_', '-')}"
+        for section in sections
+        for each in fields(section)
+    }
+    return {"seed": "--seed", "method": "--method", **names, **_RENAMED}
 
 
 def in_options(message: str, words: Sequence[str]) -> str:
@@ -367,9 +333,10 @@ def in_options(message: str, words: Sequence[str]) -> str:
     Only settings whose option is among `words`, the command line: others come from a file.
     """
     typed = {word.partition("=")[0] for word in words}
-    for key, option in _OPTIONS.items():
+    for setting, option in setting_options().items():
         if option in typed:
             # A name without a section is an everyday word: replaced only at the beginning.
-            pattern = rf"(?<![\w.=]){re.escape(key)}(?![\w.=])" if "." in key else rf"^{key}\b"
+            name = re.escape(setting)
+            pattern = rf"(?<![\w.=]){name}(?![\w.=])" if "." in setting else rf"^{name}\b"
             message = re.sub(pattern, option, message)
     return message

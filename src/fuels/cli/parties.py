@@ -77,10 +77,8 @@ def server_start(folder: ServerDir, show: bool = SHOW) -> None:
 @server_app.command("admit")
 def server_admit(
     folder: ServerDir,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the site, such as west.")],
-    key: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The site.pub file that the site sent.")
-    ],
+    name: str = opt.argument("NAME", "Name of the site, such as west."),
+    key: Path = opt.argument("FILE", "The site.pub file that the site sent."),
 ) -> None:
     """Register the public key of a new site, or the new key of a known one.
 

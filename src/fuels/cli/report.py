@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fuels.cli import options as opt
 from fuels.errors import FuelsError
 
 if TYPE_CHECKING:
@@ -15,14 +16,9 @@ if TYPE_CHECKING:
 
 
 def report_command(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN",
-            help="Folder of a finished run, of a site's run or of a server's run.",
-            show_default=False,
-        ),
-    ],
+    run: Path = opt.argument(
+        "RUN", "Folder of a finished run, of a site's run or of a server's run."
+    ),
 ) -> None:
     """Write report.html into a run folder: everything about the run on one page.
 

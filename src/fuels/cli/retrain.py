@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -16,14 +15,7 @@ from fuels.errors import FuelsError
 
 @opt.with_read_options("coordinates", "inputs")
 def retrain_command(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN",
-            help="Finished run folder, or a folder written by Forecaster.save.",
-            show_default=False,
-        ),
-    ],
+    run: Path = opt.argument("RUN", "Finished run folder, or a folder written by Forecaster.save."),
     data: str | None = opt.option(
         "PATH",
         "File with newer values, or several files: separated by commas, a pattern or a folder."

@@ -42,7 +42,6 @@ def run_command(
         "Base settings: best (richer inputs, a mixture of local experts, intervals), private (only"
         " noised sums are shared) or paper (the settings of the paper). Default: best.",
         METHOD,
-        choices=PRESETS,
     ),
     privacy: str | None = opt.option(
         "epsilon=N,...",
@@ -69,7 +68,6 @@ def run_command(
         " rounds). Default: quick for the synthetic data; for your own data, all clients and"
         " the preset's number of rounds.",
         METHOD,
-        choices=SCALES,
     ),
     rounds: int | None = opt.option(
         "N",
@@ -84,7 +82,6 @@ def run_command(
         "Model to keep for each client: the best on the validation part, or the last."
         " Default: best.",
         METHOD,
-        choices=("best", "last"),
     ),
     patience: int | None = opt.option(
         "N",
@@ -117,19 +114,15 @@ def run_command(
         "tensorboard|mlflow",
         "Also show the run in this tool (an extra of the same name). Can be repeated.",
         OUTPUT,
-        choices=("tensorboard", "mlflow"),
     ),
     profile: bool = opt.flag("Show the time taken by each stage.", COMPUTE, name="--profile"),
     threads: int | None = opt.THREADS,
-    device: str | None = opt.option(
-        "cpu|cuda", "Device to compute on. Default: cpu.", COMPUTE, choices=("cpu", "cuda")
-    ),
+    device: str | None = opt.option("cpu|cuda", "Device to compute on. Default: cpu.", COMPUTE),
     engine_: str | None = opt.option(
         "|".join(ENGINES),
         "local (one site in this process) or ray (sites as Ray actors). Default: local.",
         COMPUTE,
         name="--engine",
-        choices=ENGINES,
     ),
     sites: int | None = opt.option(
         "N", "Number of sites for --engine ray; they share the clients and threads.", COMPUTE

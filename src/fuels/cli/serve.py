@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -14,14 +13,7 @@ from fuels.errors import FuelsError
 
 
 def serve_command(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN",
-            help="Run folder, or a folder written by Forecaster.save.",
-            show_default=False,
-        ),
-    ],
+    run: Path = opt.argument("RUN", "Run folder, or a folder written by Forecaster.save."),
     host: str = opt.option(
         "ADDRESS",
         "Address to listen on. One that other machines can reach needs --token-file.",
