@@ -90,7 +90,7 @@ def test_the_default_run_says_it_is_synthetic_and_quick(fuels: Fuels) -> None:
         (["run", "--set", "options.taau=1"], "did you mean tau"),
         (["run", "--set", "training.batch=12"], "row b is phase b"),
         (["run", "--set", "training.round=5"], "did you mean rounds"),
-        (["run", "--config", "none.toml"], "no such config file"),
+        (["run", "--config", "none.toml"], "none.toml: cannot be read"),
         (["run", "--resume", "nowhere"], "no run to continue"),
         (["run", "--resume", "nowhere", "--seed", "1"], "with its own settings"),
         (["run", "--split", "1/2"], "train/val/test"),

@@ -282,7 +282,7 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_no_partial_file(
 
     monkeypatch.setattr("fuels.data.writers._batches", full)
     monkeypatch.setattr("fuels.data.writers.npz_arrays", full)
-    with pytest.raises(FuelsError, match=r"could not be written .*No space left on device"):
+    with pytest.raises(FuelsError, match=r"cannot be written .*No space left on device"):
         write_panel(small("new"), target, overwrite=True)
     assert read_panel(target).ids == ("old",)
     assert [p.name for p in tmp_path.iterdir()] == [target.name]

@@ -219,7 +219,7 @@ def test_ids_from_a_list_and_a_file(tmp_path):
     assert parse_ids(f"@{tmp_path / 'bom.txt'}") == ("a", "b")
     with pytest.raises(FuelsError, match="names no client"):
         parse_ids(" , ")
-    with pytest.raises(FuelsError, match="could not be read"):
+    with pytest.raises(FuelsError, match="cannot be read"):
         parse_ids("@nowhere.txt")
 
 

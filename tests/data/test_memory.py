@@ -190,5 +190,5 @@ def test_a_full_disk_is_reported_and_keeps_the_old_file(tmp_path: Path, name: st
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
     )
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "refused:" in done.stderr and f"{name}: could not be written" in done.stderr
+    assert "refused:" in done.stderr and f"{name}: cannot be written" in done.stderr
     assert target.read_bytes() == old and list(tmp_path.iterdir()) == [target]

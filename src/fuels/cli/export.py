@@ -31,10 +31,10 @@ def export_command(
 
     Example: fuels export first --ids cell-0001 --out onnx
     """
+    from fuels.data.files import make_folder
     from fuels.data.panel import find_ids
     from fuels.forecasting.onnx_export import export_onnx, file_names
     from fuels.forecasting.saved_run import SavedRun
-    from fuels.storage.run_folder import make_folder
 
     models = SavedRun.load(run).models
     names = file_names(models.ids)

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from fuels.data.files import os_errors
 from fuels.data.header import listed
 from fuels.data.inputs import EVERYONE, MOST, aligned, with_inputs, without_blank_end
 from fuels.data.panel import Panel
 from fuels.data.readers import PanelOptions, read_source
-from fuels.data.sources import find_files, os_errors_name, place_of, tables_in
+from fuels.data.sources import find_files, place_of, tables_in
 from fuels.data.table_files import column_names
 from fuels.data.table_options import TableOptions
 from fuels.data.tables import frame_columns, panel_from_frame
@@ -27,7 +28,7 @@ class Table:
         if self.frame:
             self.name, self.columns = name, frame_columns(source, name)
             return
-        with os_errors_name(source):
+        with os_errors(source, "cannot be read"):
             found = find_files(source)
             files = [part for f in found for part in (tables_in(f) if f.is_dir() else [f])]
             self.name = place_of([file.name for file in files], [0] * len(files)).name

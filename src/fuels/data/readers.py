@@ -12,6 +12,7 @@ import polars as pl
 from fuels.data.arrays import read_hdf5, read_npz
 from fuels.data.clock import Moment, Step, parse_step, zone_id
 from fuels.data.coordinates import coordinates_of, read_coordinates
+from fuels.data.files import os_errors
 from fuels.data.grid import check_magnitudes
 from fuels.data.header import find_coordinate_columns
 from fuels.data.ids import id_texts
@@ -20,7 +21,6 @@ from fuels.data.sources import (
     Place,
     Source,
     find_files,
-    os_errors_name,
     source_title,
     suffix_of,
     tables_in,
@@ -158,7 +158,7 @@ def read_source(
     if len(files) == 1 and is_raw(files[0]):
         activities = (activity or "net",)
         return next(p for _, p in read_activities(files[0], activities, zone, options, progress))
-    with os_errors_name(path):
+    with os_errors(path, "cannot be read"):
         files = [part for file in files for part in (tables_in(file) if file.is_dir() else [file])]
         title = source_title(path)
         if activity is not None:
@@ -200,7 +200,7 @@ def is_raw(file: Path) -> bool:
     """Whether the path holds raw records; a path that does not exist is an error."""
     if not file.exists():
         raise FuelsError(f"{file}: no such file or folder")
-    with os_errors_name(file):
+    with os_errors(file, "cannot be read"):
         return is_telecom(file)
 
 
@@ -222,7 +222,7 @@ def read_activities(
     else:  # summed to the final step while reading, which needs less space
         step, options = options.resample or "1h", replace(options, resample=None, how=None)
     with (
-        os_errors_name(path),
+        os_errors(path, "cannot be read"),
         telecom_sums(path, activities, step, timezone, progress, spool_folder) as sums,
     ):
         for activity in activities:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,12 +117,3 @@ def place_of(names: Sequence[str], rows: Sequence[int]) -> Place:
         return Place(names[0])
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return Place(", ".join(names[:_SHOWN]) + more, tuple(zip(names, rows, strict=True)))
-
-
-@contextmanager
-def os_errors_name(file: object) -> Iterator[None]:
-    """Turn an operating-system error into a FuelsError that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise FuelsError(f"{file}: could not be read ({error.strerror or error})") from None

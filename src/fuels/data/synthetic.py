@@ -257,7 +257,7 @@ def _crowds(rng: np.random.Generator, cells: _Cells, hours: int) -> Floats:
     for event, centre, column in ((MATCH, stadium, 0), (FAIR, ground, 1)):
         distance2 = ((path[cells.place] - path[centre]) ** 2).sum(axis=1)
         near = np.exp(-distance2 / event.spread)
-        for day in np.flatnonzero(chance[:, column] < event.chance):
+        for day in np.flatnonzero(chance[:, column] < 1 / event.every_days):
             for more in range(event.days):
                 start = 24 * (day + more) + event.hour
                 course = np.array(event.course)[:, None]

@@ -9,7 +9,6 @@ complete. It is written in batches, so that memory stays small if the values are
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,6 +20,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from fuels.data.arrays import npz_arrays
+from fuels.data.files import writing
 from fuels.data.header import ABOUT, find_layout
 from fuels.data.inputs import EVERYONE, values_at
 from fuels.data.panel import Panel
@@ -49,15 +49,8 @@ def write_panel(
         _check_column_names(panel)
     if target.suffix == ".parquet" and layout == "wide":
         _check_width(panel, target)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
+    with writing(target) as partial:
         _write(panel, partial, target.suffix, layout)
-        partial.replace(target)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise FuelsError(f"{target}: could not be written ({reason.splitlines()[0]})") from None
-    finally:
-        partial.unlink(missing_ok=True)
     if panel.coordinates is not None and layout == "wide" and target.suffix == ".csv":
         return ("a wide CSV cannot store coordinates: they were dropped",)
     return ()
@@ -76,14 +69,8 @@ def write_inputs(panel: Panel, path: Path) -> None:
     for name, source in panel.inputs.items():
         column = pl.Series(values_at(source, ids, start, length).ravel()).fill_nan(None)
         table = table.with_columns(column.alias(name))
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
+    with writing(path) as partial:
         (table.drop("client") if alike else table).write_parquet(partial)
-        partial.replace(path)
-    except OSError as error:
-        raise FuelsError(f"{path}: could not be written ({error.strerror})") from None
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def check_target(target: Path, layout: str, overwrite: bool) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import polars as pl
 
 from fuels.config import Engine, Settings
+from fuels.data.files import writing
 from fuels.data.inputs import digest as inputs_digest
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
@@ -27,7 +28,7 @@ from fuels.forecasting.backtest import REFERENCES, Plan, rolling
 from fuels.forecasting.forecaster import Forecaster, Watch
 from fuels.methods.registry import find_method
 from fuels.storage.config_file import read_config
-from fuels.storage.run_folder import RunFolder, writing
+from fuels.storage.run_folder import RunFolder
 from fuels.storage.tables import write_table
 
 PLAN, WINDOWS = "backtest.json", "windows"

@@ -30,11 +30,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.calendar import MOST_SLOTS
+from fuels.data.files import writing
 from fuels.errors import FuelsError
 from fuels.experts.input_weights import COLUMNS
 from fuels.model.network import Network
 from fuels.storage.models import InputWeights, PersonalModels
-from fuels.storage.run_folder import writing
 from fuels.version import __version__, not_installed
 
 OPSET = 17

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fuels.config import Data, Settings
+from fuels.data.files import make_folder
 from fuels.data.inputs import Adding
 from fuels.data.joining import describe_gap
 from fuels.data.panel import Panel
@@ -14,7 +15,7 @@ from fuels.data.windows import split_periods
 from fuels.data.writers import write_inputs, write_panel
 from fuels.errors import FuelsError
 from fuels.forecasting.saved_run import SavedRun
-from fuels.storage.run_folder import DATA, INPUTS, RunFolder, free_folder, make_folder
+from fuels.storage.run_folder import DATA, INPUTS, RunFolder, free_folder
 
 
 def remembered(

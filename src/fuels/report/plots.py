@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.clock import format_step, zone_name
+from fuels.data.files import make_folder
 from fuels.evaluation.means import Floats, mean, ratio
 from fuels.evaluation.outcome import Outcome, best_reference, method_rows
 from fuels.report.families import by_client
@@ -32,7 +33,6 @@ from fuels.report.style import (
     tint,
     whole_numbers,
 )
-from fuels.storage.run_folder import make_folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

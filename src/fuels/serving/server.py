@@ -12,6 +12,7 @@ from pathlib import Path
 
 import uvicorn
 
+from fuels.data.files import os_errors
 from fuels.errors import FuelsError
 from fuels.forecasting.saved_run import SavedRun
 from fuels.serving.app import create_app
@@ -78,10 +79,9 @@ def serve(
 def read_token(file: Path, say: Callable[[str], None]) -> str:
     """The token in a file: one word."""
     try:
-        token = file.read_text(encoding="ascii").strip()
-        mode = file.stat().st_mode
-    except OSError as error:
-        raise FuelsError(f"{file}: cannot be read ({error.strerror})") from None
+        with os_errors(file, "cannot be read"):
+            token = file.read_text(encoding="ascii").strip()
+            mode = file.stat().st_mode
     except UnicodeDecodeError:
         raise FuelsError(f"{file}: a token consists of ASCII characters") from None
     if len(token) < SHORTEST or len(token.split()) != 1:

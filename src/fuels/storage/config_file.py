@@ -18,6 +18,7 @@ from fuels.config import (
     with_preset,
     without_missing,
 )
+from fuels.data.files import os_errors
 from fuels.errors import FuelsError
 
 
@@ -29,13 +30,10 @@ def write_toml(path: Path, settings: Settings, engine: Engine) -> None:
 def read_toml(path: Path) -> dict[str, Any]:
     """The changes a config file makes, not yet checked against the known settings."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FuelsError(f"{path}: no such config file") from None
+        with os_errors(path, "cannot be read"):
+            return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FuelsError(f"{path}: not valid TOML: {error}") from None
-    except OSError as error:
-        raise FuelsError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def read_config(path: Path) -> tuple[Settings, Engine]:

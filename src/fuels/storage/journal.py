@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.data.files import os_errors
 from fuels.errors import FuelsError
 from fuels.storage.checkpoint import facts_of, load_state, map_arrays, prefixed, save_state, stamp
 
@@ -180,10 +181,9 @@ class Journal:
         """The full state in an unlinked copy of the file: writing to it needs no memory."""
         copy = self.path.with_name(f"{self.path.name}.tmp")
         try:
-            shutil.copyfile(self.path, copy)
-            return map_arrays(copy, shared=True)
-        except OSError as error:
-            raise FuelsError(f"{copy}: cannot be written ({error.strerror})") from None
+            with os_errors(copy, "cannot be written"):
+                shutil.copyfile(self.path, copy)
+                return map_arrays(copy, shared=True)
         finally:
             copy.unlink(missing_ok=True)  # the content remains while it is mapped
 

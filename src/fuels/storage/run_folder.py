@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.config import Engine, Settings
+from fuels.data.files import make_folder, os_errors, writing
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.storage.config_file import read_config, write_toml
@@ -44,26 +45,6 @@ from fuels.storage.panels import save_panel
 
 METRICS, HISTORY = "metrics.jsonl", "history.safetensors"
 DATA, INPUTS = "data.parquet", "inputs.parquet"  # of a run that was retrained
-
-
-def make_folder(path: Path) -> None:
-    """Create a folder where there is none."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FuelsError(f"{path}: cannot be created ({error.strerror})") from None
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[Path]:
-    """A temporary path that replaces `path` if the block ends without an error."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        yield temporary
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise FuelsError(f"{path}: cannot be written ({error.strerror or error})") from None
 
 
 class FinishedRound(Protocol):
@@ -115,14 +96,12 @@ class RunFolder:
 
     def refuse_used(self) -> None:
         path = self.path
-        try:
+        with os_errors(path, "cannot be read"):
             # Files that a killed start may leave behind do not count, nor data for this run.
             ours = {".lock", "config.toml.tmp", DATA, INPUTS}
             used = path.exists() and (
                 not path.is_dir() or any(item.name not in ours for item in path.iterdir())
             )
-        except OSError as error:
-            raise FuelsError(f"{path}: cannot be read ({error.strerror})") from None
         if path.exists() and not path.is_dir():
             raise FuelsError(f"{path} is a file; --out must be a folder")
         if used:
@@ -136,11 +115,9 @@ class RunFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Lock the folder against other processes; the lock ends with this process."""
-        try:
+        with os_errors(self.path, "cannot be created"):
             self.path.mkdir(parents=True, exist_ok=True)
             file = (self.path / ".lock").open("w")
-        except OSError as error:
-            raise FuelsError(f"{self.path}: cannot be created ({error.strerror})") from None
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,12 +128,9 @@ class RunFolder:
     def begin(self, settings: Settings, engine: Engine) -> None:
         """Write the run's config; a folder that is not empty is refused."""
         self.refuse_used()
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with writing(self.config) as temporary:
-                write_toml(temporary, settings, engine)
-        except OSError as error:
-            raise FuelsError(f"{self.path}: cannot be created ({error.strerror})") from None
+        make_folder(self.path)
+        with writing(self.config) as temporary:
+            write_toml(temporary, settings, engine)
 
     def refuse_finished(self) -> None:
         if self.finished:
@@ -174,10 +148,9 @@ class RunFolder:
     def read_summary(self) -> dict[str, Any]:
         """The summary of a finished run."""
         try:
-            found: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
+            with os_errors(self.summary, "cannot be read"):
+                found: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
             int(found["rounds"])
-        except OSError as error:
-            raise FuelsError(f"{self.summary}: cannot be read ({error.strerror})") from None
         except (ValueError, TypeError, KeyError):
             raise FuelsError(
                 f"{self.summary}: not the summary of a run; delete {self.path} to run again"
@@ -240,13 +213,10 @@ class RunFolder:
         self._append(self.timings, {"round": number, **rounded})
 
     def _append(self, log: Path, line: Mapping[str, Any]) -> None:
-        try:
-            with log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-                file.flush()
-                os.fsync(file.fileno())  # a checkpoint must not outlive its line in a power cut
-        except OSError as error:
-            raise FuelsError(f"{log}: cannot be written ({error.strerror})") from None
+        with os_errors(log, "cannot be written"), log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # a checkpoint must not outlive its line in a power cut
 
     # -- afterwards ----------------------------------------------------------------------------
 
@@ -264,10 +234,8 @@ class RunFolder:
 
     def remember(self, panel: Panel) -> None:
         """Write the values of the run, so that forecasts do not need its data any more."""
-        try:
+        with os_errors(self.path, "cannot be written"):
             save_panel(self.path / HISTORY, panel)
-        except OSError as error:
-            raise FuelsError(f"{self.path}: cannot be written ({error.strerror})") from None
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, which marks the run as finished, and delete its checkpoint."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from fuels.data.files import writing
 from fuels.data.screening import REASONS, Screened
-from fuels.errors import FuelsError
 
 
 def in_zone(frame: pl.DataFrame, timezone: str | None) -> pl.DataFrame:
@@ -43,14 +43,8 @@ def screened_table(screened: Screened) -> pl.DataFrame:
 
 def write_table(frame: pl.DataFrame, path: Path) -> None:
     """Parquet or CSV by the file's ending, complete or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
+    with writing(path) as temporary:
         if path.suffix == ".csv":
             frame.write_csv(temporary)
         else:
             frame.write_parquet(temporary)
-        temporary.replace(path)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        temporary.unlink(missing_ok=True)
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise FuelsError(f"{path}: cannot be written ({reason})") from None

@@ -14,6 +14,7 @@ from time import sleep
 from typing import IO, Any
 
 from fuels.config import Engine, Settings
+from fuels.data.files import writing
 from fuels.errors import FuelsError
 from fuels.federation.flower.flower_app import write_run_config
 from fuels.federation.flower.folders import ServerFolder, log
@@ -32,7 +33,7 @@ from fuels.report.federation import write_federation_report
 from fuels.runs.build import method_for
 from fuels.runs.settings import ResolvedSettings
 from fuels.storage.checkpoint import save_state, unprefixed
-from fuels.storage.run_folder import RunFolder, writing
+from fuels.storage.run_folder import RunFolder
 from fuels.version import __version__
 
 

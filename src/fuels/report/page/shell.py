@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from fuels.data.files import writing
 from fuels.report.page.elements import Child, Html, el, escape, joined
-from fuels.storage.run_folder import writing
 from fuels.version import __version__
 
 NAME = "report.html"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fuels.config import Engine, Settings, merge, nearest
+from fuels.data.files import make_folder
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.report.page.shell import NAME, write_page
@@ -25,7 +26,6 @@ from fuels.research.study.files import write_text
 from fuels.research.study.options import options_for
 from fuels.research.study.progress import SILENT, Reporter
 from fuels.research.study.store import RunResult, Store, check_runs, ensure_runs
-from fuels.storage.run_folder import make_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

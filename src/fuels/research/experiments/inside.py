@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from numpy.typing import NDArray
 
 from fuels.config import Settings
+from fuels.data.files import make_folder
 from fuels.federation.loop import Round, Watcher
 from fuels.research.experiments.base import Context
 from fuels.research.study.store import run_key
@@ -20,7 +21,6 @@ from fuels.runs.run import SAVING
 from fuels.runs.settings import resolve
 from fuels.storage.checkpoint import prefixed, unprefixed
 from fuels.storage.journal import Journal
-from fuels.storage.run_folder import make_folder
 
 SEEN = "seen"  # prefix of the observer's arrays
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.config import DEFENCE_OF_BEST, PRESETS, Settings, merge, nearest
+from fuels.data.files import make_folder
 from fuels.errors import FuelsError
 from fuels.evaluation.evaluate import restricted_to_test
 from fuels.evaluation.scores import score
@@ -35,7 +36,6 @@ from fuels.research.study.store import run_key
 from fuels.runs.build import Job, build
 from fuels.runs.settings import resolve
 from fuels.storage.models import personal_models
-from fuels.storage.run_folder import make_folder
 
 METHODS = ("fuels", "fedavg", "fedrep")
 NO_ATTACK, EXPERT = "none", "personal model"

@@ -12,9 +12,9 @@ import lzma
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from fuels.data.files import make_folder, writing
 from fuels.errors import FuelsError
 from fuels.research.study.record import Record
-from fuels.storage.run_folder import make_folder, writing
 
 SUFFIX = ".jsonl.xz"
 

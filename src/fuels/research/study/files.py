@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuels.storage.run_folder import make_folder, writing
-
 
 def write_text(path: Path, text: str) -> Path:
     make_folder(path.parent)

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fuels.config import Data, Engine, Settings, to_dict
+from fuels.data.files import make_folder
 from fuels.data.inputs import digest as inputs_digest
 from fuels.data.loading import SYNTHETIC_CLIENTS, load_panel
 from fuels.data.panel import Panel
@@ -43,7 +44,7 @@ from fuels.runs.build import build, load_dataset, make_method
 from fuels.runs.run import evaluate_job, outcome_of, run
 from fuels.runs.settings import ResolvedSettings, resolve
 from fuels.storage.models import load_models
-from fuels.storage.run_folder import RunFolder, free_folder, make_folder
+from fuels.storage.run_folder import RunFolder, free_folder
 
 DEFAULT_RUNS = Path("runs") / "store"
 # Raise these when the same settings give other results: earlier runs are then not reused.
