@@ -72,7 +72,7 @@ def test_forecast_looks_at_its_target_before_anything_else(fuels: Fuels, tmp_pat
     (tmp_path / "folder.csv").mkdir()
     for out, words in (
         ("missing/next.csv", "the folder missing does not exist"),
-        ("next.txt", "written as .parquet or .csv"),
+        ("next.txt", "can write .parquet, .csv files only"),
         ("folder.csv", "is a folder"),
     ):
         code, _, err = fuels("forecast", "nowhere", "--out", out)

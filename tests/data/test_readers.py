@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fuels.data.panel import Panel
 from fuels.data.readers import read_panel
+from fuels.data.table_options import TableOptions
 from fuels.data.tables import panel_from_frame
 from fuels.data.writers import write_panel
 
@@ -89,7 +90,7 @@ def test_epoch_times_are_utc(tmp_path):
     assert panel.timezone == "UTC" and panel.start == np.datetime64("2013-10-31T23:00:00")
     frame = pl.DataFrame({"id": [1, 1], "time": [1383260400, 1383264000], "value": [5.0, 6.0]})
     assert same(panel_from_frame(frame), panel)
-    local = panel_from_frame(frame, timezone="Europe/Rome")
+    local = panel_from_frame(frame, given=TableOptions(timezone="Europe/Rome"))
     assert local.start == panel.start and local.phases(24).tolist() == [0, 1]
 
 

@@ -83,4 +83,4 @@ def test_the_command_reports_writes_and_obeys(
     code, _, err = fuels(*words, "drop")
     assert code == 1 and "implausible must be missing or keep, not drop" in err
     code, _, err = fuels(*words, "keep", "--anomalies", "found.txt")
-    assert code == 1 and "found.txt: anomalies are written as .parquet or .csv" in err
+    assert code == 1 and "found.txt: can write .parquet, .csv files only" in err

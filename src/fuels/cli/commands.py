@@ -36,19 +36,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run_command)
-app.command("forecast")(forecast_command)
-app.command("serve")(serve_command)
-app.command("monitor")(monitor_command)
-app.command("retrain")(retrain_command)
-app.command("backtest")(backtest_command)
-app.command("report")(report_command)
-app.command("compare")(compare_command)
-app.command("experiment")(experiment_command)
-app.command("audit")(audit_command)
-app.command("export")(export_command)
-app.command("cost")(cost_command)
-app.command("bench")(bench_command)
+for command in (
+    *(run_command, forecast_command, serve_command, monitor_command, retrain_command),
+    *(backtest_command, report_command, compare_command, experiment_command, audit_command),
+    *(export_command, cost_command, bench_command),
+):
+    app.command(command.__name__.removesuffix("_command"))(command)
 app.add_typer(data_app, name="data")
 app.add_typer(privacy_app, name="privacy")
 app.add_typer(federation_app, name="federation")

@@ -97,14 +97,14 @@ def convert_command(
     from fuels.data.readers import is_raw, read_activities
     from fuels.data.sources import find_files
     from fuels.data.telecom_file import ACTIVITIES
-    from fuels.data.writers import check_target
+    from fuels.data.writers import check_format
 
     files = find_files(paths)
     if len(files) > 1 or not is_raw(files[0]):
         if activity == "all":
             name = files[0].name
             raise FuelsError(f"{name}: --activity=all is for raw Telecom Italia records only")
-        check_target(out, layout, overwrite)
+        check_format(out, layout, overwrite)
         panel = replace(read, activity=activity).read(paths)
         _print_notes(_write(panel, out, layout, overwrite, json_))
         return
@@ -113,14 +113,14 @@ def convert_command(
     if activity == "all":
         targets = {name: out.with_stem(f"{out.stem}_{name}") for name in ACTIVITIES}
     for target in targets.values():
-        check_target(target, layout, overwrite)
+        check_format(target, layout, overwrite)
     notes: list[str] = []
+    reading = read.reading()
+    reading.check()
     zone = None if read.timezone is None else zone_id(read.timezone)
     with _progress(path) as progress:
         # Temporary files go next to the output, which needs space there in any case.
-        found = read_activities(
-            path, tuple(targets), zone, read.panel_options(), progress, out.parent
-        )
+        found = read_activities(path, tuple(targets), zone, reading, progress, out.parent)
         for name, panel in found:
             notes += _write(panel, targets[name], layout, overwrite, json_)
     _print_notes(notes)
@@ -144,9 +144,9 @@ def synth_command(
     Example: fuels data synth --out toy.csv --clients 20 --days 30
     """
     from fuels.data.synthetic import synthesise
-    from fuels.data.writers import check_target
+    from fuels.data.writers import check_format
 
-    check_target(out, layout, overwrite)
+    check_format(out, layout, overwrite)
     panel = synthesise(activity, clients=clients, days=days, seed=seed)
     _print_notes(_write(panel, out, layout, overwrite, json_))
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -80,6 +79,7 @@ def forecast_command(
     Example: fuels forecast first --data today.csv --horizon 24 --out next.csv
     """
     from fuels.config import Engine
+    from fuels.data.files import check_target
     from fuels.data.screening import drops_implausible
     from fuels.experts.table import forecast_table
     from fuels.forecasting.folder import MODELS
@@ -90,9 +90,9 @@ def forecast_command(
     from fuels.training.runtime import set_up
 
     set_up(Engine())
-    for target, what in ((out, "forecasts"), (anomalies, "anomalies")):
+    for target in (out, anomalies):
         if target is not None:
-            _check_target(target, what, overwrite)
+            check_target(target, (".parquet", ".csv"), overwrite)
     if implausible is not None:
         drops_implausible(implausible, mixed=True)
     with held(run / MODELS if run.is_dir() else run, lambda text: typer.echo(text, err=True)):
@@ -152,7 +152,7 @@ def adjusted(
 
 def read_new(saved: SavedRun, data: str | None, read: opt.ReadOptions) -> Panel | None:
     """The panel of a file with new values, read as the run's data were; None without a file."""
-    from fuels.data.loading import load_panel
+    from fuels.data.loading import for_new_values, load_panel
     from fuels.data.readers import is_raw
     from fuels.data.sources import find_files
 
@@ -167,15 +167,12 @@ def read_new(saved: SavedRun, data: str | None, read: opt.ReadOptions) -> Panel 
                 " newest data with --data"
             )
         return None
-    # The run's span and clients do not restrict new data.
-    fresh: dict[str, Any] = {"start": "", "end": "", "ids": (), "coordinates": ""}
-    fresh["inputs_file"] = ""
-    if not any(is_raw(file) for file in find_files(data)):
-        fresh["activity"] = ""
-    changes = {**fresh, **changes, "source": data}
-    changes["inputs_file"] = str(changes["inputs_file"])
+    raw = any(is_raw(file) for file in find_files(data))
+    changes = {"activity": saved.settings.data.activity if raw else "", **changes, "source": data}
+    if read.inputs_file is not None:
+        changes["inputs_file"] = str(read.inputs_file)
     refuse_idle(Data(**changes))
-    settings = replace(saved.settings, data=replace(saved.settings.data, **changes))
+    settings = replace(saved.settings, data=replace(for_new_values(saved.settings.data), **changes))
     return load_panel(settings, saved.models.step_seconds, strict=False)
 
 
@@ -223,17 +220,3 @@ def step_counter(horizon: int) -> Iterator[Callable[[int], None]]:
                 typer.echo(f"{steps} of {horizon} steps ahead, about {left:.0f} s left", err=True)
 
         yield progress
-
-
-def _check_target(out: Path, what: str, overwrite: bool) -> None:
-    """Check before the forecast whether a file can be written."""
-    if out.suffix not in (".parquet", ".csv"):
-        raise FuelsError(f"{out}: {what} are written as .parquet or .csv")
-    if not out.parent.is_dir():
-        raise FuelsError(f"{out}: the folder {out.parent} does not exist")
-    if out.is_dir():
-        raise FuelsError(f"{out} is a folder")
-    if not os.access(out.parent, os.W_OK):
-        raise FuelsError(f"{out}: the folder {out.parent} is not writable")
-    if out.exists() and not overwrite:
-        raise FuelsError(f"{out} already exists; choose another name or give --overwrite")

@@ -235,19 +235,15 @@ class ReadOptions:
 
     def read(self, path: Source) -> Panel:
         """The panel at `path`, read with these options."""
-        from fuels.data.loading import panel_options, table_options
         from fuels.data.readers import read_source
 
-        data = self.data()
-        return read_source(path, table_options(data), panel_options(data), data.activity or None)
+        return read_source(path, self.reading(), self.activity)
 
-    def panel_options(self) -> PanelOptions:
-        """The options that apply after reading."""
-        from fuels.data.loading import panel_options
+    def reading(self) -> PanelOptions:
+        """The options as the readers take them."""
+        from fuels.data.loading import reading
 
-        options = panel_options(self.data())
-        options.check()
-        return options
+        return reading(self.data())
 
 
 def with_read_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -293,7 +289,7 @@ def parse_ids(text: str | None) -> tuple[str, ...] | None:
             text = Path(text[1:]).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not a text file"
-            raise FuelsError(f"--ids {text}: could not be read ({reason})") from None
+            raise FuelsError(f"--ids {text}: cannot be read ({reason})") from None
     ids = [word.strip() for line in text.splitlines() for word in line.split(",")]
     named = tuple(dict.fromkeys(word for word in ids if word))
     if not named:

@@ -139,7 +139,7 @@ def describe(panel: Panel) -> Description:
     known = panel.values[present]
     curve = autocorrelation(cleaned.values, panel.length // 2 + 1)
     day = clock.get("day", period or 1)
-    reasons = find_ineligible(panel.values, 0, panel.length, day, 1, part="the span")
+    reasons = find_ineligible(panel.values, panel.length, day, 1, part="the span")
     first, last = (format_moment(t, panel.timezone) for t in (panel.times[0], panel.times[-1]))
     ends_missing = ~present[0] | ~present[-1]
     return Description(

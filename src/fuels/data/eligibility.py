@@ -26,7 +26,6 @@ _CHANCE = 0.001
 
 def find_ineligible(
     values: Floats,
-    train_start: int,
     train_end: int,
     period: int,
     periods_needed: int,
@@ -36,7 +35,7 @@ def find_ineligible(
 
     `part` is the name that the reasons give to these steps.
     """
-    training = values[train_start:train_end]
+    training = values[:train_end]
     observed = ~np.isnan(training)
     periods = -(-len(training) // period)
     has_values = _by_period(observed.astype(np.float64), period, periods).sum(axis=1) > 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,6 +25,20 @@ def make_folder(path: Path) -> None:
     """Create a folder where there is none."""
     with os_errors(path, "cannot be created"):
         path.mkdir(parents=True, exist_ok=True)
+
+
+def check_target(file: Path, formats: Sequence[str], overwrite: bool) -> None:
+    """Refuse, before any work is done, a file that cannot or should not be written."""
+    if file.suffix not in formats:
+        raise FuelsError(f"{file}: can write {', '.join(formats)} files only")
+    if not file.parent.is_dir():
+        raise FuelsError(f"{file}: the folder {file.parent} does not exist")
+    if file.is_dir():
+        raise FuelsError(f"{file} is a folder")
+    if not os.access(file.parent, os.W_OK):
+        raise FuelsError(f"{file}: the folder {file.parent} is not writable")
+    if file.exists() and not overwrite:
+        raise FuelsError(f"{file} already exists; choose another name or give --overwrite")
 
 
 @contextmanager

@@ -38,15 +38,7 @@ def panel_from_rows(
     given: TableOptions = NOTHING_GIVEN,
 ) -> Panel:
     """A panel from rows (client code, time, value), all [row]; NaN marks a missing value."""
-    rows = _Rows(codes, times, values[:, None], tuple(ids)).regular(place, given)
-    start, index = rows.placed(len(ids), place)
-    flat, found, notes = rows.without_duplicates(index * len(ids) + rows.codes, place, given)
-    length = int(index.max()) + 1
-    grid = np.full(length * len(ids), np.nan)
-    grid[flat] = found[:, 0]
-    absent = len(grid) - len(flat)
-    times = replace(rows.times, notes=(*rows.times.notes, *notes))
-    return _build(grid.reshape(length, -1), ids, start, rows.step, times, place, absent)
+    return _Rows(codes, times, values[:, None], tuple(ids)).panel(ids, place, given)
 
 
 def panel_from_matrix(
@@ -57,16 +49,8 @@ def panel_from_matrix(
     given: TableOptions = NOTHING_GIVEN,
 ) -> Panel:
     """A panel from a matrix [row, client] and its times [row]."""
-    one = np.zeros(len(times.seconds), dtype=np.int64)
-    rows = _Rows(one, times, values).regular(place, given)
-    start, index = rows.placed(len(ids), place)
-    index, found, notes = rows.without_duplicates(index, place, given)
-    length = int(index.max()) + 1
-    grid = np.full((length, len(ids)), np.nan)
-    grid[index] = found
-    absent = (length - len(index)) * len(ids)
-    times = replace(rows.times, notes=(*rows.times.notes, *notes))
-    return _build(grid, ids, start, rows.step, times, place, absent)
+    codes = np.zeros(len(times.seconds), dtype=np.int64)
+    return _Rows(codes, times, values).panel(ids, place, given)
 
 
 @dataclass(frozen=True)
@@ -78,6 +62,27 @@ class _Rows:
     values: Floats
     ids: tuple[str, ...] = ()
     step: int = 0  # seconds, once known
+
+    def panel(self, ids: Sequence[str], place: Place, given: TableOptions) -> Panel:
+        """The panel with one row for each step and one column for each of the `ids`."""
+        rows = self.regular(place, given)
+        start, index = rows.placed(len(ids), place)
+        cells = len(ids) // rows.values.shape[1]  # at each step: one for each client, or the row
+        keys, found, notes = rows.without_duplicates(index * cells + rows.codes, place, given)
+        length = int(index.max()) + 1
+        grid = np.full((length * cells, found.shape[1]), np.nan)
+        grid[keys] = found
+        values = grid.reshape(length, len(ids))
+        notes = (*rows.times.notes, *notes, *rows.gap_notes(values, start, grid.size - found.size))
+        return Panel(
+            values=values,
+            ids=tuple(ids),
+            start=np.datetime64(start, "s"),
+            step=rows.step * SECOND,
+            timezone=rows.times.zone,
+            name=place.name,
+            notes=notes,
+        )
 
     def regular(self, place: Place, given: TableOptions) -> _Rows:
         """The rows on a regular step; those that are not are moved or combined by --resample."""
@@ -183,34 +188,18 @@ class _Rows:
             note = f"{more} duplicate {rows} (same client and time): the {used} was used"
         return unique, values, (note,)
 
-
-def _build(
-    values: Floats,
-    ids: Sequence[str],
-    start: int,
-    step: int,
-    times: Times,
-    place: Place,
-    absent: int,
-) -> Panel:
-    notes = times.notes
-    if absent:
+    def gap_notes(self, values: Floats, start: int, absent: int) -> list[str]:
+        """What the user should know about values [time, client] that the rows do not have."""
+        if not absent:
+            return []
         noun = "value was" if absent == 1 else "values were"
-        notes = (*notes, f"{absent} {noun} absent from the file and marked as missing")
+        notes = [f"{absent} {noun} absent from the file and marked as missing"]
         empty = np.flatnonzero(np.isnan(values).all(axis=1))
-        if times.zone is None and len(empty):
-            when = _label(start + int(empty[0]) * step, times)
-            hint = f"no client has a value at {when}: if the clocks went forward then, give"
-            notes = (*notes, f"{hint} --timezone")
-    return Panel(
-        values=values,
-        ids=tuple(ids),
-        start=np.datetime64(start, "s"),
-        step=step * SECOND,
-        timezone=times.zone,
-        name=place.name,
-        notes=notes,
-    )
+        if self.times.zone is None and len(empty):
+            when = _label(start + int(empty[0]) * self.step, self.times)
+            hint = "if the clocks went forward then, give --timezone"
+            notes.append(f"no client has a value at {when}: {hint}")
+        return notes
 
 
 def check_magnitudes(panel: Panel) -> None:

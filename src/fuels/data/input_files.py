@@ -15,7 +15,6 @@ from fuels.data.panel import Panel
 from fuels.data.readers import PanelOptions, read_source
 from fuels.data.sources import find_files, place_of, tables_in
 from fuels.data.table_files import column_names
-from fuels.data.table_options import TableOptions
 from fuels.data.tables import frame_columns, panel_from_frame
 from fuels.errors import FuelsError
 
@@ -34,24 +33,24 @@ class Table:
             self.name = place_of([file.name for file in files], [0] * len(files)).name
             self.columns = {column for file in files for column in column_names(file)}
 
-    def read(self, name: str, given: TableOptions) -> Panel:
+    def read(self, name: str, given: PanelOptions) -> Panel:
         """One input; columns of clients and times that this table does not have are detected."""
         time = (given.time or "").split(",")
         given = replace(
             given,
             value=name,
             inputs=(),
+            **dict.fromkeys(("ids", "start", "end", "coordinates", "unit")),
             client=given.client if given.client in self.columns else None,
             time=given.time if given.time in self.columns or set(time) <= self.columns else None,
             missing=None,  # what marks a missing value may be a usual value of an input
             how="mean" if given.resample else None,
         )
-        options = PanelOptions(resample=given.resample, how=given.how)
         try:
             if self.frame:
-                panel = options.apply(panel_from_frame(self.source, name=self.name, given=given))
+                panel = given.apply(panel_from_frame(self.source, name=self.name, given=given))
             else:
-                panel = read_source(self.source, given, options)
+                panel = read_source(self.source, given)
         except FuelsError as error:
             raise FuelsError(f"--inputs={name}: {error}") from None
         ids = EVERYONE if panel.ids == (name,) else panel.ids
@@ -62,7 +61,7 @@ def add_inputs(
     panel: Panel,
     names: Sequence[str],
     tables: Sequence[Table],
-    given: TableOptions,
+    given: PanelOptions,
     *,
     strict: bool,
 ) -> Panel:

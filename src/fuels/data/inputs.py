@@ -125,22 +125,19 @@ def without_blank_end(panel: Panel) -> Panel:
 
 
 def _joined(old: Panel, new: Panel) -> Panel:
-    if old.ids != new.ids:
-        ids = tuple(dict.fromkeys([*old.ids, *new.ids]))
-        ids = tuple(i for i in ids if (i,) != EVERYONE) or EVERYONE
-        old, new = _of(old, ids), _of(new, ids)
+    ids = tuple(dict.fromkeys([*old.ids, *new.ids]))
+    ids = tuple(i for i in ids if (i,) != EVERYONE) or EVERYONE
     start, end = min(old.start, new.start), max(old.times[-1], new.times[-1])
-    values = np.full((int((end - start) // new.step) + 1, len(new.ids)), np.nan)
-    for one in (old, new):
-        at = int((one.start - start) // one.step)
-        block = values[at : at + one.length]
-        np.copyto(block, one.values, where=~np.isnan(one.values))
-    return replace(new, values=values, start=start)
+    values = overlaid(old, new, ids, start, int((end - start) // new.step) + 1)
+    return replace(new, values=values, ids=ids, start=start)
 
 
-def _of(source: Panel, ids: tuple[str, ...]) -> Panel:
-    values = values_at(source, ids, source.start, source.length).T
-    return replace(source, values=values, ids=ids)
+def overlaid(
+    old: Panel, new: Panel, ids: Sequence[str], start: np.datetime64, length: int
+) -> Floats:
+    """Values [time, client] of both panels; where both have one, that of `new` counts."""
+    known, added = (values_at(panel, ids, start, length) for panel in (old, new))
+    return np.ascontiguousarray(np.where(np.isnan(added), known, added).T)
 
 
 def _check_clock(panel: Panel, name: str, source: Panel) -> None:

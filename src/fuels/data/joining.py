@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from fuels.data.clock import format_moment
-from fuels.data.inputs import merged
+from fuels.data.inputs import merged, overlaid
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 
@@ -28,16 +28,7 @@ def join_panels(old: Panel, new: Panel) -> Panel:
         )
     start = min(old.start, new.start)
     length = int((new.times[-1] - start) // old.step) + 1
-    values = np.full((length, len(new.ids)), np.nan)
-    at = int((old.start - start) // old.step)
-    known = min(old.length, max(length - at, 0))  # old data may extend past the end of the new
-    column = {client: i for i, client in enumerate(old.ids)}
-    for i, client in enumerate(new.ids):
-        if client in column:
-            values[at : at + known, i] = old.values[:known, column[client]]
-    at = int((new.start - start) // old.step)
-    block = values[at : at + new.length]
-    np.copyto(block, new.values, where=~np.isnan(new.values))
+    values = overlaid(old, new, new.ids, start, length)
     return replace(new, values=values, start=start, inputs=merged(old.inputs, new.inputs))
 
 

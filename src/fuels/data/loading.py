@@ -10,16 +10,10 @@ from fuels.data.input_files import Table, add_inputs, check_names
 from fuels.data.panel import Panel
 from fuels.data.readers import PanelOptions, read_source
 from fuels.data.synthetic import synthesise
-from fuels.data.table_options import TableOptions
 from fuels.data.tables import panel_from_frame
 from fuels.errors import FuelsError
 
 SYNTHETIC = "synthetic:"
-_TABLE = (
-    *("timezone", "time_format", "decimal", "thousands", "duplicates", "round_times"),
-    *("missing", "resample", "how"),
-)
-_PANEL = ("ids", "missing", "start", "end", "resample", "how", "coordinates", "unit")
 SYNTHETIC_CLIENTS = 100  # data.clients draws from these
 
 
@@ -28,7 +22,7 @@ def load_panel(settings: Settings, step: int | None = None, *, strict: bool = Tr
 
     `step` in seconds, if it is known; `strict` refuses data without one of the inputs.
     """
-    data, table = settings.data, replace(table_options(settings.data), step=step)
+    data, given = settings.data, replace(reading(settings.data), step=step)
     check_names(data.inputs, data.inputs_file)
     places = [data.inputs_file] if data.inputs_file else []
     if data.source.startswith(SYNTHETIC):
@@ -36,11 +30,11 @@ def load_panel(settings: Settings, step: int | None = None, *, strict: bool = Tr
         panel = synthesise(data.source.removeprefix(SYNTHETIC), clients=clients)
         panel = panel.select(data.ids) if data.ids else panel
     else:
-        panel = read_source(data.source, table, panel_options(data), data.activity or None)
+        panel = read_source(data.source, given, data.activity or None)
         places.append(data.source)
     if not data.inputs:
         return panel
-    return add_inputs(panel, data.inputs, [Table(place) for place in places], table, strict=strict)
+    return add_inputs(panel, data.inputs, [Table(place) for place in places], given, strict=strict)
 
 
 def load_inputs(panel: Panel, data: Data) -> Panel:
@@ -51,41 +45,41 @@ def load_inputs(panel: Panel, data: Data) -> Panel:
             f"--inputs-file: {tables[0].name} has none of the inputs that the run was trained with:"
             f" {', '.join(data.inputs)}"
         )
-    return add_inputs(panel, data.inputs, tables, table_options(data), strict=False)
+    return add_inputs(panel, data.inputs, tables, reading(data), strict=False)
 
 
-def table_options(data: Data) -> TableOptions:
-    """How the settings say that tables are read."""
-    return TableOptions(
+def reading(data: Data) -> PanelOptions:
+    """How the settings say that data are read."""
+    alike = {field.name for field in fields(PanelOptions)} & vars(data).keys() - {"inputs"}
+    return PanelOptions(
         client=data.client_column or None,
         time=data.time_column or None,
         value=data.value_column or None,
         inputs=data.inputs,
-        **{name: getattr(data, name) or None for name in _TABLE},
+        **{name: getattr(data, name) or None for name in alike},
     )
 
 
-def panel_options(data: Data) -> PanelOptions:
-    """What the settings say about a panel after reading."""
-    return PanelOptions(**{name: getattr(data, name) or None for name in _PANEL})
+def for_new_values(data: Data) -> Data:
+    """How a run's data are read, for new values: without what restricts the run's own data."""
+    return replace(data, start="", end="", ids=(), coordinates="", activity="", inputs_file="")
 
 
 def frame_panel(frame: Any, data: Data, *, strict: bool = True) -> Panel:
     """The panel of a pandas or polars frame, with its inputs, read as the settings say."""
-    table, options = table_options(data), panel_options(data)
-    options.check()
-    table.check()
-    panel = options.apply(panel_from_frame(frame, given=table))
+    given = reading(data)
+    given.check()
+    panel = given.apply(panel_from_frame(frame, given=given))
     if not data.inputs:
         return panel
     check_names(data.inputs, "")
-    return add_inputs(panel, data.inputs, [Table(frame, "frame")], table, strict=strict)
+    return add_inputs(panel, data.inputs, [Table(frame, "frame")], given, strict=strict)
 
 
 def frame_inputs(frame: Any, data: Data, panel: Panel) -> Panel:
     """The panel with the inputs in a frame, such as future ones."""
     tables = [Table(frame, "X_df")]
-    return add_inputs(panel, data.inputs, tables, table_options(data), strict=False)
+    return add_inputs(panel, data.inputs, tables, reading(data), strict=False)
 
 
 def as_setting(option: str, value: str | None) -> str | None:

@@ -47,15 +47,12 @@ def argument(option: str, value: str | None) -> str:
 
 
 @dataclass(frozen=True)
-class PanelOptions:
-    """What to do with a panel after reading: select clients and times, mark missing values, ..."""
+class PanelOptions(TableOptions):
+    """What to do with a panel after reading, too: select clients and times, name its unit, ..."""
 
     ids: Sequence[str] | None = None
-    missing: str | float | None = None
     start: Moment | None = None
     end: Moment | None = None
-    resample: Step | None = None
-    how: str | None = None
     coordinates: str | Path | None = None
     unit: str | None = None
 
@@ -67,7 +64,7 @@ class PanelOptions:
             raise FuelsError("--how needs --resample as well, such as --resample=1h")
         if self.resample is not None:
             parse_step(self.resample)
-        missing_numbers(self.missing)
+        super().check()
 
     def apply(self, panel: Panel) -> Panel:
         """The panel with all options applied."""
@@ -133,27 +130,29 @@ def read_panel(
     Italia records, and `progress` is called with the number of bytes read from them. `unit` names
     the unit of the values.
     """
-    table = TableOptions(
+    options = PanelOptions(
         *(client, time, value, timezone, time_format, decimal, thousands, duplicates, round_times),
         *(missing, resample, how),
+        ids=ids,
+        start=start,
+        end=end,
+        coordinates=coordinates,
+        unit=unit,
     )
-    options = PanelOptions(ids, missing, start, end, resample, how, coordinates, unit)
-    panel = read_source(path, table, options, activity, progress)
+    panel = read_source(path, options, activity, progress)
     return replace(panel, notes=tuple(renamed(note, argument) for note in panel.notes))
 
 
 def read_source(
     path: Source,
-    table: TableOptions,
     options: PanelOptions,
     activity: str | None = None,
     progress: Progress | None = None,
 ) -> Panel:
-    """`read_panel` with its options in two parts; messages name the options of the command line."""
+    """`read_panel` with its options as one; messages name the options of the command line."""
     options.check()
-    table.check()
-    zone = None if table.timezone is None else zone_id(table.timezone)
-    table = replace(table, timezone=zone)
+    zone = None if options.timezone is None else zone_id(options.timezone)
+    options = replace(options, timezone=zone)
     files = find_files(path)
     if len(files) == 1 and is_raw(files[0]):
         activities = (activity or "net",)
@@ -165,11 +164,11 @@ def read_source(
             raise FuelsError(f"{files[0].name}: --activity is for raw Telecom Italia records only")
         suffix = suffix_of(files[0])
         if len(files) == 1 and suffix in (".npz", *_HDF5):
-            _refuse_table_options(files[0], table)
+            _refuse_table_options(files[0], options)
             panel = (read_npz if suffix == ".npz" else read_hdf5)(files[0], zone)
         else:
             _refuse_mixture(files)
-            panel = read_tables(files, table)
+            panel = read_tables(files, options)
     if options.missing is None and suffix in _HDF5:
         options = replace(options, missing="0")  # METR-LA's convention; the notes say so
     return replace(options.apply(panel), name=title)

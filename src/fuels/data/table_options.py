@@ -9,18 +9,9 @@ from fuels.data.clock import Step, parse_step, zone_info
 from fuels.errors import FuelsError
 
 DUPLICATES = ("error", "same", "first", "last", "sum", "mean")
+# Marks by the words for them, and by themselves.
 DECIMALS = {".": ".", "point": ".", ",": ",", "comma": ","}
-THOUSANDS = {
-    ".": ".",
-    "point": ".",
-    ",": ",",
-    "comma": ",",
-    "'": "'",
-    "apostrophe": "'",
-    " ": " ",
-    "space": " ",
-    "none": "",
-}
+THOUSANDS = DECIMALS | {"'": "'", "apostrophe": "'", " ": " ", "space": " ", "none": ""}
 
 
 @dataclass(frozen=True)

@@ -116,22 +116,10 @@ def _read_about(table: pl.DataFrame, place: Place) -> dict[str, str]:
 
 
 def panel_from_frame(
-    frame: Any,
-    *,
-    client: str | None = None,
-    time: str | None = None,
-    value: str | None = None,
-    timezone: str | None = None,
-    name: str = "frame",
-    given: TableOptions | None = None,
+    frame: Any, *, name: str = "frame", given: TableOptions = NOTHING_GIVEN
 ) -> Panel:
-    """The panel of a pandas or polars frame, long or wide, with clients sorted by id.
-
-    `given` says more about the table than the arguments before it, which it replaces.
-    """
+    """The panel of a pandas or polars frame, long or wide, with clients sorted by id."""
     table = _as_polars(frame, name)
-    if given is None:
-        given = TableOptions(client=client, time=time, value=value, timezone=timezone)
     place = Place(name)
     try:
         layout = find_layout(table.columns, name, given, table.head(HEAD))

@@ -200,7 +200,7 @@ def prepare(
         val=min((train + val) * period, max(length, train * period)),
         test=min((train + val + test) * period, max(length, train * period)),
     )
-    reasons = find_ineligible(values, 0, bounds.train, period, needed)
+    reasons = find_ineligible(values, bounds.train, period, needed)
     filled_values, _ = fill_gaps(values, period, bounds.train, max_gap=max_gap or period)
     known = ~np.isnan(filled_values)
     window = known_windows(known.T, sample.branches)

@@ -20,7 +20,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from fuels.data.arrays import npz_arrays
-from fuels.data.files import writing
+from fuels.data.files import check_target, writing
 from fuels.data.header import ABOUT, find_layout
 from fuels.data.inputs import EVERYONE, values_at
 from fuels.data.panel import Panel
@@ -40,7 +40,7 @@ def write_panel(
 ) -> tuple[str, ...]:
     """Write a panel in the format of the suffix; returns notes on what it could not store."""
     target = Path(path)
-    check_target(target, layout, overwrite)
+    check_format(target, layout, overwrite)
     if target.suffix != ".npz" and panel.length < 2:
         raise FuelsError(
             f"{target}: a table of {panel.length} time steps does not define the step: write .npz"
@@ -73,18 +73,11 @@ def write_inputs(panel: Panel, path: Path) -> None:
         (table.drop("client") if alike else table).write_parquet(partial)
 
 
-def check_target(target: Path, layout: str, overwrite: bool) -> None:
-    """Reject, before any work is done, a file that cannot or should not be written."""
+def check_format(target: Path, layout: str, overwrite: bool) -> None:
+    """Refuse, before any work is done, what cannot or should not be written."""
     if layout not in ("long", "wide"):
         raise FuelsError(f"--layout '{layout}' is not known: choose long or wide")
-    if target.suffix not in FORMATS:
-        raise FuelsError(f"{target}: can write {', '.join(FORMATS)} files only")
-    if not target.parent.is_dir():
-        raise FuelsError(f"{target}: the folder {target.parent} does not exist")
-    if target.is_dir():
-        raise FuelsError(f"{target}: is a folder")
-    if target.exists() and not overwrite:
-        raise FuelsError(f"{target}: already exists; give --overwrite to replace it")
+    check_target(target, FORMATS, overwrite)
 
 
 def _write(panel: Panel, path: Path, suffix: str, layout: str) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from numba import float32, int64, void
 
 from fuels.kernels.jit import compiled
-from fuels.kernels.matmul import multiply, multiply_transposed, transpose
+from fuels.kernels.matmul import multiply, transpose
 from fuels.kernels.simd import (
     LANES,
     TILE,
@@ -143,7 +143,7 @@ def _forward(
             units = min(TILE, hidden - unit)
             for gate in range(3 if t > 0 else 0):  # the first state is 0: no product
                 multiply(
-                    w_hh + 4 * (gate * hidden + unit) * hidden, hidden, units,
+                    w_hh + 4 * (gate * hidden + unit) * hidden, hidden, 1, units,
                     before, padded, hidden,
                     gates + 4 * (unit * GATES + gate) * padded, GATES * padded, padded, False,
                 )  # fmt: skip
@@ -286,8 +286,8 @@ def _backward(
                 tape + 4 * t * GATES * plane, before, dh, dg_t, steps, d, lane_work,
             )  # fmt: skip
         for unit in range(0, hidden if t > 0 else 0, TILE):
-            multiply_transposed(
-                w_hh + 4 * unit, hidden, min(TILE, hidden - unit), dg_t, steps, 3 * hidden,
+            multiply(
+                w_hh + 4 * unit, 1, hidden, min(TILE, hidden - unit), dg_t, steps, 3 * hidden,
                 dh + 4 * unit * padded, padded, padded, True,
             )  # fmt: skip
         if t > 0:
@@ -300,7 +300,7 @@ def _backward(
         if wide == hidden:
             target, stride = d_hh + 4 * gate * hidden, hidden
         multiply(
-            dg + 4 * gate * steps, steps, gates, transposed, wide, steps,
+            dg + 4 * gate * steps, steps, 1, gates, transposed, wide, steps,
             target, stride, wide, wide == hidden and first > 0,
         )  # fmt: skip
         for j in range(gates if wide != hidden else 0):

@@ -2,15 +2,16 @@
 
 `multiply` computes up to TILE rows of C = A B, or C += A B. TILE x 3 registers hold the result
 while numbers of A are broadcast and rows of B are loaded, so only the multiply-add units limit the
-speed. `multiply_transposed` does the same for A', where A is stored row by row. The two cover the
-three products of a GRU: gates = W h, its gradient W' dg, and dW = dg h'. A library's sgemm first
-copies its operands into another layout, a fifth of its time at 128 x 384 x 48.
+speed. It covers the three products of a GRU: gates = W h, its gradient W' dg, and dW = dg h'. A
+library's sgemm first copies its operands into another layout, a fifth of its time at
+128 x 384 x 48.
 
-    multiply(a, a_row, rows, b, b_row, depth, c, c_row, columns, keep)
+    multiply(a, a_row, a_step, rows, b, b_row, depth, c, c_row, columns, keep)
 
-a, b and c are addresses; a_row, b_row and c_row are the strides between rows in numbers. A is
-[rows, depth] (in multiply_transposed [depth, rows]), B [depth, columns], C [rows, columns]. rows is
-at most TILE, columns a multiple of LANES; keep adds to what is in C.
+a, b and c are addresses; a_row, b_row and c_row are the strides between rows in numbers, a_step
+that between the numbers of a row of A: a_row = 1 multiplies with the transpose of what is stored. A
+is [rows, depth], B [depth, columns], C [rows, columns]. rows is at most TILE, columns a multiple of
+LANES; keep adds to what is in C.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fuels.kernels.simd import (
     LANES,
     TILE,
     VECTOR,
+    add_product,
     broadcast_scalar,
     get,
     instructions,
@@ -38,17 +40,14 @@ from fuels.kernels.simd import (
 UNROLL = 4
 
 
-def _make_tile(rows: int, width: int, transposed: bool) -> Callable[..., None]:
+def _make_tile(rows: int, width: int) -> Callable[..., None]:
     """A product of `rows` rows of A by `width` registers of columns, entirely in registers."""
-    kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
-    name = f"llvm.fmuladd.v{LANES}f32"
 
-    @instructions(types.void, *[types.int64] * 7, types.boolean)
+    @instructions(types.void, *[types.int64] * 8, types.boolean)
     def tile(
-        builder: ir.IRBuilder, a: Any, a_row: Any, b: Any, b_row: Any, depth: Any, c: Any,
-        c_row: Any, keep: Any,
+        builder: ir.IRBuilder, a: Any, a_row: Any, a_step: Any, b: Any, b_row: Any, depth: Any,
+        c: Any, c_row: Any, keep: Any,
     ) -> None:  # fmt: skip
-        fma = cgutils.get_or_insert_function(builder.module, kind, name)
         targets = [
             pointer(builder, c, builder.add(builder.mul(c_row, number(m)), number(LANES * column)))
             for m in range(rows)
@@ -70,14 +69,12 @@ def _make_tile(rows: int, width: int, transposed: bool) -> Callable[..., None]:
                 for column in range(width)
             ]
             for m in range(rows):
-                along, down = (number(m), k) if transposed else (k, number(m))
-                place = builder.add(along, builder.mul(down, a_row))
+                place = builder.add(builder.mul(k, a_step), builder.mul(number(m), a_row))
                 scalar = broadcast_scalar(
                     builder, builder.load(pointer(builder, a, place), align=4)
                 )
                 for column, values in enumerate(columns):
-                    held = sums[m * width + column]
-                    builder.store(builder.call(fma, [scalar, values, builder.load(held)]), held)
+                    add_product(builder, scalar, values, sums[m * width + column])
 
         full = builder.sdiv(depth, number(UNROLL))
         with cgutils.for_range(builder, full) as loop:
@@ -93,21 +90,16 @@ def _make_tile(rows: int, width: int, transposed: bool) -> Callable[..., None]:
     return tile
 
 
-_tile1, _tile2, _tile3 = (_make_tile(TILE, width, transposed=False) for width in (1, 2, 3))
-_transposed1, _transposed2, _transposed3 = (
-    _make_tile(TILE, width, transposed=True) for width in (1, 2, 3)
-)
-_single, _single_transposed = (_make_tile(1, 1, transposed) for transposed in (False, True))
-
-_PRODUCT = types.void(*[types.int64] * 9, types.boolean)
+_single = _make_tile(1, 1)
+_tile1, _tile2, _tile3 = (_make_tile(TILE, width) for width in (1, 2, 3))
 
 
-@compiled(_PRODUCT)
+@compiled(types.void(*[types.int64] * 10, types.boolean))
 def multiply(
-    a: int, a_row: int, rows: int, b: int, b_row: int, depth: int,
+    a: int, a_row: int, a_step: int, rows: int, b: int, b_row: int, depth: int,
     c: int, c_row: int, columns: int, keep: bool,
 ) -> None:  # fmt: skip
-    """C = A B with A [rows, depth]."""
+    """C = A B."""
     column = 0
     while column < columns:
         left = (columns - column) // LANES
@@ -115,42 +107,16 @@ def multiply(
         if rows < TILE:
             for i in range(rows):
                 c_i = c_here + 4 * i * c_row
-                _single(a + 4 * i * a_row, a_row, b_here, b_row, depth, c_i, c_row, keep)
+                _single(a + 4 * i * a_row, a_row, a_step, b_here, b_row, depth, c_i, c_row, keep)
             column += LANES
         elif left == 3 or left > 4:
-            _tile3(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
+            _tile3(a, a_row, a_step, b_here, b_row, depth, c_here, c_row, keep)
             column += 3 * LANES
         elif left >= 2:
-            _tile2(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
+            _tile2(a, a_row, a_step, b_here, b_row, depth, c_here, c_row, keep)
             column += 2 * LANES
         else:
-            _tile1(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
-            column += LANES
-
-
-@compiled(_PRODUCT)
-def multiply_transposed(
-    a: int, a_row: int, rows: int, b: int, b_row: int, depth: int,
-    c: int, c_row: int, columns: int, keep: bool,
-) -> None:  # fmt: skip
-    """C = A' B with A [depth, rows]."""
-    column = 0
-    while column < columns:
-        left = (columns - column) // LANES
-        b_here, c_here = b + 4 * column, c + 4 * column
-        if rows < TILE:
-            for i in range(rows):
-                c_i = c_here + 4 * i * c_row
-                _single_transposed(a + 4 * i, a_row, b_here, b_row, depth, c_i, c_row, keep)
-            column += LANES
-        elif left == 3 or left > 4:
-            _transposed3(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
-            column += 3 * LANES
-        elif left >= 2:
-            _transposed2(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
-            column += 2 * LANES
-        else:
-            _transposed1(a, a_row, b_here, b_row, depth, c_here, c_row, keep)
+            _tile1(a, a_row, a_step, b_here, b_row, depth, c_here, c_row, keep)
             column += LANES
 
 

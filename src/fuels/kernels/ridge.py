@@ -29,6 +29,20 @@ QUICK = {"reassoc", "contract", "nsz"}  # sums in any order; missing values stay
 
 
 @compiled()
+def _read_lags(series: Floats, k: int, lags: Indices, first: int, row: Floats) -> int:
+    """Write lags of a series, from the second on as differences from the first one."""
+    missing = 0
+    for i in range(len(lags)):
+        at = k - lags[i]
+        value = series[at] if at >= 0 else np.nan
+        if np.isnan(value):
+            missing |= 1 << (first + i)
+            value = 0.0
+        row[first + i] = value if i == 0 else value - row[first]
+    return missing
+
+
+@compiled()
 def read_row(
     values: Floats,
     observed: Floats,
@@ -40,25 +54,8 @@ def read_row(
     row: Floats,
 ) -> int:
     """Write the row of step k, with 0 for missing inputs; returns the missing ones as bits."""
-    own, means, missing = len(lags), len(live_lags), 0
-    for i in range(own):
-        at = k - lags[i]
-        value = values[at] if at >= 0 else np.nan
-        if np.isnan(value):
-            missing |= 1 << i
-            value = 0.0
-        row[i] = value
-    for i in range(means):
-        at = k - live_lags[i]
-        value = live[at] if at >= 0 else np.nan
-        if np.isnan(value):
-            missing |= 1 << (own + i)
-            value = 0.0
-        row[own + i] = value
-    for i in range(1, own):
-        row[i] -= row[0]
-    for i in range(own + 1, own + means):
-        row[i] -= row[own]
+    own, means = len(lags), len(live_lags)
+    missing = _read_lags(values, k, lags, 0, row) | _read_lags(live, k, live_lags, own, row)
     truth, at = observed[k], own + means
     row[at] = truth - (row[0] if own else 0.0)
     for i in range(len(bases)):

@@ -33,7 +33,7 @@ def _registers() -> tuple[int, int]:
 LANES, TILE = _registers()
 
 
-FLOAT = ir.FloatType()
+FLOAT, DOUBLE = ir.FloatType(), ir.DoubleType()
 INT = ir.IntType(64)
 VECTOR = ir.VectorType(FLOAT, LANES)
 FLAGS = ("contract", "arcp", "nsz")  # NaN and infinity keep their meaning
@@ -90,12 +90,34 @@ def number(value: int) -> ir.Constant:
     return ir.Constant(INT, value)
 
 
-def broadcast_scalar(builder: ir.IRBuilder, scalar: Any) -> Any:
+def broadcast_scalar(builder: ir.IRBuilder, scalar: Any, lanes: int = LANES) -> Any:
     """The same scalar in every lane."""
-    empty = ir.Constant(VECTOR, ir.Undefined)
+    empty = ir.Constant(ir.VectorType(scalar.type, lanes), ir.Undefined)
     first = builder.insert_element(empty, scalar, ir.Constant(ir.IntType(32), 0))
-    zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
     return builder.shuffle_vector(first, empty, zeros)
+
+
+def llvm(builder: ir.IRBuilder, name: str, *values: Any, **flags: Any) -> Any:
+    """A call of LLVM's function of this name, for the type of the last value."""
+    kind, result = values[-1].type, values[0].type
+    suffix = "f64" if DOUBLE in (kind, getattr(kind, "element", None)) else "f32"
+    if isinstance(kind, ir.VectorType):
+        suffix = f"v{kind.count}{suffix}"
+    takes = ir.FunctionType(result, [value.type for value in values])
+    function = cgutils.get_or_insert_function(builder.module, takes, f"llvm.{name}.{suffix}")
+    return builder.call(function, values, **flags)
+
+
+def add_product(builder: ir.IRBuilder, a: Any, b: Any, held: Any) -> None:
+    """Add a b to the register that is held."""
+    builder.store(llvm(builder, "fmuladd", a, b, builder.load(held)), held)
+
+
+def add_lanes(builder: ir.IRBuilder, value: Any) -> Any:
+    """The sum over the lanes."""
+    zero = ir.Constant(value.type.element, 0.0)
+    return llvm(builder, "vector.reduce.fadd", zero, value, fastmath=("reassoc",))
 
 
 def _as_vector(builder: ir.IRBuilder, kind: Any, value: Any) -> Any:
@@ -140,8 +162,8 @@ for _function, _name in (
     _register_operator(_function, _name)
 
 
-def pointer(builder: ir.IRBuilder, address: Any, offset: Any) -> Any:
-    return builder.gep(builder.inttoptr(address, FLOAT.as_pointer()), [offset])
+def pointer(builder: ir.IRBuilder, address: Any, offset: Any, kind: Any = FLOAT) -> Any:
+    return builder.gep(builder.inttoptr(address, kind.as_pointer()), [offset])
 
 
 def load_vector(builder: ir.IRBuilder, pointer: Any) -> Any:
@@ -196,10 +218,7 @@ def broadcast(builder: ir.IRBuilder, value: Any) -> Any:
 @instructions(types.float32, lanes)
 def total(builder: ir.IRBuilder, value: Any) -> Any:
     """Sum over the lanes."""
-    kind = ir.FunctionType(FLOAT, [FLOAT, VECTOR])
-    name = f"llvm.vector.reduce.fadd.v{LANES}f32"
-    function = cgutils.get_or_insert_function(builder.module, kind, name)
-    return builder.call(function, [ir.Constant(FLOAT, 0.0), value], fastmath=("reassoc",))
+    return add_lanes(builder, value)
 
 
 @intrinsic
@@ -207,12 +226,7 @@ def root(typingctx: Any, value: Any) -> Any:
     """Square root of lanes or of a float32."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        kind = args[0].type
-        name = f"llvm.sqrt.v{LANES}f32" if kind == VECTOR else "llvm.sqrt.f32"
-        function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(kind, [kind]), name
-        )
-        return builder.call(function, [args[0]])
+        return llvm(builder, "sqrt", args[0])
 
     return value(value), generate
 

@@ -23,9 +23,19 @@ from typing import Any
 
 from fuels.kernels.jit import compiled
 from fuels.kernels.numba_internals import cgutils, ir, types
-from fuels.kernels.simd import FLOAT, INT, LANES, instructions, number, pointer
+from fuels.kernels.simd import (
+    DOUBLE,
+    FLOAT,
+    INT,
+    LANES,
+    add_lanes,
+    add_product,
+    broadcast_scalar,
+    instructions,
+    number,
+    pointer,
+)
 
-DOUBLE = ir.DoubleType()
 WIDE = LANES // 2  # double numbers in a register
 ROWS, COLUMNS = 4, 4 if LANES == 16 else 2  # a tile that fits the registers
 CHAINS = 4  # parallel partial sums of one product: an addition takes four cycles
@@ -35,32 +45,6 @@ def _load(builder: ir.IRBuilder, place: Any, lanes: int) -> Any:
     """`lanes` float32 numbers as double ones."""
     held = builder.bitcast(place, ir.VectorType(FLOAT, lanes).as_pointer())
     return builder.fpext(builder.load(held, align=4), ir.VectorType(DOUBLE, lanes))
-
-
-def _broadcast(builder: ir.IRBuilder, scalar: Any, lanes: int) -> Any:
-    kind = ir.VectorType(DOUBLE, lanes)
-    one = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, number(0))
-    zeros = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
-    return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
-
-
-def _double(builder: ir.IRBuilder, address: Any, offset: Any) -> Any:
-    """Pointer to a double number."""
-    return builder.gep(builder.inttoptr(address, DOUBLE.as_pointer()), [offset])
-
-
-def _multiply_add(builder: ir.IRBuilder, lanes: int) -> Callable[[Any, Any, Any], None]:
-    """held += a b."""
-    kind = ir.VectorType(DOUBLE, lanes)
-    name = f"llvm.fmuladd.v{lanes}f64"
-    function = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(kind, [kind] * 3), name
-    )
-
-    def add(a: Any, b: Any, held: Any) -> None:
-        builder.store(builder.call(function, [a, b, builder.load(held)]), held)
-
-    return add
 
 
 def _zeros(builder: ir.IRBuilder, count: int, lanes: int) -> list[Any]:
@@ -73,16 +57,12 @@ def _zeros(builder: ir.IRBuilder, count: int, lanes: int) -> list[Any]:
 
 def _make_dots(rows: int, columns: int, chains: int) -> Callable[..., None]:
     """Products of `rows` rows with `columns` rows; the rest of the depth is summed one by one."""
-    kind = ir.FunctionType(DOUBLE, [DOUBLE, ir.VectorType(DOUBLE, WIDE)])
-    name = f"llvm.vector.reduce.fadd.v{WIDE}f64"
 
     @instructions(types.void, *[types.int64] * 7)
     def tile(
         builder: ir.IRBuilder, a: Any, a_row: Any, b: Any, b_row: Any, depth: Any, out: Any,
         out_row: Any,
     ) -> None:  # fmt: skip
-        add = _multiply_add(builder, WIDE)
-        reduce = cgutils.get_or_insert_function(builder.module, kind, name)
         sums = _zeros(builder, chains * rows * columns, WIDE)
         of_a = [pointer(builder, a, builder.mul(a_row, number(m))) for m in range(rows)]
         of_b = [pointer(builder, b, builder.mul(b_row, number(n))) for n in range(columns)]
@@ -95,15 +75,13 @@ def _make_dots(rows: int, columns: int, chains: int) -> Callable[..., None]:
                 left = [_load(builder, builder.gep(place, [at]), WIDE) for place in of_a]
                 right = [_load(builder, builder.gep(place, [at]), WIDE) for place in of_b]
                 for i, (m, n) in enumerate(pairs):
-                    add(left[m], right[n], sums[chain * len(pairs) + i])
+                    add_product(builder, left[m], right[n], sums[chain * len(pairs) + i])
         totals = []
         for i in range(len(pairs)):
             lanes = builder.load(sums[i])
             for chain in range(1, chains):
                 lanes = builder.fadd(lanes, builder.load(sums[chain * len(pairs) + i]))
-            zero = ir.Constant(DOUBLE, 0.0)
-            total = builder.call(reduce, [zero, lanes], fastmath=("reassoc",))
-            totals.append(cgutils.alloca_once_value(builder, total))
+            totals.append(cgutils.alloca_once_value(builder, add_lanes(builder, lanes)))
         with cgutils.for_range_slice(builder, whole, depth, number(1), INT) as (k, _):
             for (m, n), held in zip(pairs, totals, strict=True):
                 x, y = (
@@ -113,7 +91,7 @@ def _make_dots(rows: int, columns: int, chains: int) -> Callable[..., None]:
                 builder.store(builder.fadd(builder.load(held), builder.fmul(x, y)), held)
         for (m, n), held in zip(pairs, totals, strict=True):
             place = builder.add(builder.mul(out_row, number(m)), number(n))
-            builder.store(builder.load(held), _double(builder, out, place))
+            builder.store(builder.load(held), pointer(builder, out, place, DOUBLE))
 
     return tile
 
@@ -153,7 +131,6 @@ def _make_combination(rows: int, columns: int, lanes: int) -> Callable[..., None
         builder: ir.IRBuilder, by: Any, by_row: Any, by_step: Any, x: Any, x_row: Any, depth: Any,
         terms: Any, count: Any, row: Any, out: Any, out_row: Any, column: Any,
     ) -> None:  # fmt: skip
-        add = _multiply_add(builder, lanes)
         sums = _zeros(builder, rows * columns, lanes)
         registers = [builder.add(column, number(lanes * n)) for n in range(columns)]
 
@@ -169,9 +146,10 @@ def _make_combination(rows: int, columns: int, lanes: int) -> Callable[..., None
                     builder.mul(builder.add(row, number(m)), by_row),
                     builder.mul(loop.index, by_step),
                 )
-                factor = _broadcast(builder, builder.load(_double(builder, by, at)), lanes)
+                scalar = builder.load(pointer(builder, by, at, DOUBLE))
+                factor = broadcast_scalar(builder, scalar, lanes)
                 for n in range(columns):
-                    add(factor, found[n], sums[m * columns + n])
+                    add_product(builder, factor, found[n], sums[m * columns + n])
         with cgutils.for_range(builder, count) as loop:
             table = builder.inttoptr(terms, INT.as_pointer())
             first = builder.mul(loop.index, number(3))
@@ -180,9 +158,10 @@ def _make_combination(rows: int, columns: int, lanes: int) -> Callable[..., None
             )
             for m in range(rows):
                 index = builder.add(row, number(m))
-                factor = _broadcast(builder, builder.load(_double(builder, scale, index)), lanes)
+                scalar = builder.load(pointer(builder, scale, index, DOUBLE))
+                factor = broadcast_scalar(builder, scalar, lanes)
                 for n, value in enumerate(values(term, term_row, index)):
-                    add(factor, value, sums[m * columns + n])
+                    add_product(builder, factor, value, sums[m * columns + n])
         single = ir.VectorType(FLOAT, lanes)
         for m in range(rows):
             start = builder.mul(builder.add(row, number(m)), out_row)
@@ -237,7 +216,7 @@ def _make_exponentials(lanes: int) -> Callable[..., None]:
 
     @instructions(types.void, types.int64, types.int64)
     def of_register(builder: ir.IRBuilder, address: Any, offset: Any) -> None:
-        place = builder.bitcast(_double(builder, address, offset), kind.as_pointer())
+        place = builder.bitcast(pointer(builder, address, offset, DOUBLE), kind.as_pointer())
         x = builder.load(place, align=8)
         low = builder.fcmp_ordered("<", x, all_lanes(LOWEST))
         held = builder.select(low, all_lanes(LOWEST), x)

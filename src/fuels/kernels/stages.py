@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fuels.kernels.jit import compiled
 from fuels.kernels.numba_internals import cgutils, code_address, extending, ir, types
-from fuels.kernels.simd import INT, instructions, number
+from fuels.kernels.simd import DOUBLE, INT, instructions, number, pointer
 
 STAGE = void(int64, int64)  # (address of the table, client)
 
@@ -116,7 +116,7 @@ def _make_reader(kind: Any, element: Any) -> Callable[[int, int, int], tuple[Any
 
 # Entries first to first + count - 1 of a table.
 ints = _make_reader(types.int64, INT)
-reals = _make_reader(types.float64, ir.DoubleType())
+reals = _make_reader(types.float64, DOUBLE)
 
 
 def _make_pointer(kind: Any, element: Any) -> Callable[[int], Any]:
@@ -127,7 +127,7 @@ def _make_pointer(kind: Any, element: Any) -> Callable[[int], Any]:
     return point
 
 
-_real_pointer = _make_pointer(types.float64, ir.DoubleType())
+_real_pointer = _make_pointer(types.float64, DOUBLE)
 _int_pointer = _make_pointer(types.int64, INT)
 
 
@@ -152,7 +152,7 @@ def int_matrix(memory: int, first: int, rows: int, columns: int) -> np.ndarray:
 @instructions(types.boolean, types.int64, types.int64)
 def flag(builder: ir.IRBuilder, base: Any, offset: Any) -> Any:
     """Whether a byte is not 0, as torch stores a bool."""
-    place = builder.gep(builder.inttoptr(base, ir.IntType(8).as_pointer()), [offset])
+    place = pointer(builder, base, offset, ir.IntType(8))
     return builder.icmp_unsigned("!=", builder.load(place), ir.Constant(ir.IntType(8), 0))
 
 

@@ -17,14 +17,14 @@ from fuels.storage.tables import in_zone
 
 
 def forecast_frame(
-    dataset: Dataset, forecast: NDArray[Any], bands: Bands | None = None, part: str = "test"
+    dataset: Dataset, forecast: NDArray[Any], bands: Bands | None = None
 ) -> pl.DataFrame:
-    """client, time, actual, forecast of a part, in the data's unit; times in the data's zone.
+    """client, time, actual, forecast of the test part, in its unit; times in the data's zone.
 
     With intervals, there are also lower-80, upper-80 and so on.
     """
-    actual = dataset.values(part)
-    first, last = dataset.split.part(part)
+    actual = dataset.values("test")
+    first, last = dataset.split.part("test")
 
     def in_unit(values: NDArray[Any]) -> NDArray[Any]:
         scaled = values * dataset.std[:, None] + dataset.mean[:, None]
@@ -35,7 +35,7 @@ def forecast_frame(
         assert bands is not None
         columns[f"lower-{level:g}"] = in_unit(bands.lower[i])
         columns[f"upper-{level:g}"] = in_unit(bands.upper[i])
-    times = dataset.times(part)
+    times = dataset.times("test")
     clients, steps = actual.shape
     frame = pl.DataFrame(
         {

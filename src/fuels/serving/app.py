@@ -32,6 +32,8 @@ JSON, CSV = "application/json", "text/csv"
 PATIENCE = 8  # times the largest body: more is not even read
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 Result = TypeVar("Result")
+Horizon = Annotated[int | None, Query(description="steps ahead; default: all")]
+Levels = Annotated[list[float] | None, Query(description="intervals, in percent; default: all")]
 # How posted values are described: the body is read in pieces, within the limit.
 ROWS = {
     "type": "object",
@@ -92,10 +94,8 @@ def create_app(
         "/forecasts", response_model=Forecasts, responses=refused(400, 503), tags=["forecasts"]
     )
     async def all_forecasts(
-        horizon: Annotated[int | None, Query(description="steps ahead; default: all")] = None,
-        level: Annotated[
-            list[float] | None, Query(description="intervals, in percent; default: all")
-        ] = None,
+        horizon: Horizon = None,
+        level: Levels = None,
     ) -> Response:
         """The newest forecasts of all clients."""
         await up_to_date()
@@ -109,10 +109,8 @@ def create_app(
     )
     async def forecasts_of_client(
         client: str,
-        horizon: Annotated[int | None, Query(description="steps ahead; default: all")] = None,
-        level: Annotated[
-            list[float] | None, Query(description="intervals, in percent; default: all")
-        ] = None,
+        horizon: Horizon = None,
+        level: Levels = None,
     ) -> Response:
         """The newest forecasts of one client."""
         await up_to_date()

@@ -13,16 +13,13 @@ import polars as pl
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from fuels.config import Data, Settings
-from fuels.data.loading import load_panel, panel_options, table_options
+from fuels.data.loading import for_new_values, load_panel, reading
 from fuels.data.panel import Panel
 from fuels.data.tables import panel_from_frame
 from fuels.errors import FuelsError, options_renamed
 from fuels.storage.models import PersonalModels
 
 NAME = "posted values"
-# What restricts the data of the run does not restrict new ones.
-FRESH: dict[str, Any] = {"start": "", "end": "", "ids": (), "coordinates": "", "activity": ""}
-FRESH["inputs_file"] = ""
 
 
 def in_iso(text: str) -> str:
@@ -67,9 +64,9 @@ def panel_from_json(body: bytes, settings: Settings, models: PersonalModels) -> 
         },
         schema={"client": pl.String, "time": pl.String, "value": pl.Float64},
     )
-    data = fresh(settings.data)
+    data = for_new_values(settings.data)
     given = replace(
-        table_options(data),
+        reading(data),
         client="client",
         time="time",
         value="value",
@@ -80,7 +77,7 @@ def panel_from_json(body: bytes, settings: Settings, models: PersonalModels) -> 
         step=models.step_seconds,
     )
     with options_renamed(in_config):
-        return panel_options(data).apply(panel_from_frame(frame, name=NAME, given=given))
+        return given.apply(panel_from_frame(frame, name=NAME, given=given))
 
 
 def panel_from_csv(body: bytes, settings: Settings, models: PersonalModels) -> Panel:
@@ -88,7 +85,7 @@ def panel_from_csv(body: bytes, settings: Settings, models: PersonalModels) -> P
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{NAME}.csv"
         path.write_bytes(body)
-        data = replace(fresh(settings.data), source=str(path))
+        data = replace(for_new_values(settings.data), source=str(path))
         with options_renamed(in_config):
             panel = load_panel(replace(settings, data=data), models.step_seconds, strict=False)
     return replace(panel, name=NAME)
@@ -98,10 +95,6 @@ def in_config(option: str, value: str | None) -> str | None:
     """An option that says how data are read, as a setting of the run."""
     known = option in {field.name for field in fields(Data)}
     return f"data.{option} in config.toml" if known else None
-
-
-def fresh(data: Data) -> Data:
-    return replace(data, **FRESH)
 
 
 def first_problem(errors: Any) -> str:

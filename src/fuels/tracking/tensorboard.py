@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fuels.config import Settings
 from fuels.errors import FuelsError
 from fuels.federation.loop import Round
 from fuels.tracking.trackers import figures, final_figures
@@ -18,7 +19,7 @@ FOLDER = "tensorboard"
 class TensorBoard:
     """A resumed run continues the same curves."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, settings: Settings, folder: Path) -> None:
         try:
             writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
         except ImportError:

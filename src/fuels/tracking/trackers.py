@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,38 +23,23 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
-def _tensorboard(settings: Settings, folder: Path) -> Tracker:
-    from fuels.tracking.tensorboard import TensorBoard
-
-    return TensorBoard(folder)
-
-
-def _mlflow(settings: Settings, folder: Path) -> Tracker:
-    from fuels.tracking.mlflow import MLflow
-
-    return MLflow(settings, folder)
-
-
-TRACKERS: dict[str, Callable[[Settings, Path], Tracker]] = {
-    "tensorboard": _tensorboard,
-    "mlflow": _mlflow,
+TRACKERS = {
+    "tensorboard": "fuels.tracking.tensorboard:TensorBoard",
+    "mlflow": "fuels.tracking.mlflow:MLflow",
 }
-
-
-def check_trackers(names: Sequence[str]) -> None:
-    for name in names:
-        if name not in TRACKERS:
-            raise FuelsError(f"--track {name} is unknown{nearest(name, TRACKERS)}")
 
 
 @contextmanager
 def opened(names: Sequence[str], settings: Settings, folder: Path) -> Iterator[list[Tracker]]:
     """The trackers with these names; they are closed at the end, also after an error."""
-    check_trackers(names)
+    for name in names:
+        if name not in TRACKERS:
+            raise FuelsError(f"--track {name} is unknown{nearest(name, TRACKERS)}")
     with ExitStack() as stack:
-        found = []
+        found: list[Tracker] = []
         for name in dict.fromkeys(names):
-            tracker = TRACKERS[name](settings, folder)
+            module, _, kind = TRACKERS[name].partition(":")
+            tracker = getattr(import_module(module), kind)(settings, folder)
             stack.callback(tracker.close)
             found.append(tracker)
         yield found

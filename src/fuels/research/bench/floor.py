@@ -59,7 +59,7 @@ def _products(
     for _ in range(repeats):
         for gate in range(0, gates, TILE):
             multiply(
-                address(W) + 4 * gate * hidden, hidden, min(TILE, gates - gate),
+                address(W) + 4 * gate * hidden, hidden, 1, min(TILE, gates - gate),
                 address(h), rows, hidden, address(out) + 4 * gate * rows, rows, rows, False,
             )  # fmt: skip
 

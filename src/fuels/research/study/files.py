@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fuels.data.files import make_folder, writing
+
 
 def write_text(path: Path, text: str) -> Path:
     make_folder(path.parent)
