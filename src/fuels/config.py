@@ -261,16 +261,15 @@ def _merge(target: Any, changes: Mapping[str, Any], place: str, prefix: str) -> 
         if key not in known:
             raise FuelsError(f"{place}: unknown setting {prefix}{key}{nearest(key, known)}")
         current = getattr(target, key)
-        if is_dataclass(current):
-            if not isinstance(value, Mapping):
-                raise FuelsError(f"{place}: {prefix}{key} is a section, not a value")
-            new[key] = _merge(current, value, place, f"{prefix}{key}.")
-        elif isinstance(current, Mapping):
-            if not isinstance(value, Mapping):
-                raise FuelsError(f"{place}: {prefix}{key} is a section, not a value")
-            new[key] = {**current, **value}
-        else:
+        is_section = is_dataclass(current)
+        if not is_section and not isinstance(current, Mapping):
             new[key] = coerce(value, hints[key], f"{place}: {prefix}{key}")
+        elif not isinstance(value, Mapping):
+            raise FuelsError(f"{place}: {prefix}{key} is a section, not a value")
+        elif is_section:
+            new[key] = _merge(current, value, place, f"{prefix}{key}.")
+        else:
+            new[key] = {**current, **value}
     return replace(target, **new)
 
 

@@ -65,7 +65,7 @@ def settings(path: Path) -> Settings:
 
 
 def test_windows_of_an_unfinished_run_are_refused_in_one_sentence(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path / "r", Settings(), Engine())
+    RunFolder(tmp_path / "r").begin(Settings(), Engine())
     words = [sys.executable, str(FOLDER / "windows.py"), str(tmp_path / "r")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and not done.stdout

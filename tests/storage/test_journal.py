@@ -201,7 +201,8 @@ def test_every_round_of_every_method_is_saved_whole(tmp_path: Path, method: str)
         training={"rounds": 5, "selection": 0.17},
         options={"week": 1} if method == "fedda" else {},
     )
-    folder = RunFolder.create(tmp_path / "run", job.settings, Engine())
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(job.settings, Engine())
     with job:
         for _ in range(5):
             done = job.loop.step()

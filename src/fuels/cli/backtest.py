@@ -12,13 +12,12 @@ from fuels.cli import options as opt
 from fuels.cli.settings import assemble, given, source_name
 from fuels.config import PRESETS, merge_engine
 from fuels.errors import FuelsError, InterruptedRunError
-from fuels.methods.registry import METHODS
 
 if TYPE_CHECKING:
     from fuels.federation.loop import Loop
     from fuels.report.display import Progress
 
-BACKTEST, METHOD, OUTPUT = "Backtest", "Method and training", "Results"
+BACKTEST, METHOD, OUTPUT = "Backtest", opt.METHOD, opt.RESULTS
 
 
 @opt.with_read_options()
@@ -48,9 +47,7 @@ def backtest_command(
         BACKTEST,
         default=0,
     ),
-    method: str | None = opt.option(
-        "NAME", f"Method to train: {', '.join(METHODS)}. Default: fuels.", METHOD, choices=METHODS
-    ),
+    method: str | None = opt.METHOD_NAME,
     preset: str | None = opt.option("|".join(PRESETS), "Base settings. Default: best.", METHOD),
     rounds: int | None = opt.option(
         "N", "Rounds of each training. Default: those of the preset.", METHOD
@@ -64,13 +61,11 @@ def backtest_command(
         METHOD,
         name="--set",
     ),
-    out: Path | None = opt.option(
-        "DIR", "Results folder, new or empty. Default: a new one in runs/.", OUTPUT
-    ),
+    out: Path | None = opt.NEW_FOLDER,
     resume: Path | None = opt.option(
         "DIR", "Continue the interrupted backtest in this folder.", OUTPUT
     ),
-    json_: bool = opt.flag("Print summary.json instead of tables.", OUTPUT, name="--json"),
+    json_: bool = opt.SUMMARY,
     threads: int | None = opt.THREADS,
 ) -> None:
     """Measure how good forecasts would have been, from several origins in the past.

@@ -26,7 +26,7 @@ def bench_command(
         "A,B,...", "Contenders to skip: eager, flower, pfl, floor, jsd.", default=""
     ),
     out: Path | None = opt.option("", "Also write the JSON to this file."),
-    json_: bool = opt.flag("Print JSON for scripts.", name="--json"),
+    json_: bool = opt.JSON,
 ) -> None:
     """Compare training speed with eager PyTorch, Flower's simulation, pfl and the hardware limit.
 

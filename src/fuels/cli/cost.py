@@ -42,7 +42,7 @@ def cost_command(
     ),
     epochs: int = opt.option("", "Local epochs in a round.", SIZES, default=1, min=1),
     methods: str = opt.option("A,B,...|all", "Methods to compare.", default="all"),
-    json_: bool = opt.flag("Print JSON for scripts.", name="--json"),
+    json_: bool = opt.JSON,
 ) -> None:
     """Compute the numbers sent and the operations of each method for the sizes you give.
 

@@ -41,13 +41,12 @@ LAYOUT = opt.option(
     default="long",
 )
 OVERWRITE = opt.flag("Replace the output file if it exists.", name="--overwrite")
-JSON = opt.flag("Print JSON for scripts.", name="--json")
 
 
 @data_app.command("describe")
 @opt.with_read_options("inputs", "inputs_file")
 def describe_command(
-    paths: Source, read: opt.ReadOptions = opt.ReadOptions(), json_: bool = JSON
+    paths: Source, read: opt.ReadOptions = opt.ReadOptions(), json_: bool = opt.JSON
 ) -> None:
     """Describe a file: clients, time span, step, missing values, dead clients and the period.
 
@@ -84,7 +83,7 @@ def convert_command(
         " _net, _sms and _call in their names. Default: net.",
         opt.DATA,
     ),
-    json_: bool = JSON,
+    json_: bool = opt.JSON,
 ) -> None:
     """Convert any supported format to a panel file, which every command reads quickly.
 
@@ -137,7 +136,7 @@ def synth_command(
     ),
     layout: str = LAYOUT,
     overwrite: bool = OVERWRITE,
-    json_: bool = JSON,
+    json_: bool = opt.JSON,
 ) -> None:
     """Generate a synthetic federation: mobile traffic that resembles real traffic.
 

@@ -17,6 +17,7 @@ import typer
 
 from fuels.config import KEEP, MISSING, Data, Engine, Settings
 from fuels.errors import FuelsError
+from fuels.methods.registry import METHODS
 
 if TYPE_CHECKING:
     from fuels.data.panel import Panel
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from fuels.data.sources import Source
 
 DATA, FORECASTS, COMPUTE = "Data", "Forecasts", "Computation"
+METHOD, RESULTS = "Method and training", "Results"
 
 
 def complete(choices: Iterable[str]) -> Callable[[str], list[str]]:
@@ -129,6 +131,14 @@ DATA_SOURCE = option(
     " synthetic:net.",
     DATA,
 )
+
+
+METHOD_NAME = option(
+    "NAME", f"Method to train: {', '.join(METHODS)}. Default: fuels.", METHOD, choices=METHODS
+)
+JSON = flag("Print JSON for scripts.", name="--json")
+SUMMARY = flag("Print summary.json instead of tables.", RESULTS, name="--json")
+NEW_FOLDER = option("DIR", "Results folder, new or empty. Default: a new one in runs/.", RESULTS)
 
 
 def read_option(metavar: str, help: str, **more: Any) -> Any:

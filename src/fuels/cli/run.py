@@ -18,13 +18,12 @@ from fuels.cli.settings import (
 )
 from fuels.config import ENGINES, PRESETS, SCALES, merge_engine
 from fuels.errors import FuelsError, InterruptedRunError
-from fuels.methods.registry import METHODS
 
 if TYPE_CHECKING:
     from fuels.federation.loop import Loop
     from fuels.report.display import Progress
 
-METHOD, OUTPUT, COMPUTE = "Method and training", "Results", opt.COMPUTE
+METHOD, OUTPUT, COMPUTE = opt.METHOD, opt.RESULTS, opt.COMPUTE
 
 
 @opt.with_read_options()
@@ -34,9 +33,7 @@ def run_command(
     read: opt.ReadOptions = opt.ReadOptions(),
     period: int | None = opt.PERIOD,
     split: str | None = opt.SPLIT,
-    method: str | None = opt.option(
-        "NAME", f"Method to train: {', '.join(METHODS)}. Default: fuels.", METHOD, choices=METHODS
-    ),
+    method: str | None = opt.METHOD_NAME,
     preset: str | None = opt.option(
         "|".join(PRESETS),
         "Base settings: best (richer inputs, a mixture of local experts, intervals), private (only"
@@ -99,16 +96,14 @@ def run_command(
         METHOD,
         name="--set",
     ),
-    out: Path | None = opt.option(
-        "DIR", "Results folder, new or empty. Default: a new one in runs/.", OUTPUT
-    ),
+    out: Path | None = opt.NEW_FOLDER,
     config: Path | None = opt.option(
         "FILE",
         "Read the settings from a file such as a run's config.toml; other options override it.",
         OUTPUT,
     ),
     resume: Path | None = opt.option("DIR", "Continue the interrupted run in this folder.", OUTPUT),
-    json_: bool = opt.flag("Print summary.json instead of tables.", OUTPUT, name="--json"),
+    json_: bool = opt.SUMMARY,
     plots: bool = opt.flag("Draw plots and write report.html.", OUTPUT, default=True),
     track: list[str] | None = opt.option(
         "tensorboard|mlflow",
@@ -153,12 +148,8 @@ def run_command(
         {
             "seed": seed,
             "method": method,
-            "data": {
-                "source": data,
-                "clients": clients,
-                "implausible": implausible,
-                **read.changes(),
-            },
+            "data": {"source": data, "clients": clients, "implausible": implausible}
+            | read.changes(),
             "windows": {"period": period, "split": split, "horizon": horizon, "holidays": holidays},
             "mixture": {"at_least": at_least, "at_most": at_most},
             "training": {

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from fuels.data.clock import SECOND, YEAR_SECONDS, format_moment, format_step, parse_step
 from fuels.data.groups import Codes, resolve_duplicates
-from fuels.data.irregular import binned, mostly_regular, nearly_regular, snapped, usual_step
+from fuels.data.irregular import binned, mostly_regular, nearly_regular, usual_step
 from fuels.data.panel import Floats, Panel
 from fuels.data.sources import Place
 from fuels.data.table_options import NOTHING_GIVEN, TableOptions
-from fuels.data.times import Times
+from fuels.data.times import Times, rounded
 from fuels.errors import FuelsError
 
 # A large grid with fewer than one value in fifty points to a wrong date, not to missing data.
@@ -100,7 +100,7 @@ class _Rows:
         if given.resample is None or given.how is None:
             raise self._off_step(off, step, usual, place)
         if usual and nearly_regular(self.times, usual):
-            return replace(self, times=snapped(self.times, usual), step=usual)
+            return replace(self, times=rounded(self.times, usual), step=usual)
         if mostly_regular(self.times, usual or step):
             raise self._off_step(off, step, None, place)
         times, codes, values = binned(self.times, self.codes, self.values, gaps, given)

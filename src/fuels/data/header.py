@@ -31,23 +31,9 @@ _TIME = (
         *("time_stamp", "date_and_time", "datetimestamp", "timestamps", "times", "dates", "ts"),
         *("local_time", "time_local", "datetime_local", "local_datetime", "local_timestamp"),
         *("start_time", "start", "period_start", "interval_start", "measured_at", "recorded_at"),
-        *(
-            "created_at",
-            "event_time",
-            "observation_time",
-            "measurement_time",
-            "reading_time",
-            "day",
-        ),
-        *(
-            "datum",
-            "zeit",
-            "zeitpunkt",
-            "zeitstempel",
-            "datum_zeit",
-            "datum_uhrzeit",
-            "messzeitpunkt",
-        ),
+        *("created_at", "event_time", "observation_time", "measurement_time", "reading_time"),
+        *("day", "datum", "zeit", "zeitpunkt", "zeitstempel", "datum_zeit", "datum_uhrzeit"),
+        *("messzeitpunkt",),
         *("horodatage", "date_heure", "fecha", "fecha_hora", "data_ora", "data"),
     ),
 )
@@ -317,10 +303,6 @@ def _like_times(name: str, head: pl.DataFrame | None) -> bool:
 
 def renamed_like(layout: Layout, first: Layout) -> Mapping[str, str]:
     """New names for a table's columns, by their roles, so that it continues the first one."""
-    pairs = [
-        (layout.time, first.time),
-        (layout.hour, first.hour),
-        (layout.client, first.client),
-        (layout.value, first.value),
-    ]
+    roles = ("time", "hour", "client", "value")
+    pairs = [(getattr(layout, role), getattr(first, role)) for role in roles]
     return {old: new for old, new in pairs if old is not None and new is not None and old != new}

@@ -15,7 +15,7 @@ from fuels.data.clock import SECOND, format_step, parse_step
 from fuels.data.groups import Codes, combine
 from fuels.data.panel import Floats
 from fuels.data.table_options import TableOptions
-from fuels.data.times import Times, local_offset, rounded
+from fuels.data.times import Times, local_offset
 
 _STEPS = (
     *(1, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600),
@@ -48,10 +48,6 @@ def _off(times: Times, step: int) -> NDArray[np.int64]:
     """Signed distance of each time from the nearest step."""
     seconds = times.seconds + local_offset(times)
     return (seconds + step // 2) % step - step // 2
-
-
-def snapped(times: Times, step: int) -> Times:
-    return rounded(times, int(step))
 
 
 def binned(

@@ -177,32 +177,18 @@ class Blend:
         spread = self._spread(own, "only")
         return blended(only, value, share), blended(spread, weights, share.T[:, :, None])
 
-    def _shares(self, truth: Floats, shared: Floats, local: Floats) -> Floats:
-        """The share of each shared forecast [client, step], before it is confined; learns them."""
+    def _shares(
+        self, truth: Floats, shared: Floats, local: Floats, *, ahead: bool = False
+    ) -> Floats:
+        """The share of each shared forecast [client, step], before it is confined; learns them.
+
+        `ahead`: of one step whose value is not known; changes nothing.
+        """
         if self.fixed:
             return np.where(np.isnan(shared - local), 1.0, self.share[:, None])
-        found = np.empty(shared.shape)
+        found, state = np.empty(shared.shape), copied(self.state) if ahead else self.state
         kernels.run(
             np.ascontiguousarray(truth),
-            np.ascontiguousarray(shared),
-            np.ascontiguousarray(local),
-            self.share,
-            self._most(),
-            int(self.state[COUNT][0]),
-            _constants(),
-            self.state["learned"],
-            self.state["pending"],
-            found,
-        )
-        self.state[COUNT] += shared.shape[1]
-        return found
-
-    def _next_share(self, shared: Floats, local: Floats) -> Floats:
-        """As `_shares`, of one step whose value is not known; changes nothing."""
-        if self.fixed:
-            return np.where(np.isnan(shared - local), 1.0, self.share)
-        found, state = np.empty(shared.shape), copied(self.state)
-        kernels.step_ahead(
             np.ascontiguousarray(shared),
             np.ascontiguousarray(local),
             self.share,
@@ -212,8 +198,16 @@ class Blend:
             state["learned"],
             state["pending"],
             found,
+            ahead,
         )
+        if not ahead:
+            self.state[COUNT] += shared.shape[1]
         return found
+
+    def _next_share(self, shared: Floats, local: Floats) -> Floats:
+        """As `_shares`, of one step whose value is not known, [client]; changes nothing."""
+        unknown = np.full((len(shared), 1), np.nan)
+        return self._shares(unknown, shared[:, None], local[:, None], ahead=True)[:, 0]
 
     def _most(self) -> Floats:
         """The largest shares."""

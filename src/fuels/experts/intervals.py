@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from fuels.errors import FuelsError
 from fuels.experts.state import COUNT, State, copied, joined, part_of, restored
-from fuels.kernels.intervals import run, step_ahead
+from fuels.kernels.intervals import run
 
 Floats = NDArray[np.float64]
 
@@ -172,7 +172,7 @@ class Intervals:
         slot = self._slots(first, f.shape[1])
         parts = tuple(self.state.values())
         fixed = (self._misses(), self.delay, self.constants, self.limits)
-        run(y, f, slot, *fixed, parts, self._order, bounds)
+        run(y, f, slot, *fixed, parts, self._order, bounds, False)
         self.state["steps"] += f.shape[1]
         return Bands(self.levels, *bounds)
 
@@ -182,7 +182,8 @@ class Intervals:
         bounds = np.empty((2, len(self.levels), *f.shape))
         slot, parts = self._slots(step, 1), tuple(copied(self.state).values())
         fixed = (self._misses(), self.delay, self.constants, self.limits)
-        step_ahead(f, slot, *fixed, parts, self._order.copy(), bounds)
+        unknown = np.full(f.shape, np.nan)
+        run(unknown, f, slot, *fixed, parts, self._order.copy(), bounds, True)
         return Bands(self.levels, *bounds)
 
     def arrays(self, copy: bool = True) -> State:

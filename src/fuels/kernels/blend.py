@@ -77,7 +77,7 @@ def _share(
 
 @compiled(
     ahead=f"(f8[:, ::1], f8[:, ::1], f8[:, ::1], f8[::1], f8[::1], i8, {_CONSTANTS}, f8[:, ::1],"
-    " f8[:, :, ::1], f8[:, ::1])"
+    " f8[:, :, ::1], f8[:, ::1], b1)"
 )
 def run(
     truth: Floats,
@@ -90,39 +90,20 @@ def run(
     learned: Floats,
     pending: Floats,
     out: Floats,
+    ahead: bool,
 ) -> None:
     """The shares of all clients over all steps, of which `step` is the number of the first.
 
-    A step is learned just before the forecast `delay` steps later.
+    A step is learned just before the forecast `delay` steps later. `ahead`: before each share all
+    pending steps are learned, oldest first, as for one more step whose value is not known; works on
+    a copy of the state.
     """
     delay = pending.shape[1]
     for c in range(len(truth)):
         for k in range(truth.shape[1]):
-            entry = pending[c, (step + k) % delay]  # holds step k - delay
-            _learn(learned[c], entry, constants)
+            for i in range(delay if ahead else 1):
+                _learn(learned[c], pending[c, (step + k + i) % delay], constants)
+            entry = pending[c, (step + k) % delay]  # held step k - delay
             found = _share(learned[c], shared[c, k] - local[c, k], first[c], most[c], constants)
             out[c, k], entry[0] = found
             entry[1], entry[2] = local[c, k], truth[c, k]
-
-
-@compiled(
-    ahead=f"(f8[::1], f8[::1], f8[::1], f8[::1], i8, {_CONSTANTS}, f8[:, ::1], f8[:, :, ::1],"
-    " f8[::1])"
-)
-def step_ahead(
-    shared: Floats,
-    local: Floats,
-    first: Floats,
-    most: Floats,
-    step: int,
-    constants: tuple[float, ...],
-    learned: Floats,
-    pending: Floats,
-    out: Floats,
-) -> None:
-    """Learn all pending steps, oldest first, then the next share; works on a copy of the state."""
-    delay = pending.shape[1]
-    for c in range(len(shared)):
-        for k in range(delay):
-            _learn(learned[c], pending[c, (step + k) % delay], constants)
-        out[c], _ = _share(learned[c], shared[c] - local[c], first[c], most[c], constants)

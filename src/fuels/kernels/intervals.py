@@ -174,7 +174,7 @@ def _issue(
 
 @compiled(
     ahead=f"(f8[:, ::1], f8[:, ::1], i8[::1], f8[::1], i8, {_CONSTANTS}, f8[:, ::1], {_PARTS},"
-    f" {_ORDER}, {_BOUNDS})"
+    f" {_ORDER}, {_BOUNDS}, b1)"
 )
 def run(
     truth: Floats,
@@ -187,14 +187,21 @@ def run(
     parts: Parts,
     order: Indices,
     bounds: Floats,
+    ahead: bool,
 ) -> None:
-    """All clients over all steps; a step is learned just before the interval `delay` later."""
+    """All clients over all steps; a step is learned just before the interval `delay` later.
+
+    `ahead`: before each interval all queued steps are learned, oldest first, as for one more step
+    whose value is not known; works on a copy of the state.
+    """
     queue, steps = parts[7], parts[8]
     weights = np.empty(parts[2].shape[1])
-    for c in range(len(truth)):
-        for k in range(truth.shape[1]):
-            entry = queue[c, (int(steps[0]) + k) % delay]  # holds step k - delay
-            _learn(entry, c, misses, constants, parts, order[c])
+    for c in range(len(points)):
+        for k in range(points.shape[1]):
+            first = int(steps[0]) + k
+            for i in range(delay if ahead else 1):
+                _learn(queue[c, (first + i) % delay], c, misses, constants, parts, order[c])
+            entry = queue[c, first % delay]  # held step k - delay
             _issue(
                 points[c, k], slot[k], c, misses, constants, limits, parts, order[c], weights, entry
             )
@@ -202,32 +209,3 @@ def run(
             for level in range(len(misses)):
                 bounds[0, level, c, k] = entry[FIRST + 2 * level]
                 bounds[1, level, c, k] = entry[FIRST + 2 * level + 1]
-
-
-@compiled(
-    ahead=f"(f8[:, ::1], i8[::1], f8[::1], i8, {_CONSTANTS}, f8[:, ::1], {_PARTS},"
-    f" {_ORDER}, {_BOUNDS})"
-)
-def step_ahead(
-    points: Floats,
-    slot: Indices,
-    misses: Floats,
-    delay: int,
-    constants: tuple[float, ...],
-    limits: Floats,
-    parts: Parts,
-    order: Indices,
-    bounds: Floats,
-) -> None:
-    """Learn all queued steps, oldest first, then issue one more; works on a copy of the state."""
-    queue, steps = parts[7], parts[8]
-    weights = np.empty(parts[2].shape[1])
-    for c in range(len(points)):
-        for k in range(delay):
-            entry = queue[c, (int(steps[0]) + k) % delay]
-            _learn(entry, c, misses, constants, parts, order[c])
-        entry = queue[c, int(steps[0]) % delay]
-        _issue(points[c, 0], slot[0], c, misses, constants, limits, parts, order[c], weights, entry)
-        for level in range(len(misses)):
-            bounds[0, level, c, 0] = entry[FIRST + 2 * level]
-            bounds[1, level, c, 0] = entry[FIRST + 2 * level + 1]

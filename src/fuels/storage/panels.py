@@ -20,6 +20,7 @@ from fuels.storage.checkpoint import load_state, prefixed, replace_state
 FORMAT = 1
 VALUES, INPUT = "values", "input"
 NOTHING: Mapping[str, Any] = {}
+PLAIN = ("timezone", "name", "unit", "synthetic")  # fields that are facts as they are
 
 
 def save_panel(
@@ -34,10 +35,7 @@ def save_panel(
         "ids": list(panel.ids),
         "start": str(panel.start),
         "step": panel.step_seconds,
-        "timezone": panel.timezone,
-        "name": panel.name,
-        "unit": panel.unit,
-        "synthetic": panel.synthetic,
+        **{name: getattr(panel, name) for name in PLAIN},
     }
     given = dict(arrays) | prefixed(INPUT, {n: compact(p.values) for n, p in panel.inputs.items()})
     if panel.inputs:
@@ -58,10 +56,7 @@ def read_panel_file(path: Path) -> tuple[Panel, dict[str, NDArray[Any]], dict[st
         ids=tuple(facts["ids"]),
         start=np.datetime64(facts["start"], "s"),
         step=np.timedelta64(facts["step"], "s"),
-        timezone=facts["timezone"],
-        name=facts["name"],
-        unit=facts["unit"],
-        synthetic=facts["synthetic"],
+        **{name: facts[name] for name in PLAIN},
     )
     inputs = {
         name: replace(

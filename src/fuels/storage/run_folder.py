@@ -87,13 +87,6 @@ class RunFolder:
         self.plots = path / "plots"
         self.report = path / "report.html"
 
-    @classmethod
-    def create(cls, path: Path, settings: Settings, engine: Engine) -> RunFolder:
-        """A new run; a folder that is not empty is refused."""
-        folder = cls(path)
-        folder.begin(settings, engine)
-        return folder
-
     def refuse_used(self) -> None:
         path = self.path
         with os_errors(path, "cannot be read"):

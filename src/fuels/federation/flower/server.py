@@ -140,7 +140,7 @@ def _serve(
     config = folder.config
     path = folder.runs / run
     if not path.exists():  # submitted by Flower's own command: needed to resume it
-        RunFolder.create(path, settings, Engine())
+        RunFolder(path).begin(settings, Engine())
         write_run_config(path / "flower.toml", run, settings)
     store = RunFolder(path)
     if store.finished and not store.checkpoint.exists():
