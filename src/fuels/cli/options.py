@@ -312,7 +312,7 @@ def names_in(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-# Settings whose option has another name: --rounds is training.rounds, but
+# Settings whose option is not named after their key, as --rounds is after training.rounds.
 _RENAMED = {
     "data.source": "--data",
     "data.start": "--from",
