@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.data.files import writing
 from fuels.errors import FuelsError
 from fuels.federation.audit import Audit
 from fuels.federation.codec import Envelope, text_list
@@ -34,7 +35,6 @@ from fuels.runs.settings import ResolvedSettings
 from fuels.sharing.masked_uploads import NAME, Mean, Terms, mean_of, shape_of
 from fuels.sharing.masks import LEAST_SITES, SumId, total
 from fuels.sharing.roster import Roster
-from fuels.storage.run_folder import writing
 
 FILE = "masked.json"  # in the server's run folder: the set of the round that was asked last
 Plan = dict[str, tuple[str, ...]]  # site: the clients it is asked to train
