@@ -38,7 +38,8 @@ def test_two_runs_cannot_share_a_folder(tmp_path: Path, panel: Panel) -> None:
 
 def test_changed_settings_are_refused_on_resume(tmp_path: Path, panel: Panel) -> None:
     settings, engine = small(), Engine(threads=1)
-    folder = RunFolder.create(tmp_path / "r", settings, engine)
+    folder = RunFolder(tmp_path / "r")
+    folder.begin(settings, engine)
     with build(settings, engine, panel) as job:
         done = job.loop.step()
         arrays, facts = job.loop.state()
@@ -183,7 +184,8 @@ def test_killed_runs_end_bit_identical(
 def test_a_lost_checkpoint_does_not_cost_the_log(tmp_path: Path, panel: Panel) -> None:
     """One line without a checkpoint is what a kill in the first round leaves; two are a loss."""
     settings, engine = small(), Engine(threads=1)
-    folder = RunFolder.create(tmp_path / "r", settings, engine)
+    folder = RunFolder(tmp_path / "r")
+    folder.begin(settings, engine)
     folder.metrics.write_text('{"round": 1}\n{"round": 2}\n')
     with pytest.raises(FuelsError, match=r"checkpoint\.safetensors is missing, although metrics"):
         run(settings, engine, folder, panel=panel, resume=True, plots=False)
