@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from fuels.evaluation.means import Floats, mean, ratio
+from fuels.evaluation.means import Floats, known, mean, ratio
 from fuels.experts.intervals import MOST_SLOTS, Bands
 from fuels.experts.limits import NO_LIMITS, Limits
 
@@ -32,7 +32,7 @@ class IntervalScores:
             f"{level:g}": {
                 "coverage": float(self.coverage[i]),
                 "width": float(self.width[i]),
-                "by_phase": [_known(share) for share in self.by_phase[i]],
+                "by_phase": known(self.by_phase[i].tolist()),
                 "by_client": spread(self.by_client[i]),
             }
             for i, level in enumerate(self.levels)
@@ -53,18 +53,18 @@ def interval_scores(
 
     `first` is the step of the first value, counted from the start of a period.
     """
-    known = ~np.isnan(truth) & ~np.isnan(bands.lower[0])
-    inside = known & (truth >= bands.lower) & (truth <= bands.upper)
+    there = ~np.isnan(truth) & ~np.isnan(bands.lower[0])
+    inside = there & (truth >= bands.lower) & (truth <= bands.upper)
     slots = min(period, MOST_SLOTS)
     slot = np.arange(first, first + truth.shape[1]) % period * slots // period
     member = (slot[:, None] == np.arange(slots)).astype(np.float64)  # [step, slot]
-    by_client = ratio(inside.sum(axis=2), known.sum(axis=1))
-    width = np.where(known, bands.upper - bands.lower, 0.0).sum(axis=(1, 2))
+    by_client = ratio(inside.sum(axis=2), there.sum(axis=1))
+    width = np.where(there, bands.upper - bands.lower, 0.0).sum(axis=(1, 2))
     return IntervalScores(
         bands.levels,
         mean(by_client, axis=1),
-        ratio(width, known.sum()),
-        ratio(inside.sum(axis=1) @ member, known.sum(axis=0) @ member),
+        ratio(width, there.sum()),
+        ratio(inside.sum(axis=1) @ member, there.sum(axis=0) @ member),
         by_client,
         pinball(bands, truth),
         limits,
@@ -94,12 +94,8 @@ def restricted(bands: Bands, where: NDArray[np.bool_]) -> Bands:
 
 def spread(shares: Floats) -> dict[str, float] | None:
     """The middle and the ends of the shares inside, over clients or phases."""
-    known = shares[~np.isnan(shares)]
-    if not len(known):
+    there = shares[~np.isnan(shares)]
+    if not len(there):
         return None
     names, at = ("lowest", "5 %", "median", "95 %", "highest"), (0.0, 0.05, 0.5, 0.95, 1.0)
-    return dict(zip(names, np.quantile(known, at).tolist(), strict=True))
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+    return dict(zip(names, np.quantile(there, at).tolist(), strict=True))

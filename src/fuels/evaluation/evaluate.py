@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -88,12 +89,10 @@ def evaluate(
         chain = ensemble.model_forecasts(history, horizon, last)
         backtests = {h: ensemble.run(history, last, h, model) for h, model in chain}
     if not dataset.target[:, first:last].any():
-        shared = (
-            None
-            if ensemble is None
-            else sharing_outcome(dataset, ensemble, sharing, None, received)
-        )
-        return Evaluation({}, {}, ensemble=ensemble, sharing=shared)
+        if ensemble is None:
+            return Evaluation({}, {})
+        nothing = sharing_outcome(dataset, ensemble, sharing, {}, received)
+        return Evaluation({}, {}, ensemble=ensemble, sharing=nothing)
     forecasts: Forecasts = {title: model_forecast()}
     parts = {h: restricted_to_test(dataset, b) for h, b in backtests.items() if b is not None}
     mixture, shared = None, None
@@ -158,23 +157,23 @@ def sharing_outcome(
     dataset: Dataset,
     ensemble: Ensemble,
     chosen: Sharing | None,
-    forecasts: Mapping[str, Floats] | None = None,
-    received: ReceivedSums | None = None,
+    forecasts: Mapping[str, Floats],
+    received: ReceivedSums | None,
 ) -> SharingOutcome | None:
     """What was shared, and the errors with and without it; None if nothing was asked for."""
     if chosen is None or not (chosen.statistics or chosen.live_mean):
         return None
+    note = "" if received is None else received.note
     if ensemble.sharing is None:
-        why = (
-            f"{len(dataset.ids)} clients are fewer than sharing.min_clients = {chosen.min_clients}"
-        )
-        return SharingOutcome((), why if received is None else received.note, {})
-    note, asked = ("", chosen) if received is None else (received.note, ensemble.sharing)
+        few = f"{len(dataset.ids)} clients are fewer than"
+        why = f"{few} sharing.min_clients = {chosen.min_clients}"
+        return SharingOutcome((), why if received is None else note, {})
+    asked = chosen if received is None else ensemble.sharing
     used = tuple(name for name in ("statistics", "live_mean") if getattr(asked, name))
     numbers = dict(ensemble.sharing.numbers)
     title = ensemble.title.removesuffix(MODEL)
     row = method_rows(title)[2]
-    if not forecasts or row not in forecasts:
+    if row not in forecasts:
         return SharingOutcome(used, note, numbers)
     first, last = dataset.split.part("test")
     truth, target = dataset.series[:, first:last], dataset.target[:, first:last]
@@ -275,10 +274,9 @@ def steps_ahead(
         made = {"mixture": truth if part is None else part.mixed.combined} if parts else {}
         for name, chain in chains.items():  # a forecast of step k is made h steps before
             made[name] = next(chain)[:, horizon - h :][:, since - first : last - first]
+        periods = -(-h // dataset.period)
         made["last value"] = history.lagged(since, last, h)
-        made["one period ago"] = history.lagged(
-            since, last, -(-h // dataset.period) * dataset.period
-        )
+        made["one period ago"] = history.lagged(since, last, periods * dataset.period)
         common = np.logical_and.reduce([np.isfinite(one) for one in (truth, *made.values())])
         for name, forecast in made.items():
             mse, _ = errors(truth, forecast, common)
@@ -299,11 +297,7 @@ def _coverage(
     NaN without targets.
     """
     if part is None or not (common & ~np.isnan(part.bands.lower[0])).any():
-        missing = (float("nan"),) * levels
-        return missing, missing, float("nan")
+        return (nan,) * levels, (nan,) * levels, nan
     bands = restricted(part.bands, common)
-    return (
-        tuple(float(covered) for covered in bands.coverage(truth)),
-        tuple(float(width) for width in bands.width()),
-        pinball(bands, truth),
-    )
+    covered, width = (tuple(each.tolist()) for each in (bands.coverage(truth), bands.width()))
+    return covered, width, pinball(bands, truth)

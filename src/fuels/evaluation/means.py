@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,3 +22,8 @@ def mean(values: NDArray[Any], axis: int | None) -> Floats:
     """The mean of the known values."""
     known = ~np.isnan(values)
     return ratio(np.where(known, values, 0.0).sum(axis=axis), known.sum(axis=axis))
+
+
+def known(values: Iterable[float]) -> list[float | None]:
+    """Numbers for JSON, which has no NaN."""
+    return [None if math.isnan(value) else value for value in values]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fuels.evaluation.means import known
 
 if TYPE_CHECKING:
     from fuels.config import Settings
@@ -65,16 +65,11 @@ class StepsAhead:
     def summary(self) -> dict[str, Any]:
         """As in summary.json."""
         return {
-            "mse": {name: _known(values) for name, values in self.mse.items()},
-            "coverage": [_known(values) for values in self.coverage],
-            "width": [_known(values) for values in self.width],
-            "pinball": _known(self.pinball),
+            "mse": {name: known(values) for name, values in self.mse.items()},
+            "coverage": [known(values) for values in self.coverage],
+            "width": [known(values) for values in self.width],
+            "pinball": known(self.pinball),
         }
-
-
-def _known(values: Iterable[float]) -> list[float | None]:
-    """Numbers for JSON, with None for NaN."""
-    return [None if math.isnan(value) else value for value in values]
 
 
 @dataclass(frozen=True)

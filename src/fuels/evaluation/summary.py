@@ -144,20 +144,13 @@ def paired_test(rows: NDArray[np.float64]) -> float | None:
 def traffic(history: Sequence[Mapping[str, Any]], totals: Mapping[str, float]) -> dict[str, Any]:
     """What was sent: per participating client in the last round, and by all in all rounds."""
     last = history[-1] if history else {"numbers_up": 0, "numbers_down": 0}
-    return {
-        "per_client_and_round": _with_bytes(last),
-        "totals": _with_bytes(totals),
-    }
+    return {"per_client_and_round": _with_bytes(last), "totals": _with_bytes(totals)}
 
 
 def _with_bytes(numbers: Mapping[str, float]) -> dict[str, float]:
-    up, down = numbers["numbers_up"], numbers["numbers_down"]
-    return {
-        "numbers_up": up,
-        "numbers_down": down,
-        "bytes_up": BYTES * up,
-        "bytes_down": BYTES * down,
-    }
+    counts = {way: numbers[f"numbers_{way}"] for way in ("up", "down")}
+    found = {f"numbers_{way}": count for way, count in counts.items()}
+    return found | {f"bytes_{way}": BYTES * count for way, count in counts.items()}
 
 
 def failures(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

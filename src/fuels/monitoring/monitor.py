@@ -16,7 +16,6 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
-from fuels.data.clock import format_moment
 from fuels.data.merging import listed
 from fuels.evaluation.accuracy import accuracy, naive_scales, overall
 from fuels.evaluation.means import Floats, mean, ratio
@@ -33,7 +32,7 @@ Found = dict[str, Any]
 def monitor(path: Path) -> Found:
     """Compare the past forecasts of a run with what happened; ready for JSON."""
     track = Track.read(path)
-    live, test, zone = track.live, track.test, track.known.timezone
+    live, test = track.live, track.test
     watched = watch_errors(track), watch_values(track)
     spans = {"last day": live.last(track.day), "last week": live.last(7 * track.day)}
     windows = {name: window(track, part) for name, part in spans.items()}
@@ -46,12 +45,12 @@ def monitor(path: Path) -> Found:
         "unit": track.known.unit,
         "clients": len(track.models.ids),
         "step_seconds": track.models.step_seconds,
-        "timezone": zone,
+        "timezone": track.known.timezone,
         "forecasts": {
             "origins": len(track.issued.cutoffs),
             "horizon": track.issued.horizon,
-            "first": format_moment(track.issued.cutoffs[0] + track.issued.step, zone),
-            "newest_value": format_moment(track.known.times[-1], zone),
+            "first": track.moment(track.issued.cutoffs[0] + track.issued.step),
+            "newest_value": track.moment(track.known.times[-1]),
             "steps": len(live.times),
             "steps_forecast": int((~np.isnan(live.bounds[0])).any(axis=0).sum()),
         },
@@ -74,16 +73,14 @@ def window(track: Track, part: Part) -> Found:
     table, models = long_table(track, part), [track.title, *part.references]
     mean_errors = overall(accuracy(table, models, scales(track))).to_dicts()
     errors = {row.pop("model"): row for row in mean_errors}
-    own = errors.get(track.title)
+    own = errors.get(track.title, {})
+    ends = [track.moment(time) for time in part.times[[0, -1]]] if len(part.times) else [None] * 2
     return {
-        "from": format_moment(part.times[0], track.known.timezone) if len(part.times) else None,
-        "to": format_moment(part.times[-1], track.known.timezone) if len(part.times) else None,
-        "values": 0 if own is None else own["values"],
+        "from": ends[0],
+        "to": ends[1],
+        "values": own.get("values", 0),
         "errors": {name: _plain(row) for name, row in errors.items()},
-        "coverage": {
-            f"{level:g}": None if own is None else own.get(f"coverage-{level:g}")
-            for level in track.issued.levels
-        },
+        "coverage": {level: own.get(f"coverage-{level}") for level in track.levels},
     }
 
 
@@ -94,10 +91,8 @@ def long_table(track: Track, part: Part) -> pl.DataFrame:
         counted |= np.isnan(values)
     columns: dict[str, Floats] = {"y": part.actual, track.title: part.bounds[0]}
     columns |= part.references
-    levels = track.issued.levels
-    for i, level in enumerate(levels):
-        columns[f"{track.title}-lo-{level:g}"] = part.bounds[1 + i]
-        columns[f"{track.title}-hi-{level:g}"] = part.bounds[1 + len(levels) + i]
+    names = [f"{track.title}-{end}-{level}" for end in ("lo", "hi") for level in track.levels]
+    columns |= dict(zip(names, part.bounds[1:], strict=True))
     ids = np.repeat(np.array(track.models.ids), len(part.times))
     series = [pl.Series("unique_id", ids)]
     series += [pl.Series(name, each.ravel()) for name, each in columns.items()]
@@ -124,12 +119,12 @@ def uncertain(
             ratio = float(mean(watched.ratios[-len(part.times) :], axis=0))
             low, high = within(ratio, watched.usual_days, days, also_usual=True)
             windows[name]["errors_of_test"] = {"ratio": _number(ratio), "low": low, "high": high}
-        for i, level in enumerate(track.issued.levels if days else ()):
-            share = windows[name]["coverage"][f"{level:g}"]
+        for i, level in enumerate(track.levels if days else ()):
+            share = windows[name]["coverage"][level]
             if share is not None:
                 low, high = within(share, daily_coverage(test, i, track), days)
                 about = {"share": share, "low": _clip(low), "high": _clip(high)}
-                windows[name].setdefault("coverage_range", {})[f"{level:g}"] = about
+                windows[name].setdefault("coverage_range", {})[level] = about
 
 
 def within(
@@ -150,14 +145,15 @@ def within(
 
 def daily_coverage(part: Part, level: int, track: Track) -> Floats:
     """The share of the values inside the intervals of a level, by period of the part."""
-    levels, period = len(track.issued.levels), track.models.period
-    known = ~np.isnan(part.actual) & ~np.isnan(part.bounds[1 + level])
-    inside = part.actual >= part.bounds[1 + level]
-    inside &= part.actual <= part.bounds[1 + levels + level]
-    whole = len(part.times) // period
-    shape = (len(known), whole, period)
-    hit, of = ((each[:, : whole * period]).reshape(shape) for each in (inside & known, known))
-    return ratio(hit.sum(axis=(0, 2)), of.sum(axis=(0, 2)))
+    levels, period = len(track.levels), track.models.period
+    low, high = part.bounds[1 + level], part.bounds[1 + levels + level]
+    known = ~np.isnan(part.actual) & ~np.isnan(low)
+    inside = known & (part.actual >= low) & (part.actual <= high)
+    end = len(part.times) // period * period
+    hit, of = (
+        each[:, :end].sum(axis=0).reshape(-1, period).sum(axis=1) for each in (inside, known)
+    )
+    return ratio(hit, of)
 
 
 def steps_ahead(track: Track) -> list[Found]:
@@ -210,10 +206,9 @@ def described(track: Track, watched: Watched) -> Found:
 
 
 def _alarm(track: Track, one: Alarm) -> Found:
-    times, zone = track.live.times, track.known.timezone
     return {
-        "since": format_moment(times[one.since], zone),
-        "raised": format_moment(times[one.raised], zone),
+        "since": track.moment(track.live.times[one.since]),
+        "raised": track.moment(track.live.times[one.raised]),
         "ratio": _number(one.ratio),
         "lasts": one.lasts,
     }
@@ -221,10 +216,10 @@ def _alarm(track: Track, one: Alarm) -> Found:
 
 def by_day(track: Track, watched: Sequence[Watched | None]) -> list[Found]:
     """The mean ratios to what is usual, by day."""
-    times, zone, day = track.live.times, track.known.timezone, track.day
+    times, day = track.live.times, track.day
     found = []
     for first in range(0, len(times), day):
-        one: Found = {"from": format_moment(times[first], zone)}
+        one: Found = {"from": track.moment(times[first])}
         for each in watched:
             if each is not None:
                 part = mean(each.ratios[first : first + day], axis=0)
@@ -243,9 +238,7 @@ def by_client(track: Track, watched: Sequence[Watched | None]) -> list[Found]:
         row = rows.get(client, {})
         one: Found = {"client": client, "values": row.get("values", 0)}
         one |= {name: _number(row.get(name)) for name in ("mae", "wape")}
-        one |= {
-            f"coverage-{level:g}": row.get(f"coverage-{level:g}") for level in track.issued.levels
-        }
+        one |= {name: row.get(name) for name in (f"coverage-{level}" for level in track.levels)}
         for each in watched:
             if each is not None:
                 one[f"{each.kind.name}_last_period"] = _number(float(each.own[i]))
@@ -286,10 +279,8 @@ def flags(found: Found, track: Track) -> list[Found]:
     counts = found["forecasts"]
     missed = counts["steps"] - counts["steps_forecast"]
     if 0 < missed < counts["steps"] / 2:  # of a job that runs after every step
-        text = (
-            f"{missed} of {counts['steps']} steps have no forecast one step ahead: forecast after"
-            " every step"
-        )
+        none = f"{missed} of {counts['steps']} steps have no forecast one step ahead"
+        text = f"{none}: forecast after every step"
         said.append({"kind": "gaps", "what": "forecasts", "text": text})
     return said
 
@@ -311,22 +302,21 @@ def advice(found: Found, track: Track, watched: Sequence[Watched | None]) -> Fou
                 f" part (99 % range {_short(ratio['low'])} to {_short(ratio['high'])}){also}"
             )
     enough = len(track.live.times) >= 7 * track.day
-    own = week["errors"].get(title, {}).get("mae")
-    others = {n: row["mae"] for n, row in week["errors"].items() if n != title}
-    naive = {name: mae for name, mae in others.items() if mae is not None}
-    best = min(naive, key=lambda name: naive[name], default=None)
-    if enough and own is not None and best is not None and naive[best] < own:
+    known = {n: row["mae"] for n, row in week["errors"].items() if row["mae"] is not None}
+    best = min(known, key=known.__getitem__, default=title)
+    if enough and title in known and known[best] < known[title]:
         evidence.append(
             f"over the last week, the naive forecast '{best}' had a lower MAE"
-            f" ({_short(naive[best])} instead of {_short(own)})"
+            f" ({_short(known[best])} instead of {_short(known[title])})"
         )
     if evidence:
         return _when(track, watched, evidence)
+    why = ""
     if errors is None:
         why = "the run has no test part of three periods to compare with"
-        return {"advice": "unknown", "text": f"no judgement: {why}", "evidence": [why]}
-    if found["forecasts"]["steps_forecast"] < track.day:
+    elif found["forecasts"]["steps_forecast"] < track.day:
         why = "less than a day of forecasts have their values"
+    if why:
         return {"advice": "unknown", "text": f"no judgement: {why}", "evidence": [why]}
     last = _short(found["drift"]["errors"]["last_period"])
     evidence = [f"errors of the last period: {last} times those of the test part"]
@@ -342,11 +332,9 @@ def _when(track: Track, watched: Sequence[Watched | None], evidence: list[str]) 
     if wait <= 0:
         text = f"train again: fuels retrain {track.folder}"
         return {"advice": "yes", "text": text, "evidence": evidence}
-    moment = format_moment(track.known.times[-1] + wait * track.known.step, track.known.timezone)
-    text = (
-        f"train again from {moment} on, with {ENOUGH_DAYS} days of values since the change: fuels"
-        f" retrain {track.folder}"
-    )
+    moment = track.moment(track.known.times[-1] + wait * track.known.step)
+    since = f"with {ENOUGH_DAYS} days of values since the change"
+    text = f"train again from {moment} on, {since}: fuels retrain {track.folder}"
     return {"advice": "soon", "text": text, "evidence": evidence}
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fuels.config import Settings
+from fuels.data.clock import format_moment
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.evaluation.means import Floats
@@ -81,6 +82,15 @@ class Track:
         return find_method(self.settings.method).title
 
     @property
+    def levels(self) -> list[str]:
+        """The levels of the intervals, as in the names of columns."""
+        return [f"{level:g}" for level in self.issued.levels]
+
+    def moment(self, time: np.datetime64) -> str:
+        """A time as people read it."""
+        return format_moment(time, self.known.timezone)
+
+    @property
     def day(self) -> int:
         """Steps of a day."""
         return max(86400 // self.models.step_seconds, 1)
@@ -124,11 +134,10 @@ class Track:
     def test(self) -> Part | None:
         """The test part of the run; None if it had none."""
         series, ids = read_series(RunFolder(self.folder).forecasts), self.models.ids
-        levels = [f"{level:g}" for level in self.issued.levels]
-        if series is None or {*series.ids} != {*ids} or not {*levels} <= {*series.levels}:
+        if series is None or {*series.ids} != {*ids} or not {*self.levels} <= {*series.levels}:
             return None
         rows = [series.ids.index(client) for client in ids]
-        places = [series.levels.index(level) for level in levels]
+        places = [series.levels.index(level) for level in self.levels]
         bounds = [series.forecast[None], series.lower[places], series.upper[places]]
         moments = [
             time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
@@ -179,12 +188,9 @@ class Track:
 
 def _rows(panel: Panel, ids: Sequence[str]) -> Floats:
     """The values of these clients, [client, step]."""
-    position = {client: i for i, client in enumerate(panel.ids)}
-    found = np.full((len(ids), panel.length), np.nan)
-    for i, client in enumerate(ids):
-        if client in position:
-            found[i] = panel.values[:, position[client]]
-    return found
+    known = dict(zip(panel.ids, panel.values.T, strict=True))
+    unknown = np.full(panel.length, np.nan)
+    return np.array([known.get(client, unknown) for client in ids])
 
 
 def lagged(values: Floats, lag: int) -> Floats:
