@@ -92,7 +92,7 @@ def table(found: dict[int, dict[str, float]], exponents: dict[str, float]) -> st
 
 def draw(found: dict[int, dict[str, float]], path: Path) -> None:
     picture, [[axes]] = figure(
-        *(1, 1, STAGES),
+        STAGES,
         title="Time of a round by stage",
         subtitle="On 2 cores; both axes are logarithmic.",
         footer="benchmarks/scaling.py, synthetic Net data",

@@ -39,9 +39,8 @@ def draw_experts(outcome: Outcome) -> Figure:
         for title, weights in panels.items()
     }
     picture, grid = figure(
-        len(panels),
-        1,
         list(next(iter(areas.values()))),
+        rows=len(panels),
         title="Weights of the experts over time",
         subtitle=f"Weights in the forecasts of {outcome.title}, running means over {smooth} steps."
         f" The personal model had the largest weight in {100 * led:.0f} % of all steps.",
@@ -77,8 +76,6 @@ def draw_coverage(outcome: Outcome) -> Figure:
     hours = dataset.period * dataset.panel.step_seconds / 3600
     names = [f"{level:g} % intervals" for level in scores.levels]
     picture, [[axis]] = figure(
-        1,
-        1,
         names,
         title="Values inside the intervals",
         subtitle="Share of the values at each time of the period, all clients; dashed: nominal.",

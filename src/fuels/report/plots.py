@@ -13,26 +13,8 @@ from fuels.data.clock import format_step, zone_name
 from fuels.data.files import make_folder
 from fuels.evaluation.means import Floats, mean, ratio
 from fuels.evaluation.outcome import Outcome, best_reference, method_rows
+from fuels.report import style
 from fuels.report.families import by_client
-from fuels.report.style import (
-    INK,
-    METHOD,
-    QUIET,
-    Look,
-    cdf,
-    figure,
-    legend,
-    log_scale,
-    looks,
-    number,
-    origin,
-    panel_title,
-    save,
-    short,
-    time_axis,
-    tint,
-    whole_numbers,
-)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +27,7 @@ DAYS_SHOWN = 5  # of the test part, in forecasts.png
 STEPS_SHOWN = (48, 576)  # at least, where steps are long, and at most, where they are short
 LARGE = 1e6  # values from here on are labelled 1 M, 1 G, ...
 SHADES = (0.5, 0.22)  # of the narrowest and of the widest interval, as shares of full colour
-OBSERVED: Look = {"color": "#8a8a8a", "linewidth": 3.0}  # darker: intervals are behind
+OBSERVED: style.Look = {"color": "#8a8a8a", "linewidth": 3.0}  # darker: intervals are behind
 POINTS = 48  # at most, in hours.png: more phases than this are grouped
 ERRORS = ("loss_prediction", "val_mse")  # of a round: both are mean squared errors
 WIDE_RANGE = 25  # an axis is logarithmic from this ratio of largest to smallest value
@@ -63,7 +45,7 @@ def write_plots(outcome: Outcome, folder: Path) -> list[Path]:
         drawn |= {"experts": draw_experts, "coverage": draw_coverage}
     if outcome.history:
         drawn |= {"learning": draw_learning}
-    return [save(draw(outcome), folder / f"{name}.png") for name, draw in drawn.items()]
+    return [style.save(draw(outcome), folder / f"{name}.png") for name, draw in drawn.items()]
 
 
 # -- forecasts and actual values ---------------------------------------------------------------
@@ -74,14 +56,13 @@ def draw_forecasts(outcome: Outcome) -> Figure:
     chosen, rival = telling_clients(outcome), best_reference(outcome)
     names = [outcome.title] if rival is None else [outcome.title, rival]
     levels = () if outcome.mixture is None else outcome.mixture.bands.levels
-    picture, axes = figure(
-        len(chosen),
-        1,
+    picture, axes = style.figure(
         ["observed", *(f"{level:g} % interval" for level in levels), *names],
+        rows=len(chosen),
         title=f"{outcome.title}: one-step forecasts and observed values",
         subtitle="A few days of the test part for selected clients. MSE: z-scored, over the whole"
         " test part." + (f" Gain: over {rival}, the best reference." if rival else ""),
-        footer=origin(outcome.dataset),
+        footer=style.origin(outcome.dataset),
         height=1.75,
         gap=0.3,
     )
@@ -90,7 +71,7 @@ def draw_forecasts(outcome: Outcome) -> Figure:
     zone = outcome.dataset.panel.timezone
     axes[-1][0].set_xlabel(f"local time ({zone_name(zone)})" if zone else "time")
     picture.align_ylabels()
-    legend(picture, axes[0][0])
+    style.legend(picture, axes[0][0])
     return picture
 
 
@@ -142,16 +123,16 @@ def _draw_client(
         # A forecast from a window with missing values means nothing.
         shown = np.where(known, unit[first:last], np.nan)
         _line(axis, times, shown, name, {**look, "linewidth": 0.7 * look["linewidth"]})
-    errors = ", ".join(f"{name} {number(float(scores[name].mse[client]), 3)}" for name in names)
-    name = short(dataset.ids[client])
-    panel_title(axis, f"{role[0].upper()}{role[1:]}: client {name} · MSE {errors}")
-    axis.set_ylabel(short(dataset.panel.unit, 20))
+    errors = [f"{name} {style.number(float(scores[name].mse[client]), 3)}" for name in names]
+    name, said = style.short(dataset.ids[client]), ", ".join(errors)
+    style.panel_title(axis, f"{role[0].upper()}{role[1:]}: client {name} · MSE {said}")
+    axis.set_ylabel(style.short(dataset.panel.unit, 20))
     axis.yaxis.set_major_locator(MaxNLocator(4))
     if max(abs(limit) for limit in axis.get_ylim()) < LARGE:
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     else:  # in full it would not fit
         axis.yaxis.set_major_formatter(EngFormatter(sep=" "))
-    time_axis(axis, dataset.panel.timezone, times)
+    style.time_axis(axis, dataset.panel.timezone, times)
 
 
 def _intervals(
@@ -171,7 +152,7 @@ def _intervals(
             limits.confine(band[i, client, first:last] * std + mean)
             for band in (bands.lower, bands.upper)
         )
-        yield f"{bands.levels[i]:g} % interval", lower, upper, tint(METHOD, shades[i])
+        yield f"{bands.levels[i]:g} % interval", lower, upper, style.tint(style.METHOD, shades[i])
 
 
 def shown_steps(step_seconds: int, period: int, observed: NDArray[np.bool_]) -> tuple[int, int]:
@@ -183,7 +164,7 @@ def shown_steps(step_seconds: int, period: int, observed: NDArray[np.bool_]) -> 
     return first, first + length
 
 
-def _line(axis: Axes, x: NDArray[Any], y: Floats, label: str, look: Look) -> None:
+def _line(axis: Axes, x: NDArray[Any], y: Floats, label: str, look: style.Look) -> None:
     """A line with breaks at missing values; a single value between two gaps is a dot."""
     axis.plot(x, y, label=label, **look)
     there = np.concatenate([[False], ~np.isnan(y), [False]])
@@ -197,21 +178,19 @@ def _line(axis: Axes, x: NDArray[Any], y: Floats, label: str, look: Look) -> Non
 
 def draw_cdf(outcome: Outcome) -> Figure:
     """The distribution of the error over the clients."""
-    picture, [[axis]] = figure(
-        1,
-        1,
+    picture, [[axis]] = style.figure(
         list(outcome.scores),
         title="Distribution of the error over the clients",
         subtitle="Share of the clients whose MSE is at most the value on the axis;"
         " further left is better.",
-        footer=origin(outcome.dataset),
+        footer=style.origin(outcome.dataset),
     )
     errors = {name: scores.mse for name, scores in outcome.scores.items()}
-    log = cdf(axis, errors, _looks(outcome, list(errors)), WIDE_RANGE)
+    log = style.cdf(axis, errors, _looks(outcome, list(errors)), WIDE_RANGE)
     axis.margins(x=0.02)
     if not log:
         axis.set_xlim(left=0)
-    legend(picture, axis)
+    style.legend(picture, axis)
     return picture
 
 
@@ -224,21 +203,19 @@ def draw_hours(outcome: Outcome) -> Figure:
     a_day = dataset.period * seconds == 86400
     width = -(-dataset.period // POINTS)
     together = f" Each point covers {format_step(width * seconds)}." if width > 1 else ""
-    picture, [[axis]] = figure(
-        1,
-        1,
+    picture, [[axis]] = style.figure(
         list(outcome.scores),
         title=f"Error by {'hour of the day' if a_day else 'time of the period'}",
         subtitle=f"MSE of each time of the {'day' if a_day else 'period'}, mean over the clients;"
         f" lower is better.{together}",
-        footer=origin(outcome.dataset),
+        footer=style.origin(outcome.dataset),
     )
     curves = {name: error_by_phase(outcome, name, width) for name in outcome.scores}
     x = np.arange(0, dataset.period, width) * (seconds / 3600 if a_day else 1)
     for name, look in _looks(outcome, list(outcome.scores)).items():
-        marker: Look = {"marker": "o", "markersize": 3.5} if look["zorder"] > 3 else {}
+        marker: style.Look = {"marker": "o", "markersize": 3.5} if look["zorder"] > 3 else {}
         axis.plot(x, curves[name], label=name, **look, **marker)
-    log = log_scale(axis, "y", np.concatenate(list(curves.values())).tolist(), WIDE_RANGE)
+    log = style.log_scale(axis, "y", np.concatenate(list(curves.values())).tolist(), WIDE_RANGE)
     axis.set_ylabel(f"MSE (z-scored{', log scale' if log else ''})")
     axis.margins(x=0.02)
     if not log:
@@ -251,7 +228,7 @@ def draw_hours(outcome: Outcome) -> Figure:
         axis.set_xlabel(f"hour of the day{of}")
     else:
         axis.set_xlabel(f"steps since the start of the period ({format_step(seconds)} each)")
-    legend(picture, axis)
+    style.legend(picture, axis)
     return picture
 
 
@@ -286,27 +263,26 @@ def draw_learning(outcome: Outcome) -> Figure:
     styles = _curve_looks(terms)
     best = int(np.nanargmin(curves["val_mse"])) if "val_mse" in curves else None
     rounds = column(history, "round")
-    picture, axes = figure(
-        len(rows),
-        1,
+    picture, axes = style.figure(
         [styles[key]["label"] for group in rows for key in group],
+        rows=len(rows),
         title=f"How {outcome.title} learned",
         subtitle=_reading(history, best),
-        footer=origin(outcome.dataset),
+        footer=style.origin(outcome.dataset),
         height=3.2 if len(rows) == 1 else 2.4,
     )
     for group, (axis,) in zip(rows, axes, strict=True):
         for key in group:
             _curve(axis, rounds, curves[key], styles[key], best if key == "val_mse" else None)
-        whole_numbers(axis, "x")
+        style.whole_numbers(axis, "x")
         axis.set_xlim(0, 1.02 * rounds[-1])
         span = np.concatenate([curves[key] for key in group])
-        log = log_scale(axis, "y", span[np.isfinite(span)].tolist(), WIDE_RANGE / 3)
+        log = style.log_scale(axis, "y", span[np.isfinite(span)].tolist(), WIDE_RANGE / 3)
         kind = "further losses" if group is terms else "MSE (z-scored)"
         axis.set_ylabel(f"{kind}{', log scale' if log else ''}")
     axes[-1][0].set_xlabel("round")
     picture.align_ylabels()
-    legend(picture, *(line[0] for line in axes))
+    style.legend(picture, *(line[0] for line in axes))
     return picture
 
 
@@ -315,8 +291,8 @@ def column(history: Sequence[dict[str, Any]], key: str) -> Floats:
     return np.array([np.nan if line.get(key) is None else line[key] for line in history], float)
 
 
-def _curve(axis: Axes, x: Floats, y: Floats, look: Look, best: int | None) -> None:
-    marker: Look = {"marker": "o", "markersize": 3} if len(x) <= 10 else {}
+def _curve(axis: Axes, x: Floats, y: Floats, look: style.Look, best: int | None) -> None:
+    marker: style.Look = {"marker": "o", "markersize": 3} if len(x) <= 10 else {}
     axis.plot(x, y, **look, **marker)
     if best is not None:
         axis.plot(
@@ -324,16 +300,20 @@ def _curve(axis: Axes, x: Floats, y: Floats, look: Look, best: int | None) -> No
         )
 
 
-def _curve_looks(terms: Sequence[str]) -> dict[str, Look]:
+def _curve_looks(terms: Sequence[str]) -> dict[str, style.Look]:
     """Training dark, validation blue; further losses grey."""
-    found: dict[str, Look] = {
-        "loss_prediction": {"color": INK, "linewidth": 1.4, "label": "training, prediction loss"},
-        "val_mse": {"color": METHOD, "linewidth": 2.0, "label": "validation MSE"},
+    found: dict[str, style.Look] = {
+        "loss_prediction": {
+            "color": style.INK,
+            "linewidth": 1.4,
+            "label": "training, prediction loss",
+        },
+        "val_mse": {"color": style.METHOD, "linewidth": 2.0, "label": "validation MSE"},
     }
     for i, key in enumerate(terms):
         name = f"training, {key.removeprefix('loss_')} loss"
         dash = ("solid", (0, (5, 2)), (0, (1, 1.4)))[i % 3]
-        found[key] = {"color": QUIET, "linewidth": 1.4, "linestyle": dash, "label": name}
+        found[key] = {"color": style.QUIET, "linewidth": 1.4, "linestyle": dash, "label": name}
     return found
 
 
@@ -348,5 +328,5 @@ def _reading(history: Sequence[dict[str, Any]], best: int | None) -> str:
 # -- all figures -------------------------------------------------------------------------------
 
 
-def _looks(outcome: Outcome, names: Sequence[str]) -> dict[str, Look]:
-    return looks(names, *method_rows(outcome.title), best_reference(outcome))
+def _looks(outcome: Outcome, names: Sequence[str]) -> dict[str, style.Look]:
+    return style.looks(names, *method_rows(outcome.title), best_reference(outcome))

@@ -139,13 +139,13 @@ def looks(
 
 
 def figure(
-    rows: int,
-    columns: int,
-    labels: Sequence[str],
+    labels: Sequence[str] = (),
     *,
     title: str,
     subtitle: str,
     footer: str,
+    rows: int = 1,
+    columns: int = 1,
     height: float = 4.0,
     gap: float = 0.0,
 ) -> tuple[Figure, list[list[Axes]]]:

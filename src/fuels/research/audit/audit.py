@@ -165,8 +165,6 @@ def picture(done: Audit) -> Figure:
         "all rounds": [each.every for each in done.reached],
     }
     drawn, [[axis]] = figure(
-        1,
-        1,
         list(values),
         title="What uploads reveal of the clients' mean days",
         subtitle="R2 beyond the typical day, by attacker; dashed: chance",

@@ -47,6 +47,13 @@ ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
 }
+RAY = {
+    "address": "local",
+    "_node_ip_address": "127.0.0.1",
+    "include_dashboard": False,
+    "log_to_driver": False,
+    "logging_level": "error",
+}
 POLL = 0.01  # seconds between two looks for replies
 
 
@@ -85,22 +92,11 @@ def serve(endpoint: Endpoint, sizes: Sizes, threads: int) -> None:
         for order in endpoint.orders():
             endpoint.answer(*rounds.play(order))
 
-    run_simulation(
-        server,
-        client_app(sizes),
-        num_supernodes=sizes.sample,
-        backend_config={
-            "init_args": {
-                "address": "local",
-                "num_cpus": threads,
-                "_node_ip_address": "127.0.0.1",
-                "include_dashboard": False,
-                "log_to_driver": False,
-                "logging_level": "error",
-            },
-            "client_resources": {"num_cpus": 1},
-        },
-    )
+    resources: Any = {
+        "init_args": {**RAY, "num_cpus": threads},
+        "client_resources": {"num_cpus": 1},
+    }
+    run_simulation(server, client_app(sizes), num_supernodes=sizes.sample, backend_config=resources)
 
 
 class Rounds:
@@ -114,10 +110,8 @@ class Rounds:
         self.start = Start(sizes)
 
     def play(self, order: Order) -> Answer:
-        method, round_number, given = order
-        replies = self._exchange(
-            [self._message(node, method, round_number, given) for node in self.rows]
-        )
+        method = order[0]
+        replies = self._exchange([self._message(node, *order) for node in self.rows])
         arrays = [reply.content["arrays"].to_torch_state_dict() for reply in replies]
         metrics = [reply.content["facts"] for reply in replies]
         seconds = time.time() - min(facts["started"] for facts in metrics)
@@ -207,12 +201,8 @@ def train_client(message: Any, context: Any, sizes: Sizes) -> Any:
         moving = (personal.model, personal.W, personal.adam)
         arrays = {"prototype": fuels_epoch(*moving, data, int(order["round"]), given)}
         personal.save(context.state)
-    content = RecordDict(
-        {
-            "arrays": ArrayRecord(arrays),
-            "facts": MetricRecord({"started": started, "row": row}),
-        }
-    )
+    facts = MetricRecord({"started": started, "row": row})
+    content = RecordDict({"arrays": ArrayRecord(arrays), "facts": facts})
     return Message(content=content, reply_to=message)
 
 

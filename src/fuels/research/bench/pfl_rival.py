@@ -118,12 +118,8 @@ def serve(endpoint: Endpoint, sizes: Sizes, share: Sequence[int]) -> None:
     from pfl.model.pytorch import PyTorchModel
 
     start = Start(sizes)
-    users = {
-        start.clients[row].id: Dataset(
-            (start.clients[row].x.flatten(0, 1), start.clients[row].y.flatten())
-        )
-        for row in share
-    }
+    clients = [start.clients[row] for row in share]
+    users = {one.id: Dataset((one.x.flatten(0, 1), one.y.flatten())) for one in clients}
     data = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(users)))
     model = PflModel(sizes.hidden)
     model.load_state_dict(start.weights)

@@ -181,9 +181,6 @@ def picture(context: Context, done: Mapping[str, Found]) -> Figure:
     from fuels.report.style import METHOD, QUIET, figure
 
     drawn, [[axis]] = figure(
-        1,
-        1,
-        (),
         title="What prototypes and models reveal, and what protection costs",
         subtitle="Best R2 of an attacker without accomplices, against the MSE; dashed: R2 of 0.2",
         footer=f"{context.clients} clients, {context.rounds} rounds",

@@ -10,7 +10,7 @@ import numpy as np
 from fuels.evaluation.means import Floats
 from fuels.methods.messages import BYTES
 from fuels.methods.registry import find_method
-from fuels.report.style import METHOD, QUIET, RIVAL, Look, figure, legend, log_scale, number
+from fuels.report import style
 from fuels.report.tables import Cell, Table, columns
 from fuels.research.experiments.base import Budget, Context, Experiment, Result
 from fuels.research.experiments.grid import (
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN = ("fuels", "fedrep", "pfedme", "fedavg")
-LOOKS: tuple[Look, ...] = (
-    {"color": METHOD, "linewidth": 2.2},
-    {"color": RIVAL, "linewidth": 1.7},
-    {"color": QUIET, "linewidth": 1.5, "linestyle": (0, (5, 2))},
-    {"color": QUIET, "linewidth": 1.5, "linestyle": (0, (1, 1.4))},
+LOOKS: tuple[style.Look, ...] = (
+    {"color": style.METHOD, "linewidth": 2.2},
+    {"color": style.RIVAL, "linewidth": 1.7},
+    {"color": style.QUIET, "linewidth": 1.5, "linestyle": (0, (5, 2))},
+    {"color": style.QUIET, "linewidth": 1.5, "linestyle": (0, (1, 1.4))},
 )
 
 
@@ -72,8 +72,8 @@ def reached(comparison: Comparison, title: str) -> tuple[Table, str]:
         rows.append([row.name, *each, first + 1, float(sent[first]), float(sent[-1]), loss[-1]])
     table = Table(
         columns(
-            f"method | up (numbers) | down (numbers) | round (to MSE {number(level, 3)}) ↓"
-            f" | sent (MB to MSE {number(level, 3)}) ↓ | sent in all (MB per client) ↓"
+            f"method | up (numbers) | down (numbers) | round (to MSE {style.number(level, 3)}) ↓"
+            f" | sent (MB to MSE {style.number(level, 3)}) ↓ | sent in all (MB per client) ↓"
             " | last training MSE (z-scored) ↓"
         ),
         rows,
@@ -81,22 +81,21 @@ def reached(comparison: Comparison, title: str) -> tuple[Table, str]:
     )
     needed = {str(row[0]): row[4] for row in rows if isinstance(row[4], float)}
     others = [
-        f"{name} {number(100 * needed['FUELS'] / amount, 2)} %"
+        f"{name} {style.number(100 * needed['FUELS'] / amount, 2)} %"
         for name, amount in needed.items()
         if name != "FUELS"
     ]
     return table, (
-        f"{title}: to reach a training MSE of {number(level, 3)}, as all four methods do, FUELS"
-        f" sends this share of what the others send: {', '.join(others)}."
+        f"{title}: to reach a training MSE of {style.number(level, 3)}, as all four methods do,"
+        f" FUELS sends this share of what the others send: {', '.join(others)}."
     )
 
 
 def draw(found: Mapping[str, Comparison]) -> Figure:
     labels = [find_method(name).title for name in SHOWN]
-    picture, [axes] = figure(
-        1,
-        len(found),
+    picture, [axes] = style.figure(
         labels,
+        columns=len(found),
         title="Training error against the amount sent",
         subtitle="One point per round; further left and lower is better. Amounts are per client, up"
         " and down together.",
@@ -112,12 +111,12 @@ def draw(found: Mapping[str, Comparison]) -> Figure:
             axis.plot(sent, loss, label=row.name, marker="o", markersize=2.5, **look)
             amounts += sent.tolist()
             losses += loss.tolist()
-        log = log_scale(axis, "x", amounts, WIDE_RANGE)
-        log_scale(axis, "y", losses, WIDE_RANGE)
+        log = style.log_scale(axis, "x", amounts, WIDE_RANGE)
+        style.log_scale(axis, "y", losses, WIDE_RANGE)
         axis.set_xlabel(f"MB per client so far{' (log scale)' if log else ''}")
         name_panel(axis, source, len(found))
     axes[0].set_ylabel("training MSE (z-scored)")
-    legend(picture, axes[0])
+    style.legend(picture, axes[0])
     return picture
 
 

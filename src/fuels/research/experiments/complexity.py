@@ -168,9 +168,8 @@ def draw(found: Sequence[tuple[Cost, Counted]], footer: str) -> Figure:
 
     labels = ["sent up", "sent down", "training, appendix", "training, counted"]
     picture, [axes] = figure(
-        1,
-        2,
         labels,
+        columns=2,
         title="What a round costs a client",
         subtitle="Left: numbers sent. Right: multiply-adds of matrix products; for some methods the"
         " appendix has no formula.",

@@ -225,13 +225,8 @@ def coupling(job: Job, data: GroupData, index: NDArray[np.int64], parts: Parts) 
         positive, negative = full[sides[n]].mean(0), full[~sides[n] & known].mean(0)
         rows = unit(r[n]).view(periods, B, -1)
         weight = data.row_weight[list(data.periods), n] / periods  # [period, B]
-        value = inter_loss(
-            rows,
-            unit(positive).expand(periods, -1, -1),
-            unit(negative).expand(periods, -1, -1),
-            options.tau,
-            weight,
-        ).sum()
+        near, far = (unit(each).expand(periods, -1, -1) for each in (positive, negative))
+        value = inter_loss(rows, near, far, options.tau, weight).sum()
         (slope,) = torch.autograd.grad(value, R)  # d L_inter(n) / d R_m, [looked at, B, width]
         for i in (0, periods // 2, periods - 1):
             moving = parts["encoder"].detach().clone().requires_grad_(True)

@@ -14,17 +14,7 @@ from numpy.typing import NDArray
 
 from fuels.data.windows import Dataset
 from fuels.evaluation.means import Floats, mean, ratio
-from fuels.report.style import (
-    INK,
-    METHOD,
-    RIVAL,
-    colour_bar,
-    figure,
-    legend,
-    origin,
-    panel_title,
-    short,
-)
+from fuels.report import style
 from fuels.report.tables import Cell, Table, columns
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
 
@@ -209,15 +199,15 @@ def draw_pair(dataset: Dataset, pair: tuple[int, int]) -> Figure:
     words, day = part_names(dataset), is_a_day(dataset)
     unit = whole(dataset)
     labels = ["mean", f"middle 80 % of the {unit}s", *words]
-    picture, axes = figure(
-        2,
-        2,
+    picture, axes = style.figure(
         labels,
+        rows=2,
+        columns=2,
         title="Spatio-temporal heterogeneity: two clients,"
         f" {'mornings and evenings' if day else 'two parts of the period'}",
         subtitle=f"The two clients of the busier half whose mean training {unit}s differ most in"
         f" shape. Top: their {unit}s. Bottom: how often each value occurs.",
-        footer=origin(dataset),
+        footer=style.origin(dataset),
         height=2.3,
         gap=0.3,
     )
@@ -228,18 +218,18 @@ def draw_pair(dataset: Dataset, pair: tuple[int, int]) -> Figure:
         seen = ~np.isnan(days[client]).all(axis=0)
         low, high = np.nanpercentile(days[client][:, seen], (10, 90), axis=0)
         upper.fill_between(hours[seen], low, high, color="#d9d9d9", linewidth=0, label=labels[1])
-        upper.plot(hours, mean_days(dataset)[client], color=INK, linewidth=1.8, label="mean")
-        for share, colour in ((MORNING, METHOD), (EVENING, RIVAL)):
+        upper.plot(hours, mean_days(dataset)[client], color=style.INK, linewidth=1.8, label="mean")
+        for share, colour in ((MORNING, style.METHOD), (EVENING, style.RIVAL)):
             first, last = (end * hours_in(hours) for end in share)
             upper.axvspan(first, last, color=colour, alpha=0.12, linewidth=0)
-        panel_title(upper, f"Client {short(dataset.ids[client])}")
+        style.panel_title(upper, f"Client {style.short(dataset.ids[client])}")
         upper.set_xlabel("hour of the day" if day else "step of the period")
         upper.set_xlim(0, hours[-1])
         _histograms(lower, dataset, client, words)
-    axes[0][0].set_ylabel(short(dataset.panel.unit, 20))
+    axes[0][0].set_ylabel(style.short(dataset.panel.unit, 20))
     axes[1][0].set_ylabel("share of the values (%)")
     picture.align_ylabels()
-    legend(picture, axes[0][0], axes[1][0])
+    style.legend(picture, axes[0][0], axes[1][0])
     return picture
 
 
@@ -256,10 +246,10 @@ def _histograms(axis: Axes, dataset: Dataset, client: int, words: tuple[str, str
         return
     top = float(np.percentile(together, 99.5))  # a rare surge would squeeze the rest into one bin
     edges = np.linspace(float(together.min()), max(top, float(together.min()) + 1e-9), 31)
-    for values, colour, word in zip(found, (METHOD, RIVAL), words, strict=True):
+    for values, colour, word in zip(found, (style.METHOD, style.RIVAL), words, strict=True):
         weights = np.full(len(values), 100 / max(1, len(values)))
         axis.hist(values, edges.tolist(), weights=weights, color=colour, alpha=0.55, label=word)
-    axis.set_xlabel(f"{short(dataset.panel.unit, 20)} in one step")
+    axis.set_xlabel(f"{style.short(dataset.panel.unit, 20)} in one step")
 
 
 def draw_map(dataset: Dataset, everyone: Floats) -> Figure:
@@ -270,20 +260,19 @@ def draw_map(dataset: Dataset, everyone: Floats) -> Figure:
     assert places is not None
     known = everyone[np.isfinite(everyone).all(axis=1)]
     absent = "a cell of the data that does not take part"
-    picture, [axes] = figure(
-        1,
-        2,
+    picture, [axes] = style.figure(
         [absent],
+        columns=2,
         title="Map of the cells",
         subtitle="Clients of the federation, coloured by level (left) and by the shape of their"
         f" mean training {whole(dataset)} (right).",
-        footer=origin(dataset),
+        footer=style.origin(dataset),
         height=4.6,
     )
-    level, unit = dataset.mean, short(dataset.panel.unit, 16)
+    level, unit = dataset.mean, style.short(dataset.panel.unit, 16)
     if (level > 0).all():
         level, unit = np.log10(level), f"{unit} (log10)"
-    kind = LinearSegmentedColormap.from_list("kind", [METHOD, "#f0f0f0", RIVAL])
+    kind = LinearSegmentedColormap.from_list("kind", [style.METHOD, "#f0f0f0", style.RIVAL])
     names = part_names(dataset)
     panels: tuple[tuple[Floats, str | Colormap, str], ...] = (
         (level, "viridis", f"mean {unit}"),
@@ -318,10 +307,10 @@ def draw_map(dataset: Dataset, everyone: Floats) -> Figure:
         axis.ticklabel_format(useOffset=False)
         axis.locator_params(axis="x", nbins=4)
         axis.set_xlabel("longitude (°)")
-        colour_bar(picture, image, label, ax=axis, fraction=0.04, pad=0.15)
+        style.colour_bar(picture, image, label, ax=axis, fraction=0.04, pad=0.15)
     axes[0].set_ylabel("latitude (°)")
     if len(known) > len(dataset.ids):
-        legend(picture, axes[0])
+        style.legend(picture, axes[0])
     return picture
 
 

@@ -154,9 +154,8 @@ def picture(found: Found, part: Part, unit: str) -> Figure:
     most = max(len(windows) for windows in found.windows.values())
     labels = ["first days of the test", "last days of the test"][:most] if most > 1 else []
     picture, [axes] = figure(
-        1,
-        len(datasets),
         labels,
+        columns=len(datasets),
         title="What sharing adds, by the history a client has",
         subtitle="How much lower the mean squared error is with shared sums; higher is better."
         " Pale bars: not significant.",

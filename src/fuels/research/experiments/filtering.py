@@ -19,17 +19,7 @@ from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.evaluation.means import Floats
 from fuels.federation.loop import Round
-from fuels.report.style import (
-    GRID,
-    INK,
-    METHOD,
-    RIVAL,
-    figure,
-    legend,
-    origin,
-    short,
-    whole_numbers,
-)
+from fuels.report import style
 from fuels.report.tables import Cell, Table, columns
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.research.experiments.inside import follow
@@ -54,9 +44,8 @@ class FilterWatcher:
     others: list[Floats] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if "filter" not in self.job.site.parts or not (
-            self.job.method.options.intra and self.job.method.options.filter
-        ):
+        options = self.job.method.options
+        if "filter" not in self.job.site.parts or not (options.intra and options.filter):
             raise FuelsError(
                 "experiment filtering inspects W_n, which options.intra = false or options.filter ="
                 " false remove from training; do not set them"
@@ -95,9 +84,8 @@ class FilterWatcher:
 def shares(W: Floats32) -> tuple[Floats, Floats]:
     """Share of positive entries on the diagonal and off it, [client] each, of W [client, B, B]."""
     rows = W.shape[1]
-    positive = W > 0
-    on = np.diagonal(positive, axis1=1, axis2=2).sum(axis=1)
-    off = positive.sum(axis=(1, 2)) - on
+    on = (np.diagonal(W, axis1=1, axis2=2) > 0).sum(axis=1)
+    off = (W > 0).sum(axis=(1, 2)) - on
     return on / rows, off / (rows * (rows - 1))
 
 
@@ -117,24 +105,17 @@ def run(context: Context) -> Result:
         for i, number in enumerate(seen.rounds)
         if number in SHOWN or number == last
     ]
-    table = Table(
-        columns=columns(
-            "round | diagonal (% positive, mean) | diagonal, 10th (percentile of clients)"
-            " | diagonal, 90th (percentile of clients) | others (% positive, mean)"
-            " | others, 10th (percentile of clients)"
-            " | others, 90th (percentile of clients)"
-        ),
-        rows=rows,
-        title=f"Positive entries of W over the rounds, {source_name(context.sources[0])}",
-    )
-    return Result(
-        {"filtering": table},
-        {
-            "filtering-weights": draw_weights(job.dataset, client, W[client], last),
-            "filtering-shares": draw_shares(job.dataset, seen),
-        },
-        sentences(seen.start, W, last),
-    )
+    headings = "round"
+    for entries in ("diagonal", "others"):
+        headings += f" | {entries} (% positive, mean)"
+        headings += "".join(f" | {entries}, {n}th (percentile of clients)" for n in (10, 90))
+    title = f"Positive entries of W over the rounds, {source_name(context.sources[0])}"
+    figures = {
+        "filtering-weights": draw_weights(job.dataset, client, W[client], last),
+        "filtering-shares": draw_shares(job.dataset, seen),
+    }
+    table = Table(columns(headings), rows, title)
+    return Result({"filtering": table}, figures, sentences(seen.start, W, last))
 
 
 def sentences(start: Floats32, W: Floats32, rounds: int) -> list[str]:
@@ -185,14 +166,13 @@ def _named(wanted: str, dataset: Dataset) -> int | None:
 
 def draw_weights(dataset: Dataset, client: int, W: Floats32, rounds: int) -> Figure:
     """A circle for every entry: its area shows the size, its colour the sign."""
-    picture, [[axis]] = figure(
-        1,
-        1,
-        ["positive: a true negative", "not positive: filtered out"],
-        title=f"W of client {short(dataset.ids[client])} after {rounds} rounds",
+    labels = ["positive: a true negative", "not positive: filtered out"]
+    picture, [[axis]] = style.figure(
+        labels,
+        title=f"W of client {style.short(dataset.ids[client])} after {rounds} rounds",
         subtitle="Row: a sample. Column: the augmented sample it is compared with. The area of a"
         " circle is the size of the entry.",
-        footer=origin(dataset),
+        footer=style.origin(dataset),
         height=7.2,
     )
     period = len(W)
@@ -200,21 +180,17 @@ def draw_weights(dataset: Dataset, client: int, W: Floats32, rounds: int) -> Fig
     values = W.ravel()
     space = 7.0 * 72 / period  # points between neighbours
     area = (0.9 * space) ** 2 * np.abs(values) / max(float(np.abs(values).max()), 1e-12)
-    for sign, colour, label in (
-        (values > 0, PINK, "positive: a true negative"),
-        (values <= 0, PURPLE, "not positive: filtered out"),
-    ):
-        axis.scatter(
-            column[sign], row[sign], s=area[sign], color=colour, linewidth=0, label=label, zorder=3
-        )
-    axis.plot([-0.5, period - 0.5], [-0.5, period - 0.5], color=GRID, linewidth=9, zorder=1)
+    for sign, colour, label in zip((values > 0, values <= 0), (PINK, PURPLE), labels, strict=True):
+        look: style.Look = {"color": colour, "linewidth": 0, "label": label, "zorder": 3}
+        axis.scatter(column[sign], row[sign], s=area[sign], **look)
+    axis.plot([-0.5, period - 0.5], [-0.5, period - 0.5], color=style.GRID, linewidth=9, zorder=1)
     axis.grid(False)
     axis.set_aspect("equal")
     axis.set_xlim(-0.6, period - 0.4)
     axis.set_ylim(period - 0.4, -0.6)
     axis.set_xlabel("augmented sample, by phase of the period")
     axis.set_ylabel("sample, by phase of the period")
-    legend(picture, axis)
+    style.legend(picture, axis)
     for handle in picture.legends[0].legend_handles:
         if handle is not None:
             handle.set_sizes([60.0])  # type: ignore[attr-defined]
@@ -223,18 +199,16 @@ def draw_weights(dataset: Dataset, client: int, W: Floats32, rounds: int) -> Fig
 
 def draw_shares(dataset: Dataset, seen: FilterWatcher) -> Figure:
     labels = ("diagonal: positive pairs", "others: candidate negatives")
-    picture, [[axis]] = figure(
-        1,
-        1,
+    picture, [[axis]] = style.figure(
         labels,
         title="Positive entries of W over the rounds",
         subtitle="Mean over the clients; the band covers the middle 80 % of them. W starts from"
         " N(0, 1), with half of its entries positive.",
-        footer=origin(dataset),
+        footer=style.origin(dataset),
         height=3.6,
     )
     for values, colour, label in zip(
-        (seen.diagonal, seen.others), (METHOD, RIVAL), labels, strict=True
+        (seen.diagonal, seen.others), (style.METHOD, style.RIVAL), labels, strict=True
     ):
         share = 100 * np.stack(values)  # [round, client]
         low, high = np.percentile(share, (10, 90), axis=1)
@@ -243,10 +217,10 @@ def draw_shares(dataset: Dataset, seen: FilterWatcher) -> Figure:
     axis.set_ylim(0, None)
     axis.set_xlim(0, max(1, seen.rounds[-1]))
     axis.set_xlabel("round")
-    whole_numbers(axis, "x")
+    style.whole_numbers(axis, "x")
     axis.set_ylabel("share of positive entries (%)")
-    axis.tick_params(axis="x", labelcolor=INK)
-    legend(picture, axis)
+    axis.tick_params(axis="x", labelcolor=style.INK)
+    style.legend(picture, axis)
     return picture
 
 

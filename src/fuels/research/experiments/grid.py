@@ -12,17 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from fuels.report import style
-from fuels.report.style import (
-    METHOD,
-    QUIET,
-    RIVAL,
-    WIDTH,
-    figure,
-    legend,
-    log_scale,
-    number,
-    short,
-)
 from fuels.report.tables import Cell, Column, Table
 from fuels.research.experiments.base import Context, source_name
 from fuels.research.study.compare import Comparison, Row, compare, spread
@@ -86,7 +75,7 @@ def title_of(source: str) -> str:
 
 def name_panel(axis: Axes, source: str, panels: int) -> None:
     """The source as the title of its panel, cut to the room there is."""
-    axis.set_title(short(title_of(source), 80 // panels), loc="left", size=10, pad=6)
+    axis.set_title(style.short(title_of(source), 80 // panels), loc="left", size=10, pad=6)
 
 
 def by_source(name: str, sources: Collection[str]) -> dict[str, str]:
@@ -157,10 +146,8 @@ def dots(
     comparisons = list(found.values())
     names = [row.name for row in comparisons[0].rows]
     several = len(comparisons[0].rows[0].records) > 1
-    picture, [axes] = figure(
-        1,
-        len(found),
-        [],
+    picture, [axes] = style.figure(
+        columns=len(found),
         title=title,
         subtitle=subtitle,
         footer=common_footer(found) + several * " · whiskers: sd over seeds",
@@ -179,10 +166,16 @@ def dots(
     ):
         best = comparison.ranking[0].name
         for row in comparison.rows:
-            colour = METHOD if row.name in highlight else RIVAL if row.name == best else QUIET
+            colour = (
+                style.METHOD
+                if row.name in highlight
+                else style.RIVAL
+                if row.name == best
+                else style.QUIET
+            )
             far = not row.is_method and row.mean() > end
             (_number_at_the_edge if far else _dot)(axis, row, place[row.name], colour)
-        log_scale(axis, "x", means, 0 if wide else math.inf, narrow=len(found) > 1)
+        style.log_scale(axis, "x", means, 0 if wide else math.inf, narrow=len(found) > 1)
         axis.set_xlabel(f"MSE (z-scored{', log scale' if wide else ''})")
         name_panel(axis, source, len(found))
         axis.margins(x=0.22)
@@ -192,7 +185,9 @@ def dots(
     axes[0].set_yticks(list(place.values()), list(place))
     for axis in axes:
         axis.set_ylim(-len(names) + 0.4, 0.6)
-    room = (0.3 + 0.075 * max(len(name) for name in names)) / WIDTH  # names are left of the axis
+    room = (
+        0.3 + 0.075 * max(len(name) for name in names)
+    ) / style.WIDTH  # names are left of the axis
     for axis in axes:
         spec: Any = axis.get_subplotspec()
         spec.get_gridspec().left = room
@@ -206,14 +201,14 @@ def _dot(axis: Axes, row: Row, place: float, colour: str) -> None:
     shape, size, inside = ("o", 6.5, colour) if row.is_method else ("D", 5, "white")
     look: dict[str, Any] = {"fmt": shape, "markersize": size, "markerfacecolor": inside}
     axis.errorbar(mean, place, xerr=whisker, capsize=2.5, color=colour, **look)
-    text, end = f" {number(mean, 3)}", (mean + (whisker or 0.0), place)
+    text, end = f" {style.number(mean, 3)}", (mean + (whisker or 0.0), place)
     axis.annotate(text, end, (7, -3), textcoords="offset points", size=8, color=colour)
 
 
 def _number_at_the_edge(axis: Axes, row: Row, place: float, colour: str) -> None:
     look: dict[str, Any] = {"ha": "right", "va": "center", "size": 8, "color": colour}
     edge = axis.get_yaxis_transform()
-    axis.text(1.0, place, f"{number(row.mean(), 3)} →", transform=edge, **look)
+    axis.text(1.0, place, f"{style.number(row.mean(), 3)} →", transform=edge, **look)
 
 
 def sweep(
@@ -224,15 +219,14 @@ def sweep(
 ) -> Figure:
     """MSE against the value of a setting; a panel per setting, from its row names to its values."""
     looks = (
-        {"color": METHOD},
-        {"color": RIVAL, "linestyle": (0, (5, 2))},
-        {"color": QUIET, "linestyle": (0, (1, 1.4))},
+        {"color": style.METHOD},
+        {"color": style.RIVAL, "linestyle": (0, (5, 2))},
+        {"color": style.QUIET, "linestyle": (0, (1, 1.4))},
     )
     labels = [title_of(source) for source in found]
-    picture, [axes] = figure(
-        1,
-        len(panels),
+    picture, [axes] = style.figure(
         labels,
+        columns=len(panels),
         title=title,
         subtitle=subtitle,
         footer=common_footer(found),
@@ -255,9 +249,9 @@ def sweep(
             )
         axis.set_xlabel(setting)
         if min(values.values()) > 0:
-            log_scale(axis, "x", list(values.values()), WIDE_RANGE)
+            style.log_scale(axis, "x", list(values.values()), WIDE_RANGE)
     means = [row.mean() for comparison in found.values() for row in comparison.methods]
-    wide = log_scale(axes[0], "y", means, WIDE_RANGE)
+    wide = style.log_scale(axes[0], "y", means, WIDE_RANGE)
     axes[0].set_ylabel(f"MSE (z-scored{', log scale' if wide else ''})")
-    legend(picture, axes[0])
+    style.legend(picture, axes[0])
     return picture

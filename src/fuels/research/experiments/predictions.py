@@ -167,9 +167,8 @@ def stretches(change: Floats, length: int) -> dict[str, int]:
 def draw_stretches(found: Forecasts) -> Figure:
     client, length = median_client(found), STRETCH * found.period
     picture, [axes] = figure(
-        1,
-        2,
         ["observed", *found.predicted],
+        columns=2,
         title=f"{title_of(found.source)}: forecasts of four methods",
         subtitle=f"Client {client_id(found)}, the median client of FUELS: the {STRETCH} periods of"
         " the test part that change least and most.",
@@ -197,8 +196,6 @@ def draw_stretches(found: Forecasts) -> Figure:
 
 def draw_cdf(found: Forecasts, limit: float) -> Figure:
     picture, [[axis]] = figure(
-        1,
-        1,
         list(found.records),
         title=f"{title_of(found.source)}: distribution of the error over the clients",
         subtitle="Share of the clients whose MSE is at most the value on the axis; further left is"

@@ -25,14 +25,7 @@ from fuels.errors import FuelsError
 from fuels.evaluation.means import Floats
 from fuels.methods.fuels import FuelsOptions
 from fuels.paper.similarity import SimilarityTable
-from fuels.report.style import (
-    colour_bar,
-    figure,
-    number,
-    origin,
-    panel_title,
-    whole_numbers,
-)
+from fuels.report import style
 from fuels.report.tables import Table, columns
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.research.experiments.data import day_shapes, divergences
@@ -177,7 +170,9 @@ def run(context: Context) -> Result:
 
 def _sentences(rows: list[list[str | float]]) -> list[str]:
     rates = [float(row[3]) for row in rows]
-    span = number(min(rates), 3) if len(rates) == 1 else f"{min(rates):.1f} to {max(rates):.1f}"
+    span = (
+        style.number(min(rates), 3) if len(rates) == 1 else f"{min(rates):.1f} to {max(rates):.1f}"
+    )
     return [
         f"Prototypes and raw data agree on {span} % of the pairs. The paper shows a figure with a"
         " few clients for which they agree on all pairs, and gives no rate.",
@@ -195,15 +190,13 @@ def draw(dataset: Dataset, prototypes: Floats, raw: Floats, found: Agreement) ->
     from matplotlib.colors import LinearSegmentedColormap
 
     order = order_by(raw)
-    picture, [axes] = figure(
-        1,
-        2,
-        [],
+    picture, [axes] = style.figure(
+        columns=2,
         title="Similarity of clients by prototypes and by raw data",
         subtitle="Clients in the same order on all axes. Pairs up to the 50th percentile of the"
         f" divergence are similar. Agreement {100 * found.rate:.1f} %,"
         f" by chance {100 * found.chance:.1f} %.",
-        footer=origin(dataset),
+        footer=style.origin(dataset),
         height=5.1,
         gap=0.25,
     )
@@ -217,13 +210,13 @@ def draw(dataset: Dataset, prototypes: Floats, raw: Floats, found: Agreement) ->
             ranks(values)[np.ix_(order, order)], cmap=colours, vmin=0, vmax=100, aspect="equal"
         )
         axis.grid(False)
-        panel_title(axis, name)
+        style.panel_title(axis, name)
         axis.set_xlabel("client, by place in the order")
-        whole_numbers(axis, "x", "y")
+        style.whole_numbers(axis, "x", "y")
         axis.set_anchor("W")
     axes[0].set_ylabel("client, by place in the order")
     layout = {"ax": axes, "fraction": 0.035, "pad": 0.14, "aspect": 60}
-    colour_bar(picture, image, "percentile of the divergence", **layout)
+    style.colour_bar(picture, image, "percentile of the divergence", **layout)
     return picture
 
 

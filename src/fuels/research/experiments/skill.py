@@ -16,6 +16,7 @@ import numpy as np
 
 from fuels.config import ADDED, KEEP, PRESETS
 from fuels.errors import FuelsError
+from fuels.evaluation.evaluate import targets_in_test
 from fuels.evaluation.means import Floats
 from fuels.evaluation.outcome import method_rows
 from fuels.methods.registry import METHODS, find_method
@@ -151,15 +152,11 @@ def evaluate(context: Context, source: str, comparison: Comparison) -> Skill:
         *(row for row in comparison.methods if row.name not in (PAPER, BEST)),
         DerivedRow(EXPERT, best.records, expert, False, means),
     ]
-    pooled = pool(context, source)
-    for name, scores in (
-        (boosting.TITLE, [found.alone for found in pooled]),
-        (POOLED_MIXED, [found.mixed for found in pooled]),
-    ):
-        if pooled:
-            by_seed = tuple(each.means() for each in scores)
-            rows.append(DerivedRow(name, best.records, name, False, by_seed))
-    if pooled:
+    if pooled := pool(context, source):
+        alone = tuple(found.alone.means() for found in pooled)
+        mixed = tuple(found.mixed.means() for found in pooled)
+        for name, means in ((boosting.TITLE, alone), (POOLED_MIXED, mixed)):
+            rows.append(DerivedRow(name, best.records, name, False, means))
         mixtures[POOLED_MIXED] = [found.mixture.summary() for found in pooled]
     rows += [row for row in comparison.rows if not row.is_method]
     return Skill(Comparison(tuple(rows)), mixtures, expert, pooled)
@@ -193,11 +190,12 @@ def pool(context: Context, source: str) -> list[boosting.Pooled]:
         return []
     found = []
     for seed in context.seeds:
-        changes = preset_changes(context, "best")
-        settings = context.settings(source=source, seed=seed, **changes)
-        dataset = context.dataset(settings)
-        levels, threads = settings.mixture.levels, context.engine.threads
-        found.append(boosting.evaluate_pooled(dataset, levels, seed=seed, threads=threads))
+        settings = context.settings(source=source, seed=seed, **preset_changes(context, "best"))
+        dataset, levels = context.dataset(settings), settings.mixture.levels
+        fitted = boosting.evaluate_pooled(
+            dataset, levels, seed=seed, threads=context.engine.threads
+        )
+        found.append(fitted)
     return found
 
 
@@ -241,11 +239,12 @@ def expert_table(found: Mapping[str, Skill]) -> Table:
         for name in by_source[0]
     ]
     rows.append([BEST, *(skill.row(BEST).mean() for skill in found.values())])
-    columns = [
-        Column("expert"),
-        *(Column(f"{title_of(s)} MSE", "z-scored", "lowest") for s in found),
-    ]
-    return Table(columns, rows, "Each local expert by itself, and their mixture with the model")
+    headings = [Column(f"{title_of(source)} MSE", "z-scored", "lowest") for source in found]
+    return Table(
+        [Column("expert"), *headings],
+        rows,
+        "Each local expert by itself, and their mixture with the model",
+    )
 
 
 # -- sentences ---------------------------------------------------------------------------------
@@ -313,9 +312,9 @@ def interval_sentence(skill: Skill) -> list[str]:
 
 def led_sentence(skill: Skill) -> str:
     kept = skill.mixtures[BEST]
+    share = f"{100 * float(np.mean([mixture['model_led'] for mixture in kept])):.0f} %"
     count = len(kept[0]["experts"])
-    led = 100 * float(np.mean([mixture["model_led"] for mixture in kept]))
-    return f"the neural expert had the largest of {count} weights in {led:.0f} % of the steps."
+    return f"the neural expert had the largest of {count} weights in {share} of the steps."
 
 
 def remarks(context: Context, found: Mapping[str, Skill]) -> list[str]:
@@ -349,20 +348,17 @@ def target_remark(context: Context, found: Mapping[str, Skill]) -> list[str]:
     """Presets look back over different spans, so after long gaps their test steps may differ."""
     differing = []
     for source in found:
-        targets = []
+        counts = []
         for preset in ("paper", "best"):
-            changes = preset_changes(context, preset)
-            dataset = context.dataset(context.settings(source=source, **changes))
-            first, last = dataset.split.part("test")
-            targets.append(int(dataset.target[:, first:last].sum()))
-        if targets[0] != targets[1]:
-            differing.append(f"{title_of(source)} ({targets[0]} and {targets[1]})")
-    if not differing:
-        return []
-    return [
+            settings = context.settings(source=source, **preset_changes(context, preset))
+            counts.append(int(np.isfinite(targets_in_test(context.dataset(settings))).sum()))
+        if counts[0] != counts[1]:
+            differing.append(f"{title_of(source)} ({counts[0]} and {counts[1]})")
+    said = (
         "After long gaps, presets that look back further can be tested on fewer values; presets"
         f" paper and best differ on {', '.join(differing)}."
-    ]
+    )
+    return [said] if differing else []
 
 
 EXPERIMENT = Experiment(

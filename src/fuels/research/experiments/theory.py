@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fuels.report.style import METHOD, RIVAL, figure, legend, number, origin, whole_numbers
-from fuels.report.tables import Cell, Column, Table, columns
+from fuels.report.tables import Cell, Table, columns
 from fuels.research.bounds import (
     Constants,
     best_rate,
@@ -43,17 +43,14 @@ def run(context: Context) -> Result:
     seen = float(np.mean([found.squared.mean() for found in probe.looks.values()]))
     samples = [int(n) for n in job.dataset.target[:, : job.dataset.split.train].sum(axis=1)]
     data = source_name(context.sources[0])
-    return Result(
-        {
-            "theory-constants": constants_table(constants, largest_loss, samples, data),
-            "theory-convergence": convergence_table(
-                constants, seen, job.settings.training.learning_rate
-            ),
-            "theory-generalisation": generalisation_table(dimensions, samples, largest_loss, kappa),
-        },
-        {"theory": draw(probe, constants)},
-        sentences(probe, constants, seen, sum(samples), largest_loss, kappa),
-    )
+    rate = job.settings.training.learning_rate
+    tables = {
+        "theory-constants": constants_table(constants, largest_loss, samples, data),
+        "theory-convergence": convergence_table(constants, seen, rate),
+        "theory-generalisation": generalisation_table(dimensions, samples, largest_loss, kappa),
+    }
+    text = sentences(probe, constants, seen, sum(samples), largest_loss, kappa)
+    return Result(tables, {"theory": draw(probe, constants)}, text)
 
 
 def constants_table(
@@ -72,11 +69,8 @@ def constants_table(
         ["D", "training samples of all clients, given", sum(samples)],
         ["ρ L_h N α I G", "what ξ has to exceed", constants.floor],
     ]
-    return Table(
-        columns=[Column("constant"), Column("what it is"), Column("largest seen")],
-        rows=rows,
-        title=f"Constants of the bounds, estimated in a run on {data}",
-    )
+    title = f"Constants of the bounds, estimated in a run on {data}"
+    return Table(columns("constant | what it is | largest seen"), rows, title)
 
 
 def convergence_table(constants: Constants, seen: float, eta: float) -> Table:
@@ -140,17 +134,20 @@ def sentences(
     """What the bounds say about the run."""
     job, floor = probe.job, constants.floor
     chance = largest_loss * total * math.sqrt(math.log(1 / kappa) / 2)
+    applies = "this is above the floor, so the bound applies to it"
+    if floor >= seen:
+        applies = (
+            f"the smallest value that can be promised is {number(floor / seen, 2)} times as large,"
+            " so the bound says nothing about the run"
+        )
+    share, jumps = 100 * float(np.mean(probe.changed or [0])), ""
+    if probe.changed:
+        jumps = f" From one round to the next {share:.1f} % of the pairs changed sides."
     return [
         f"Observed: {len(probe.index)} clients after {len(probe.looks)} rounds. Every estimate is"
         " the largest value observed, so the true constant is at least as large.",
         f"The convergence bound promises a mean squared gradient below ξ only for ξ above"
-        f" ρ L_h N α I G = {number(floor)}. The run itself has {number(seen)}:"
-        + (
-            f" the smallest value that can be promised is {number(floor / seen, 2)} times as large,"
-            " so the bound says nothing about the run."
-            if floor >= seen
-            else " this is above the floor, so the bound applies to it."
-        ),
+        f" ρ L_h N α I G = {number(floor)}. The run itself has {number(seen)}: {applies}.",
         "The floor assumes that every client of a round pushes with its largest gradient, in every"
         " local step and all in the same direction. L_h is largest where a set of similar or"
         " dissimilar clients is small, because a prototype then has more weight in the mean.",
@@ -158,13 +155,7 @@ def sentences(
         f" {job.settings.training.optimiser} on one batch at a time, which the theorem does not"
         " cover.",
         "Two assumptions do not hold exactly: ReLU(W) has a kink at 0, so L is not smooth there,"
-        " and h jumps where a client changes from similar to dissimilar."
-        + (
-            f" From one round to the next {100 * float(np.mean(probe.changed)):.1f} % of the pairs"
-            " changed sides."
-            if probe.changed
-            else ""
-        ),
+        f" and h jumps where a client changes from similar to dissimilar.{jumps}",
         f"The generalisation bound as printed has a chance term C D sqrt(log(1/κ)/2) ="
         f" {number(chance)} that grows with the data, although no loss exceeds C ="
         f" {number(largest_loss)}: it says nothing for any D above"
@@ -178,8 +169,6 @@ def draw(probe: Probe, constants: Constants) -> Figure:
     """The gradient over the rounds, and the floor below which nothing is promised."""
     labels = ["mean squared gradient, mean of the clients", "largest client", "ρ L_h N α I G"]
     picture, [[axis]] = figure(
-        1,
-        1,
         labels,
         title="Gradients in training and what the convergence bound can promise",
         subtitle="Squared length of a client's whole gradient. The theorem promises only values"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from rich.console import Console
 
@@ -42,14 +43,8 @@ class Reporter:
         """The method, the data, the seed, and every other setting that the study varies."""
         defaults = asdict(method_options(settings.method, {}))
         varied = {k: v for k, v in settings.options.items() if v != defaults[k]}
-        plain = Settings()
-        for key, value, default in (
-            ("preset", settings.preset, plain.preset),
-            ("hidden", settings.model.hidden, plain.model.hidden),
-            ("newcomers", settings.data.newcomers, plain.data.newcomers),
-        ):
-            if value != default:
-                varied[key] = value
+        usual = _varied(Settings())
+        varied |= {k: v for k, v in _varied(settings).items() if v != usual[k]}
         options = ", ".join(f"{key}={value}" for key, value in varied.items())
         source = settings.data.source.replace("\\", "/").rsplit("/", 1)[-1]
         parts = [settings.method, short(source, 40), f"seed {settings.seed}", options]
@@ -58,6 +53,12 @@ class Reporter:
     def say(self, line: str) -> None:
         """One line of progress."""
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _varied(settings: Settings) -> dict[str, Any]:
+    """Settings besides the method's options that studies vary."""
+    data, model = settings.data, settings.model
+    return {"preset": settings.preset, "hidden": model.hidden, "newcomers": data.newcomers}
 
 
 SILENT = Reporter(Console(file=io.StringIO(), quiet=True))

@@ -97,10 +97,8 @@ class Store:
     def record_files(self, key: str, method: str) -> list[Path]:
         """Where the record of a run is written."""
         second = self.record_folder
-        return [
-            self.runs / f"{key}.json",
-            *([] if second is None else [second / f"{method}-{key}.json"]),
-        ]
+        found = [self.runs / f"{key}.json"]
+        return found if second is None else [*found, second / f"{method}-{key}.json"]
 
     def find(self, key: str, settings: Settings, *, by_period: bool = False) -> Record | None:
         """The record of a finished run with these settings; `by_period`: with errors by period."""
@@ -268,9 +266,8 @@ def rebuild_record(
             f" {folder.path} to run again"
         )
     with build(settings, engine, panel) as job:
-        outcome = outcome_of(
-            job, folder, evaluate_job(job, load_models(folder.models), folder.path)
-        )
+        evaluation = evaluate_job(job, load_models(folder.models), folder.path)
+        outcome = outcome_of(job, folder, evaluation)
     return make_record(key, replace(outcome, summary=summary))
 
 
@@ -312,10 +309,9 @@ def data_digest(dataset: Dataset) -> str:
     lost = np.nanmax(np.abs(panel.values - single), axis=0, initial=0.0)
     if (lost > LOST * dataset.std).any():
         digest.update(np.ascontiguousarray(dataset.series, dtype="<f4").tobytes())
+    split = dataset.split
     place = (str(panel.start), panel.step_seconds, panel.timezone, dataset.offset)
-    digest.update(
-        str((*place, dataset.split.train, dataset.split.val, dataset.split.test)).encode()
-    )
+    digest.update(str((*place, split.train, split.val, split.test)).encode())
     if panel.coordinates is not None:
         digest.update(np.ascontiguousarray(panel.coordinates, dtype="<f4").tobytes())
     digest.update(inputs_digest(panel.inputs))
