@@ -13,11 +13,12 @@ from scipy.stats import binom
 from typer.testing import CliRunner
 
 from fuels.cli.commands import app
-from fuels.config import Engine, Settings, merge
+from fuels.config import Engine, Privacy, Settings, merge
 from fuels.data.synthetic import synthesise
 from fuels.errors import FuelsError
+from fuels.privacy.accountant import loss_for
 from fuels.research.audit import audit as work
-from fuels.research.audit import sums
+from fuels.research.audit import noised_sums, sums
 from fuels.research.audit.membership import (
     CANDIDATES,
     Coins,
@@ -270,6 +271,19 @@ def test_sums_reveal_a_client_only_to_who_knows_all_others() -> None:
     assert sums.reconstruction(dataset, 15) > 0.98
 
 
+def test_noise_hides_an_hour_as_far_as_it_promises_and_a_day_less() -> None:
+    from scipy.special import ndtr
+
+    with build(settings(), ENGINE, PANEL) as job:
+        dataset = job.dataset
+    found = {e: noised_sums.revealed(dataset, Privacy(epsilon=e)) for e in (8.0, 1.0)}
+    for epsilon, each in found.items():
+        assert 0.5 < each.hour < ndtr(np.sqrt(loss_for(epsilon, 1e-5) / 2)) and each.hour < each.day
+    assert found[8.0].reached > found[1.0].reached
+    client = noised_sums.revealed(dataset, Privacy(epsilon=1.0, unit="client"))
+    assert client.reached < 0.1 and client.day < 0.55
+
+
 def test_attackers_have_their_own_series_with_the_clock_of_the_panel() -> None:
     panel = replace(PANEL, start=PANEL.start + np.timedelta64(3 * 86400 + 5 * 3600, "s"))
     own = own_dataset(resolve(settings()), panel, 6)
@@ -311,7 +325,7 @@ def test_the_experiment_shows_what_is_revealed_and_what_it_costs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = context_of(audit_experiment.EXPERIMENT, tmp_path, small_panel(10, places=False))
-    chosen = {"variants": "fuels,sparse-noise,nothing"}
+    chosen = {"variants": "fuels,sparse-noise,nothing", "sums": "exact,hour-4"}
     context = replace(context, options=chosen, budget=replace(context.budget, rounds=5))
     found = audit_experiment.EXPERIMENT.result(context)
     rows = {row[0]: row for row in found.tables["audit"].rows}
@@ -320,11 +334,13 @@ def test_the_experiment_shows_what_is_revealed_and_what_it_costs(
     assert float(str(plain[2])) > 0.6 > float(str(noisy[2]))
     assert nothing[2] is None and isinstance(nothing[10], float)
     assert "rounds 5, 15, .., noise 2" in found.text[0] and set(found.figures) == {"audit"}
+    exact, noised = found.tables["sums"].rows
+    assert float(str(exact[2])) > 0.9 > float(str(noised[2])) and exact[3] == "1.00"
     monkeypatch.setattr(audit_experiment, "train", None)  # the second time, from the store
     again = audit_experiment.EXPERIMENT.result(context)
     assert again.tables["audit"].rows == found.tables["audit"].rows
     with pytest.raises(FuelsError, match="unknown secrets; did you mean secret"):
-        audit_experiment.run(replace(context, options={"variants": "secrets"}))
+        audit_experiment.run(replace(context, options={**chosen, "variants": "secrets"}))
     for path in (context.store.runs / "audit").iterdir():
         path.write_text("{}")
     with pytest.raises(FuelsError, match="not a result of this experiment"):
