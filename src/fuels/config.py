@@ -140,7 +140,7 @@ class Privacy:
     delta: float = 1e-5
     unit: str = "hour"  # what is protected, of one client: hour, day or client
     relation: str = "removed"  # of a unit's values, in neighbouring data: removed or replaced
-    scale: str = ""  # MEAN,STD of a client, known without the data; empty: released, with noise
+    scale: str = ""  # MEAN,STD of clients or a CSV, known without the data; empty: released, noised
     ledger: str = ""  # file of all releases; empty: privacy.jsonl in the run folder
     colluding: int = 1  # sites of a federation that may reveal their noise; each knows its own
 

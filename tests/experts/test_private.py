@@ -20,7 +20,7 @@ from fuels.report.facts import facts
 from fuels.report.privacy import revealed
 from fuels.runs.run import run
 from fuels.runs.settings import resolve
-from fuels.sharing.protection import LEDGER, MEAN, Protection, budget_of, declared_scale
+from fuels.sharing.protection import LEDGER, MEAN, Protection, budget_of
 from fuels.storage.models import load_models
 from fuels.storage.run_folder import RunFolder
 
@@ -179,8 +179,3 @@ def test_settings_without_a_guarantee_are_refused(changes: dict[str, object], sa
     settings = merge(with_preset(Settings(), "private", "test"), changes, "test")
     with pytest.raises(FuelsError, match=said):
         resolve(settings)
-
-
-def test_a_declared_scale_is_two_numbers() -> None:
-    assert declared_scale("") is None
-    assert declared_scale("120,45") == (120.0, 45.0)

@@ -164,7 +164,7 @@ def run_command(
     privacy: str | None = opt.option(
         "epsilon=N,...",
         "Preset private, with this budget. More parts: delta=, unit=hour|day|client,"
-        " relation=removed|replaced, colluding=N; see fuels privacy plan.",
+        " relation=removed|replaced, scale=FILE, colluding=N; see fuels privacy plan.",
     ),
     settings: list[str] | None = opt.option(
         "KEY=VALUE",

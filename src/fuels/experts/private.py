@@ -223,7 +223,7 @@ class PrivateExperts(SharedExperts):
         self, sums: PrivateSums, history: History, ids: Sequence[str], end: int
     ) -> private.Scale:
         least = LEAST_PERIODS * history.period
-        known = declared_for(self._protection.settings, len(ids)) or scale_from(sums, ids, least)
+        known = declared_for(self._protection.settings, ids) or scale_from(sums, ids, least)
         if known is not None:
             return known
         self._need_training(history, end)

@@ -6,6 +6,7 @@ The same on one machine (private.py) and in a federation (private_run_sums.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +20,13 @@ from fuels.privacy.accountant import multipliers
 from fuels.privacy.ledger import Entry, Ledger, Release
 from fuels.privacy.sensitivity import Protected, Unit, relation_of, unit_of
 from fuels.sharing import private_statistics as private
+from fuels.sharing.declared_scale import declared_scales
 from fuels.sharing.private_sums import PrivateSums
 from fuels.sharing.protection import (
     DAY,
     MEAN,
     SCALE,
     STATISTICS,
-    declared_scale,
     releases_per_unit,
 )
 from fuels.sharing.statistics import union_of_lags
@@ -104,13 +105,17 @@ def scale_from(sums: PrivateSums, ids: Sequence[str], least: int) -> private.Sca
     return private.scale_of(known[0].values, known[0].release.sigma, least)
 
 
-def declared_for(settings: Privacy, clients: int) -> private.Scale | None:
-    """The scale that the settings declare for every client; None if it is released."""
-    given = declared_scale(settings.scale)
-    if given is None:
+def declared_for(
+    settings: Privacy, ids: Sequence[str], folder: Path = Path()
+) -> private.Scale | None:
+    """The scale that the settings declare for these clients; None if it is released.
+
+    A file is relative to a folder.
+    """
+    if not settings.scale:
         return None
-    every = np.ones(clients)
-    return private.Scale(given[0] * every, given[1] * every, every > 0)
+    mean, std = np.array(declared_scales(settings.scale, ids, folder)).T
+    return private.Scale(mean, std, std > 0)
 
 
 def day_from(entry: Entry) -> Floats:

@@ -27,7 +27,7 @@ from fuels.privacy.gaussian import share_of_noise
 from fuels.privacy.ledger import Release
 from fuels.privacy.sensitivity import Protected, relation_of, unit_of
 from fuels.sharing import private_statistics as private
-from fuels.sharing.protection import DAY, MEAN, SCALE, STATISTICS, declared_scale, releases_per_unit
+from fuels.sharing.protection import DAY, MEAN, SCALE, STATISTICS, releases_per_unit
 from fuels.sharing.statistics import union_of_lags
 from fuels.sharing.sums import MIN_CLIENTS
 
@@ -159,7 +159,7 @@ def _releases(sizes: Sizes, noise: Mapping[str, float]) -> dict[str, Release]:
             width * (width + 1) // 2,
         ),
     }
-    if not declared_scale(privacy.scale):
+    if not privacy.scale:
         found = {SCALE: (protected.histogram(steps), private.BINS), **found}
     return {
         name: Release("plan", name, 0, steps * HOUR, sensitivity, noise[name], (numbers,))

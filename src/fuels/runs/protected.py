@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fuels.config import to_dict
+from fuels.experts.private_releases import declared_for
 from fuels.runs.build import Job, fingerprint
 from fuels.sharing.protection import Protection
 
@@ -16,6 +17,7 @@ from fuels.sharing.protection import Protection
 def refuse_spent(job: Job, folder: Path) -> None:
     """Refuse a run whose sums no budget is left for, before it trains."""
     if (protection := protection_of(job, folder)) is not None:
+        declared_for(job.settings.privacy, job.dataset.ids)  # refuses a file that does not fit
         span = job.dataset.panel.times[[0, -1]].astype("datetime64[s]").astype(np.int64)
         protection.refuse_spent(job.settings.sharing, int(span[0]), int(span[1]))
 

@@ -34,7 +34,7 @@ from fuels.methods.registry import METHODS, find_method, method_options
 from fuels.methods.solo import Solo
 from fuels.privacy.accountant import check as check_budget
 from fuels.privacy.sensitivity import relation_of, unit_of
-from fuels.sharing.protection import declared_scale
+from fuels.sharing.declared_scale import check_scale
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def check_sums(settings: Settings) -> None:
     check_budget(privacy.epsilon, privacy.delta)
     unit_of(privacy.unit)
     relation_of(privacy.relation)
-    declared_scale(privacy.scale)
+    check_scale(privacy.scale)
     if privacy.colluding < 1:
         raise FuelsError(
             f"privacy.colluding must be at least 1, because every site knows its own noise; it is"

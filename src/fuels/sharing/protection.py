@@ -122,25 +122,9 @@ def shared_ledger(settings: Privacy) -> Ledger:
     return ledger
 
 
-def declared_scale(text: str) -> tuple[float, float] | None:
-    """MEAN,STD of privacy.scale; None if the scale is released instead."""
-    if not text:
-        return None
-    try:
-        mean, std = (float(part) for part in text.split(","))
-    except ValueError:
-        mean, std = 0.0, -1.0
-    if not (np.isfinite(mean) and np.isfinite(std) and std > 0):
-        raise FuelsError(
-            "privacy.scale must be MEAN,STD: the usual value of a client and its usual deviation,"
-            f" such as 120,45, known without looking at the data; it is {text}"
-        )
-    return mean, std
-
-
 def releases_per_unit(settings: Privacy, sharing: Sharing, horizon: int) -> dict[str, int]:
     """The releases of a run, and in how many of each the values of one unit are used."""
-    found = {} if declared_scale(settings.scale) else {SCALE: 1}
+    found = {} if settings.scale else {SCALE: 1}
     found[DAY] = 1
     if sharing.live_mean:
         found[MEAN] = 1

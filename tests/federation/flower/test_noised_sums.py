@@ -132,6 +132,23 @@ def test_a_scale_from_noised_histograms_stays_at_the_site_and_is_charged(
     assert not sums.found
 
 
+def test_each_site_reads_the_scale_of_its_clients_from_its_own_file(
+    tmp_path: Path, quiet: None
+) -> None:
+    world = private_world(tmp_path / "world", long(privacy={"scale": "scale.csv"}))
+    notes = exchanged(world).notes
+    assert "north: scale.csv: cannot be read" in notes["statistics"]
+    for site, ids in SITES.items():
+        rows = "".join(f"{client},10,3\n" for client in ids)
+        (world.root / "sites" / site / "scale.csv").write_text(f"client,mean,std\n{rows}")
+    for one, other in zip(
+        exchanged(world, "again").found,
+        exchanged(private_world(tmp_path / "same", long())).found,
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one.message, other.message)
+
+
 def lines(world: World, site: str) -> list[str]:
     return [e.release.name for e in ledger(world, site).entries.values()]
 
@@ -284,6 +301,7 @@ def test_settings_of_a_private_federation(exchanged_once: World) -> None:
         ("privacy.ledger=mine.jsonl", "each site has its own ledger"),
         ("privacy.colluding=0", "at least 1, because every site knows its own noise"),
         ("method=fuels", "it needs --method solo"),
+        ("privacy.scale=/data/scale.csv", "give its name without a path"),
     ):
         with pytest.raises(FuelsError, match=said):
             fuels(*command, "--preset", "private", "--set", text)

@@ -198,6 +198,11 @@ def federated(settings: Settings, place: str) -> ResolvedSettings:
         raise FuelsError(
             f"{place}: privacy.ledger names a file; in a federation, each site has its own ledger"
         )
+    if Path(settings.privacy.scale).name != settings.privacy.scale:
+        raise FuelsError(
+            f"{place}: privacy.scale is a file in the folder of each site; give its name without a"
+            " path, such as scale.csv"
+        )
     if settings.sharing.noise:
         raise FuelsError(
             f"{place}: sharing.noise is for sums on one machine (fuels run); between organisations,"

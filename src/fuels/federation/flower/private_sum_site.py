@@ -117,6 +117,7 @@ def _offer(folder: SiteFolder, config: SiteConfig, job: Job, run: str) -> dict[s
     ledger = run_ledger(folder, config, job)
     kept = Protection(settings.privacy, ledger, run, settings.sample.horizon)
     kept.refuse_spent(settings.sharing, steps.start, steps.time(steps.count))
+    declared_for(settings.privacy, job.dataset.ids, folder.path)  # refuses a file that does not fit
     taken = [name for name, given in consents(config.consent).items() if given]
     return {"steps": steps.facts(), "consent": taken}
 
@@ -155,7 +156,7 @@ def _contribution(
     sites = list(asked.sites)
 
     def words() -> Words:
-        scale, values = _scaled(plan, job)
+        scale, values = _scaled(folder, plan, job)
         _refuse_more_than_the_run(plan, release, privacy.epsilon, privacy.delta)
         entry = ledger.release(
             release,
@@ -169,10 +170,10 @@ def _contribution(
         return entry.message.reshape(-1).view(np.uint64)
 
     answer = sums.answer(asked, roster, words)
-    return release, answer, int(_scaled(plan, job)[0].member.sum())
+    return release, answer, int(_scaled(folder, plan, job)[0].member.sum())
 
 
-def _scaled(plan: Plan, job: Job) -> tuple[private.Scale, Floats]:
+def _scaled(folder: SiteFolder, plan: Plan, job: Job) -> tuple[private.Scale, Floats]:
     """The scale of each client, as declared or from its noised histogram, and its values.
 
     The histograms count as released, as on one machine, although they stay in the ledger.
@@ -181,7 +182,9 @@ def _scaled(plan: Plan, job: Job) -> tuple[private.Scale, Floats]:
     normal = on_common_steps(history_of(dataset), steps)
     values = normal * dataset.std[:, None] + dataset.mean[:, None]
     least = LEAST_PERIODS * steps.period
-    known = declared_for(job.settings.privacy, len(ids)) or scale_from(plan.sums, ids, least)
+    known = declared_for(job.settings.privacy, ids, folder.path) or scale_from(
+        plan.sums, ids, least
+    )
     if known is None:
         span = steps.start, steps.time(steps.end)
         release = scale_release(plan.sums, span, steps.end, len(ids))
