@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,13 @@ from fuels.errors import FuelsError
 from fuels.federation.codec import decode
 from fuels.federation.flower.folders import SiteFolder
 from fuels.federation.flower.masked_server import FILE
+from fuels.federation.flower.provisioning import federation_record
 from fuels.federation.flower.status import masked_line, status
+from fuels.federation.flower.sum_keys import certify
+from fuels.methods.fedavg import FedAvg
+from fuels.storage.checkpoint import unprefixed
 from helpers.flower_world import LIMIT, SITES, World, settings
-from helpers.masked import chosen, make_world
+from helpers.masked import change, chosen, make_world
 
 METHODS = ("fedavg", "fedprox", "fedrep", "perfedavg", "pfedme")
 
@@ -153,3 +158,87 @@ def test_a_run_without_any_result_stops_and_can_be_resumed(tmp_path: Path, done:
         world.run()
     world.network.fate = lambda site, kind, number, reply: (0.0, reply)
     assert [("skipped" in line) for line in world.run()] == [True, False, False]
+
+
+def test_sites_shorten_updates_to_the_bound_of_the_round_before(tmp_path: Path) -> None:
+    world = make_world(tmp_path / "world", chosen(rounds=2, defence={"clip": 0.5}))
+    world.run()
+    facts = [
+        decode(content, LIMIT).facts["masked"]
+        for site, kind, _, content in world.network.sent
+        if (site, kind) == ("north", "train")
+    ]
+    assert facts[0]["bound"] == 0.0 and facts[0]["clients"] == 6
+    # No longer than its terms, the mean update of round 2 is within the bound.
+    first = next(c for _, kind, n, c in world.network.sent if (kind, n) == ("evaluate", 1))
+    before = unprefixed("shared", decode(first, LIMIT).arrays)
+    update = np.concatenate([world.state()[name] - part for name, part in before.items()])
+    assert 0 < np.linalg.norm(update) <= facts[1]["bound"] * (1 + 1e-6)
+    free = make_world(tmp_path / "free", chosen(rounds=2))
+    free.run()
+    longer = np.concatenate([free.state()[name] - part for name, part in before.items()])
+    assert np.linalg.norm(longer) > facts[1]["bound"]
+
+
+def test_a_site_that_refuses_stops_a_run_of_three(tmp_path: Path) -> None:
+    world = make_world(tmp_path / "world", chosen(rounds=2))
+    change(world, "south", "min_clients = 6", "min_clients = 7")
+    with pytest.raises(FuelsError) as caught:
+        world.run()
+    assert str(caught.value) == (
+        "round 1: 2 sites can send masked uploads, and 3 are needed (south: round 1: 6 clients are"
+        " asked to train, and at least 7 are required (min_clients)); the run stops and can be"
+        " resumed"
+    )
+    change(world, "south", "min_clients = 7", "min_clients = 6")
+    assert ["skipped" in line for line in world.run()] == [False, False]
+
+
+def test_without_a_roster_no_site_trains(tmp_path: Path) -> None:
+    world = make_world(tmp_path / "world", chosen(rounds=1))
+    world.server.roster.unlink()
+    with pytest.raises(FuelsError, match="masked uploads need a roster: the server's folder has"):
+        world.run()
+    assert {kind for _, kind, _, _ in world.network.sent} == {"hello"}
+    certify(world.root, federation_record(world.root), {"north": 1, "south": 1}, {})
+    with pytest.raises(FuelsError, match=r"have 4 clients to train, and at least 6 are needed"):
+        world.run()
+
+
+def test_a_site_whose_training_diverged_adds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = FedAvg.local
+
+    def diverges(method: FedAvg, group: Any, download: Any) -> Any:
+        found = plain(method, group, download)
+        for i, client in enumerate(group.ids):
+            if client in "be":  # all of south
+                found["decoder"][i] = np.nan
+        return found
+
+    monkeypatch.setattr(FedAvg, "local", diverges)
+    world = make_world(tmp_path / "world", chosen(rounds=1))
+    (line,) = world.run()
+    assert line["clients"] == 4
+    assert "south: it withholds client b; see the site's log" in line["failures"]
+    other = World(tmp_path / "plain", settings("fedavg", 1), quorum=0.5)
+    (theirs,) = other.run()
+    assert theirs["clients"] == 4
+    for name, array in other.state().items():
+        np.testing.assert_allclose(world.state()[name], array, atol=3e-7)
+
+
+def test_a_site_that_keeps_failing_is_asked_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SITES, "west", ["g", "h"])
+    world = make_world(tmp_path / "world", chosen(rounds=6), quorum=0.5)
+    world.network.fate = lambda site, kind, number, reply: (
+        0.0, "its process failed" if (site, kind) == ("west", "train") and number > 1 else reply
+    )  # fmt: skip
+    lines = world.run()
+    assert [line["clients"] for line in lines] == [8, 0, 6, 0, 6, 6]
+    assert "west: it missed 1 of the rounds that it was asked for" in lines[2]["failures"]
+    asked = [json.loads(e) for e in world.server.audit.read_text().splitlines()]
+    assert [len(e["sites"]) for e in asked if e["event"] == "sum"] == [4, 3, 3, 3]

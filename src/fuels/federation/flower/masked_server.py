@@ -77,6 +77,7 @@ class MaskedTransport(FlowerTransport):
         try:
             found, mean = self._total(plan, content, roster, download)
         except FuelsError as error:
+            self._never(roster)
             self._skip(str(error))
         self.length, self.skipped = mean.length, 0
         self.rounds_done += 1
@@ -119,10 +120,6 @@ class MaskedTransport(FlowerTransport):
             for _, reply in self.collect("hello", self.round):
                 self.failures += [reply] if isinstance(reply, Failure) else []
             never = self._never(roster)
-            able = {s: self.members.of(s) for s in self.members.sites - never.keys()}
-            reason = self._too_few(able, roster, never)
-            if reason:
-                raise FuelsError(f"round {self.round}: {reason}; the run stops and can be resumed")
             away = dict.fromkeys(self.silent, "no reply since it was last asked")
             away |= dict.fromkeys(self.members.sites - there, "not connected")
             needed = ceil(self.rules.quorum * len(everyone.keys() - never.keys()) - 1e-9)
@@ -144,11 +141,18 @@ class MaskedTransport(FlowerTransport):
         raise TooFewError(reason)
 
     def _never(self, roster: Roster) -> dict[str, str]:
-        """The sites that cannot take part however long the server waits, and why."""
+        """The sites that cannot take part however long the server waits, and why.
+
+        If the others are too few, the run stops. When it is resumed, this round is asked again.
+        """
         sites, allowed = self.members.sites, self.allowed()
         never = dict.fromkeys(sites - roster.members.keys(), "not in the founder's roster")
         never |= {site: reason for site, reason in self.out.items() if site in sites}
-        return never | dict.fromkeys(sites - allowed, "it may no longer take part")
+        never |= dict.fromkeys(sites - allowed, "it may no longer take part")
+        able = {site: self.members.of(site) for site in sites - never.keys()}
+        if reason := self._too_few(able, roster, never):
+            raise FuelsError(f"round {self.round}: {reason}; the run stops and can be resumed")
+        return never
 
     def _resting(self) -> dict[str, str]:
         """Sites that missed rounds sit out twice as many each time: a miss costs all a round."""

@@ -58,7 +58,8 @@ SITE_HEADER = """\
 # or are means of fewer periods than `least_periods` or of periods with more steps than
 # `longest_period` (`raw_derived`). With `sums` and `live_mean` it adds up numbers with at least two
 # other sites, masked so that the server sees only totals; with `epsilon` above 0, only with noise,
-# and all runs together spend at most that much. `data.source` is the file to train on.
+# and all runs together spend at most that much. With `unmasked = false` it sends uploads of a
+# method only as masked sums. `data.source` is the file to train on.
 """
 
 HEADER = re.compile(r"\s*\[")  # of a table in a TOML file
