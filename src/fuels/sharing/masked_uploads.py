@@ -109,4 +109,4 @@ def mean_of(total: Floats, declared: Mapping[str, Sent]) -> Mean:
         size = prod(sent.shape)
         parts[name] = mean[first : first + size].reshape(sent.shape)
         first += size
-    return Mean(parts, float(total[1]) / share)
+    return Mean(parts, max(0.0, float(total[1]) / share))

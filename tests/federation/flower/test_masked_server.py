@@ -12,7 +12,7 @@ import pytest
 from fuels.errors import FuelsError
 from fuels.federation.codec import decode
 from fuels.federation.flower.folders import SiteFolder
-from fuels.federation.flower.masked_server import FILE
+from fuels.federation.flower.masked_server import FILE, Plan
 from fuels.federation.flower.provisioning import federation_record
 from fuels.federation.flower.status import masked_line, status
 from fuels.federation.flower.sum_keys import certify
@@ -242,3 +242,14 @@ def test_a_site_that_keeps_failing_is_asked_less_and_less_often(
     assert "west: it missed 1 of the rounds that it was asked for" in lines[2]["failures"]
     asked = [json.loads(e) for e in world.server.audit.read_text().splitlines()]
     assert [len(e["sites"]) for e in asked if e["event"] == "sum"] == [4, 3, 3, 3]
+
+
+def test_a_damaged_plan_is_not_replaced_by_another_set(tmp_path: Path, done: World) -> None:
+    path = tmp_path / FILE
+    for content in ("{", "[]", '{"round": 1, "asked": {}}'):
+        path.write_text(content)
+        with pytest.raises(FuelsError, match=r"masked.json: cannot be read; restore it from"):
+            Plan.load(path, 1)
+    stored = json.loads((done.server.runs / "run" / FILE).read_text())
+    assert stored["terms"] == {"most_samples": 120, "clip": 0.0, "bound": 0.0}
+    assert Plan.load(done.server.runs / "run" / FILE, 2) is None

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from math import ceil, inf
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -37,7 +38,44 @@ from fuels.sharing.masks import LEAST_SITES, SumId, total
 from fuels.sharing.roster import Roster
 
 FILE = "masked.json"  # in the server's run folder: the set of the round that was asked last
-Plan = dict[str, tuple[str, ...]]  # site: the clients it is asked to train
+Asked = dict[str, tuple[str, ...]]  # site: the clients it is asked to train
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a round asks for. Sites that have answered repeat their reply, so it must not change."""
+
+    asked: Asked
+    terms: Terms
+
+    @property
+    def sites(self) -> set[str]:
+        return set(self.asked)
+
+    @property
+    def clients(self) -> int:
+        return sum(map(len, self.asked.values()))
+
+    def save(self, path: Path, number: int) -> None:
+        facts = {"round": number, "asked": self.asked, "terms": asdict(self.terms)}
+        with writing(path) as temporary:
+            temporary.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path, number: int) -> Plan | None:
+        """The plan of this round; None if it was not made yet."""
+        if not path.exists():
+            return None
+        try:
+            facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            asked = {str(site): tuple(ids) for site, ids in facts["asked"].items()}
+            found = cls(asked, Terms(**facts["terms"])), facts["round"]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise FuelsError(
+                f"{path}: cannot be read; restore it from a backup, or start a new run: sites may"
+                " have answered this round with the set that it names"
+            ) from None
+        return found[0] if found[1] == number else None
 
 
 class MaskedTransport(FlowerTransport):
@@ -72,8 +110,14 @@ class MaskedTransport(FlowerTransport):
         self.late.clear()
         self.failures += self.exclusion.look(round_number)
         content, roster = self._roster()
-        plan = self._plan(clients, roster)
-        self.needed = len(plan)
+        plan = Plan.load(self.path, round_number)
+        if plan is None:
+            asked = self._choose(self.members.by_site(tuple(clients)), roster)
+            clip = self.settings.defence.clip
+            most = self.members.train_periods * self._method.facts.period
+            plan = Plan(asked, Terms(most, clip, clip * self.length))
+            plan.save(self.path, round_number)
+        self.needed = len(plan.sites)
         try:
             found, mean = self._total(plan, content, roster, download)
         except FuelsError as error:
@@ -81,9 +125,10 @@ class MaskedTransport(FlowerTransport):
             self._skip(str(error))
         self.length, self.skipped = mean.length, 0
         self.rounds_done += 1
-        self.book.add("sum", run=self.run, name=NAME, step=self.round, sites=sorted(plan))
+        self.book.add("sum", run=self.run, name=NAME, step=self.round, sites=sorted(plan.sites))
         for site, envelope in sorted(found.items()):
-            self._use_mean(Request(site, "train", self.round, plan[site]), envelope, mean.parts)
+            sent = Request(site, "train", self.round, plan.asked[site])
+            self._use_mean(sent, envelope, mean.parts)
         return list(self.replies.values()), list(dict.fromkeys(self.failures))
 
     # -- the set -------------------------------------------------------------------------------
@@ -97,19 +142,7 @@ class MaskedTransport(FlowerTransport):
             )
         return found
 
-    def _plan(self, clients: Sequence[str], roster: Roster) -> Plan:
-        """The set of this round: the one written down, or the sites that can be asked now."""
-        if self.path.exists():
-            stored: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
-            if stored["round"] == self.round:
-                return {site: tuple(ids) for site, ids in stored["asked"].items()}
-        plan = self._choose(self.members.by_site(tuple(clients)), roster)
-        with writing(self.path) as temporary:
-            facts = {"round": self.round, "asked": plan}
-            temporary.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        return plan
-
-    def _choose(self, everyone: Plan, roster: Roster) -> Plan:
+    def _choose(self, everyone: Asked, roster: Roster) -> Asked:
         """The sites that can take part, as soon as they are enough; waits until the deadline."""
         end, met = self.clock() + self.rules.deadline, set[str]()
         while True:
@@ -124,11 +157,11 @@ class MaskedTransport(FlowerTransport):
             away |= dict.fromkeys(self.members.sites - there, "not connected")
             needed = ceil(self.rules.quorum * len(everyone.keys() - never.keys()) - 1e-9)
             for out in ({**self._resting(), **away, **never}, {**away, **never}):
-                plan = {site: ids for site, ids in sorted(everyone.items()) if site not in out}
-                reason = self._too_few(plan, roster, out, needed)
+                asked = {site: ids for site, ids in sorted(everyone.items()) if site not in out}
+                reason = self._too_few(asked, roster, out, needed)
                 if not reason:
                     self.failures += [failed(s, self.round, out[s]) for s in sorted(out)]
-                    return plan
+                    return asked
             if self.clock() >= end:
                 break
             self.sleep(POLL)
@@ -163,15 +196,15 @@ class MaskedTransport(FlowerTransport):
         }
 
     def _too_few(
-        self, plan: Plan, roster: Roster, out: Mapping[str, str], needed: int = LEAST_SITES
+        self, asked: Asked, roster: Roster, out: Mapping[str, str], needed: int = LEAST_SITES
     ) -> str:
         """Why these sites cannot answer a round together; "" if they can."""
         reasons = "; ".join(f"{site}: {why}" for site, why in sorted(out.items()))
         why = f" ({reasons})" if reasons else ""
         needed, least = max(needed, LEAST_SITES), self.settings.sharing.min_clients
-        if len(plan) < needed:
-            return f"{len(plan)} sites can send masked uploads, and {needed} are needed{why}"
-        clients = min(sum(map(len, plan.values())), roster.clients(tuple(plan)))
+        if len(asked) < needed:
+            return f"{len(asked)} sites can send masked uploads, and {needed} are needed{why}"
+        clients = min(sum(map(len, asked.values())), roster.clients(tuple(asked)))
         if clients < least:
             return (
                 f"the sites that can send masked uploads have {clients} clients to train, and at"
@@ -185,30 +218,30 @@ class MaskedTransport(FlowerTransport):
         self, plan: Plan, content: bytes, roster: Roster, download: Download
     ) -> tuple[dict[str, Envelope], Mean]:
         """The sites' replies and the mean that they make; a FuelsError says why there is none."""
-        declared, clip = self._method.uploads(self.round), self.settings.defence.clip
-        most = self.members.train_periods * self._method.facts.period
-        terms = Terms(most, clip, clip * self.length)
+        declared = self._method.uploads(self.round)
         which = SumId(
             roster.federation,
             roster.serial,
             self.run,
             NAME,
             self.round,
-            tuple(sorted(plan)),
+            tuple(sorted(plan.sites)),
             shape_of(declared),
         )
         facts = {
             "sites": list(which.sites),
-            "clients": sum(map(len, plan.values())),
-            "most_samples": most,
-            "bound": terms.bound,
+            "clients": plan.clients,
+            "most_samples": plan.terms.most_samples,
+            "bound": plan.terms.bound,
             "roster": content.decode("utf-8"),
         }
         self.requests.extra["train"] = {MASKED: facts}, {}
-        largest = max(map(len, plan.values()))
+        largest = max(map(len, plan.asked.values()))
         self.requests.size["train"] = OVERHEAD + PER_CLIENT * largest + 8 * which.words
-        found = self._ask_all(plan, download)
-        if refused := [f"{site}: {self.out[site]}" for site in sorted(plan) if site in self.out]:
+        found = self._ask_all(plan.asked, download)
+        if refused := [
+            f"{site}: {self.out[site]}" for site in sorted(plan.sites & self.out.keys())
+        ]:
             raise FuelsError("; ".join(refused))
         words = {}
         for site, reply in found.items():
@@ -217,7 +250,7 @@ class MaskedTransport(FlowerTransport):
                 words[site] = numbers.view(np.uint64)
         return found, mean_of(total(which, words), declared)
 
-    def _ask_all(self, plan: Plan, download: Download) -> dict[str, Envelope]:
+    def _ask_all(self, plan: Asked, download: Download) -> dict[str, Envelope]:
         """Ask every site of the set until all have replied, one refuses, or the time is up."""
         number = self.round
         self.end = self.clock() + self.rules.deadline
