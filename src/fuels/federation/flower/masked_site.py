@@ -39,8 +39,7 @@ class MaskedRound:
     """A request to train, at one site."""
 
     def __init__(self, folder: SiteFolder, config: SiteConfig, job: Job, request: Envelope) -> None:
-        self.job, self.request, self.name = job, request, config.name
-        self.folder, self.config = folder, config
+        self.folder, self.config, self.job, self.request = folder, config, job, request
 
     def answer(
         self,
