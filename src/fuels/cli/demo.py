@@ -31,7 +31,8 @@ def demo_command(
     Starts a server and sites on 127.0.0.1, with TLS, keys and embedded data. At the end it stops
     every process that it started and prints the total time. From three sites on, they also add up
     the live mean and the shared statistics, masked, for a mixture of experts, and one step of the
-    live mean after training.
+    live mean after training. With a method of which the server needs only the mean of the uploads,
+    such as fedavg, the uploads are masked, too.
 
     Example: fuels federation demo --sites 3 --rounds 5
     """
@@ -74,7 +75,7 @@ def _print(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fuels.federation.flower.status import step_line, sums_line
+    from fuels.federation.flower.status import masked_line, step_line, sums_line
 
     table = Table("", "federation", "one machine", "difference")
     for name, key in (("validation MSE", "val_mse"), ("test MSE", "test_mse")):
@@ -83,5 +84,7 @@ def _print(found: dict[str, Any]) -> None:
     Console().print(table)
     if sums := found.get("sums"):
         typer.echo(sums_line(sums))
+    if masked := found.get("masked"):
+        typer.echo(masked_line(masked).replace("masked", "masked uploads", 1))
     if live := found.get("live"):
         typer.echo(f"live step {step_line(live)}")

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from fuels.cli.federation import federation_app
 from fuels.errors import FuelsError
+from fuels.federation.flower.demo import demo_settings
 from fuels.federation.flower.processes import Processes, descendants, is_alive
 
 pytest.importorskip("flwr")
@@ -104,12 +105,20 @@ def test_it_can_be_read_by_a_program(place: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_it_can_be_read_by_people(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"val_mse": 0.505, "test_mse": 0.4, "local_val_mse": 0.5, "local_test_mse": 0.4}
-    found["seconds"] = 71.5
-    monkeypatch.setattr("fuels.federation.flower.demo.run_demo", lambda *_: found)
+    given: dict[str, Any] = {**found, "seconds": 71.5, "masked": {"rounds": 5, "skipped": {}}}
+    monkeypatch.setattr("fuels.federation.flower.demo.run_demo", lambda *_: given)
     result = runner.invoke(federation_app, ["demo"])
     assert result.exit_code == 0, result.output
     assert re.findall(r"([+-][\d.]+)%", result.output) == ["+1.000", "+0.000"]
     assert "finished in 72 s; all processes have ended" in result.output
+    assert "masked uploads: the server sees sums only, 5 rounds with a result" in result.output
+
+
+def test_uploads_are_masked_if_the_method_and_the_number_of_sites_allow_it() -> None:
+    chosen = [
+        demo_settings(*which) for which in (("fedavg", 2, 3), ("fedavg", 2, 2), ("fuels", 2, 3))
+    ]
+    assert [settings.privacy.masked for settings in chosen] == [True, False, False]
 
 
 def test_an_interrupted_demo_is_removed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

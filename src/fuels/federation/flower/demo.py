@@ -24,6 +24,7 @@ from fuels.federation.flower.status import follow, live_facts
 from fuels.federation.flower.sum_keys import certify
 from fuels.federation.loop import Watcher
 from fuels.forecasting.saved_run import SavedRun
+from fuels.methods.registry import find_method
 from fuels.runs.build import build, kept_parameters
 from fuels.runs.settings import ResolvedSettings, resolve
 from fuels.sharing.masks import LEAST_SITES
@@ -84,10 +85,11 @@ def wait_for(server: ServerFolder, processes: Processes) -> None:
 
 
 def demo_settings(method: str, rounds: int, sites: int) -> ResolvedSettings:
-    """From three sites on, with a mixture of experts that uses sums over the sites."""
+    """From three sites on, with experts that use masked sums, and masked uploads if possible."""
     changes: dict[str, Any] = {"method": method, "training": {"rounds": rounds}}
     if sites >= LEAST_SITES:
         changes |= {"mixture": {"on": True}, "sharing": {"statistics": True, "live_mean": True}}
+        changes["privacy"] = {"masked": find_method(method).only_mean}
     return resolve(merge(Settings(), changes, "demo"))
 
 
@@ -141,7 +143,7 @@ def run_demo(root: Path, settings: Settings, sites: int, watcher: Watcher) -> di
         "val_mse": history[-1]["val_mse"],
         "test_mse": test / total,
         **local,
-        **({"sums": summary["sums"]} if "sums" in summary else {}),
+        **{name: summary[name] for name in ("sums", "masked") if name in summary},
         **({"live": live} if live else {}),
         "seconds": round(time.monotonic() - began, 1),
     }
@@ -174,7 +176,8 @@ def local_errors(settings: Settings, ids: Sequence[str]) -> dict[str, float]:
     """The errors of the same training on the local engine."""
     from fuels.runs.run import evaluate_job
 
-    with build(merge(settings, {"data": {"ids": sorted(ids)}}, "demo"), Engine()) as job:
+    here = {"data": {"ids": sorted(ids)}, "privacy": {"masked": False}}
+    with build(merge(settings, here, "demo"), Engine()) as job:
         job.loop.run()
         models = kept_parameters(job, job.loop.final_download())
         result = evaluate_job(job, models).scores[job.method.title].means()
