@@ -86,6 +86,7 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SuperNode]
     node.bundle = build_fab_from_disk(tmp_path / "app")
     monkeypatch.setattr(module, "connected", lambda _, token="": Client(node, token))
     monkeypatch.setattr(module, "pull_task_input", pull)
+    monkeypatch.setattr(module, "SELDOM", 0.1)
     monkeypatch.setattr(module, "push_message", push)
     monkeypatch.setattr(module, "push_task_output", end)
     monkeypatch.setattr(module.app, "handle_message", lambda message, _: f"reply to {message}")

@@ -46,7 +46,7 @@ RECORD, FIELD, STYPE = "fuels", "payload", "fuels.envelope"
 SHORT = 65536  # bytes
 PULL_WAIT = 0.5  # seconds to wait for pulls; a round may close that much late
 MOST_PULLS = 4  # in progress for one site, which may have several requests open
-SELDOM = 1.0  # seconds between two pulls for a request while its site gives no notice
+SELDOM = 2.0  # seconds between two pulls for a request while its site gives no notice
 CONNECTED = 0.5  # seconds for which a list of connected nodes is used
 
 client_app, server_app = ClientApp(), ServerApp()

@@ -30,7 +30,7 @@ from fuels.federation.flower.flower_app import check_app
 from fuels.federation.flower.folders import RefusalError, SiteFolder, log, set_up_log
 from fuels.federation.flower.notices import LOOK, Notice, Watch
 
-SELDOM = 0.5  # seconds between two looks for a message while there is no notice of one
+SELDOM = 2.0  # seconds between two looks for a message while there is no notice of one
 NAME = "fuels-dispatcher"  # to the SuperNode
 
 
