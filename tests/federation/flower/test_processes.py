@@ -127,7 +127,7 @@ def test_sites_killed_in_mid_round(running: Cluster) -> None:
     """The round closes at its deadline, sites come back with their models, nothing is doubled.
 
     In round 2 north is killed while it trains, and south when it has trained and before the server
-    hears of it. Flower lets them in again when two heartbeats are missing, after a minute at most.
+    hears of it. Flower lets them in again when two heartbeats are missing, after half a minute.
     """
     deadline, rounds, epochs = 25.0, 12, 300  # so many that a round trains for seconds
     running.set_rules(replace(RULES, deadline=deadline))

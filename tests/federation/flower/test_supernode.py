@@ -12,7 +12,9 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from flwr.supercore import heartbeat
 from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError, pull_objects
+from flwr.supernode import fleet_http_connection
 from flwr.supernode import start_client_internal as loop
 
 from fuels.federation.flower import retries
@@ -60,6 +62,8 @@ def test_flowers_loop_has_the_functions_that_are_replaced() -> None:
     assert "send" in inspect.signature(loop._push_messages).parameters
     text = inspect.getsource(loop.start_client_internal)
     assert text.count("_pull_and_store_message(") == text.count("_push_messages(") == 1
+    for user in (fleet_http_connection.http_request_response, heartbeat.HeartbeatSender._run):
+        assert "HEARTBEAT_DEFAULT_INTERVAL" in inspect.getsource(user)
     assert "time.sleep(" in text and loop.time.sleep is not None
 
 

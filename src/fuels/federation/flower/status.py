@@ -249,7 +249,7 @@ def others(folder: ServerFolder, current: Mapping[str, Any]) -> dict[str, str]:
 
 
 def states(folder: ServerFolder) -> dict[str, str]:
-    """The status of each site in Flower, which lists a dead one as online for about a minute."""
+    """The status of each site in Flower, which lists a dead one as online for half a minute."""
     try:
         nodes = registered(folder)
     except FuelsError:

@@ -6,6 +6,9 @@ exchange. Here these pauses are short for some seconds after a message, so that 
 series, or an evaluation, is not mostly waiting. An idle site keeps Flower's pauses and sends no
 more than before. The dispatcher (dispatcher.py) gets a notice of each message that is complete.
 
+Flower lets a killed SuperNode in again once it has missed two heartbeats, which takes a minute, the
+default deadline of a step. Here heartbeats come twice as often.
+
 A SuperNode sends one batch of replies for each message that it receives. If a run is stopped while
 its message arrives, the SuperNode drops the message, but a reply to it may still be made, and would
 be sent in place of the next one: every later reply would be one message late. Here the SuperNode
@@ -21,6 +24,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from flwr.supercore import heartbeat
+from flwr.supernode import fleet_http_connection
 from flwr.supernode import start_client_internal as loop
 from flwr.supernode.cli import flower_supernode
 
@@ -30,6 +35,7 @@ from fuels.federation.flower.notices import Notice
 
 SHORT = 0.05  # seconds
 BUSY = 15.0  # seconds after a message in which pauses are short
+HEARTBEAT = 15  # seconds within which Flower expects one; it may miss one
 
 
 class Exchange:
@@ -78,8 +84,14 @@ class Exchange:
         time.sleep(min(seconds, SHORT) if busy else seconds)
 
 
+def beat_often() -> None:
+    for module in (fleet_http_connection, heartbeat):
+        vars(module)["HEARTBEAT_DEFAULT_INTERVAL"] = HEARTBEAT
+
+
 def main() -> None:
     retries.shorten()
+    beat_often()
     between = Exchange(loop._pull_and_store_message, loop._push_messages)
     vars(loop).update(
         _pull_and_store_message=between.pull,
