@@ -17,7 +17,7 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.supercore.fab import Fab
 
 from fuels.federation.flower import dispatcher as module
-from fuels.federation.flower.dispatcher import Dispatcher
+from fuels.federation.flower.dispatcher import Answer, Dispatcher
 from fuels.federation.flower.flower_app import write_app
 from fuels.federation.flower.folders import SiteFolder
 from fuels.version import __version__
@@ -111,6 +111,33 @@ def test_a_message_that_never_becomes_whole_does_not_keep_back_the_next(
     # Or the SuperNode would reply to it when its heartbeats stop, and send later replies too late.
     assert ("incomplete", module.SubStatus.FAILED) in node.ended
     assert expected in caplog.text and "could not be handled" not in caplog.text
+
+
+def test_a_reply_goes_on_new_connections(
+    node: SuperNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the message were idle while the worker trained, and may be closed any moment."""
+    clients: list[Client] = []
+    used: list[tuple[str, Client]] = []
+
+    def connected(_: int, token: str = "") -> Client:
+        clients.append(Client(node, token))
+        return clients[-1]
+
+    def pull(client: Client) -> tuple[str, str, None, Fab]:
+        used.append(("pull", client))
+        return "message", "context", None, Fab("", node.bundle, {})
+
+    def push(client: Client, *_: object) -> None:
+        used.append(("push", client))
+
+    monkeypatch.setattr(module, "connected", connected)
+    monkeypatch.setattr(module, "pull_task_input", pull)
+    monkeypatch.setattr(module, "push_message", push)
+    Answer(1, "whole").run()
+    (_, first), (_, second) = used
+    assert first is not second and second.closed.is_set()
+    assert node.ended == [("whole", module.SubStatus.COMPLETED)]
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ class Answer(threading.Thread):
         except Exception as error:  # whatever Flower raises; the next message may be a good one
             if self.abandoned:
                 self._give_up("a message was not received completely, because its run has ended")
-            elif not isinstance(error, httpx.HTTPError):  # which means: the SuperNode has ended
+            elif not isinstance(error, httpx.ConnectError):  # which means: the SuperNode has ended
                 log.exception("a message of the SuperNode could not be handled")
 
     def abandon(self) -> None:
@@ -128,8 +128,11 @@ class Answer(threading.Thread):
                 status, details = SubStatus.FAILED, str(refusal)
                 error = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details)
                 reply = Message(error, reply_to=message)
-            push_message(self.client, reply, context)
-            push_task_output(self.client, context, status, details)
+            # On new connections: the SuperNode closes those that are idle for five seconds, perhaps
+            # just when they are used again, and waits for the lost piece for ever.
+            with connected(self.port, self.token) as client:
+                push_message(client, reply, context)
+                push_task_output(client, context, status, details)
         finally:
             if beats.is_running:
                 beats.stop()
