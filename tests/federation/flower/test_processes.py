@@ -289,9 +289,11 @@ def test_thirty_percent_of_the_sites_fail_at_random_for_twenty_rounds(running: C
     run = running.submit(settings(rounds=20))
     history = running.finish(run, LONG)
     assert [line["round"] for line in history] == list(rounds)
-    done = [faults[key] for key in faults if running.happened(key)]
-    assert set(done) == set(kinds) and len(done) >= len(faults) - 4  # some are silent already
-    for key in faults:
+    # The others have no process that could fail: some sites are silent, or train without a worker
+    # until theirs is back.
+    done = [key for key in faults if running.happened(key)]
+    assert {faults[key] for key in done} == set(kinds) and len(done) >= len(faults) - 5
+    for key in done:
         _, number, site = key.split()
         failures = history[int(number) - 1]["failures"]
         assert any(text.startswith(f"{site}: ") for text in failures), key
