@@ -210,11 +210,22 @@ class FederatedExperts(PrivateExperts):
             return {}
         shell, live = shell_of(self.steps, history.calendar), has_live(self._found, self.steps)
         cell = cells_of(shell)[0]
-        rows = rows_of(shell, horizon, _day(self._found), cell, self.steps.end, live=live)
+        rows = rows_of(shell, horizon, self.day, cell, self.steps.end, live=live)
         return fitted(rows, known[0], self.pooled, history, horizon, live=live)
 
+    @property
+    def day(self) -> Floats:
+        """The mean day [cell]."""
+        return _day(self._found)
+
     def _live(self, history: History, ids: Sequence[str]) -> Floats | None:
-        return _live(self._found, history, _day(self._found))
+        """The live mean of the training run, and that of a live series since."""
+        live = _live(self._found, history, self.day)
+        if self.received is not None:
+            seen = self.received.on(history.start, history.length)
+            usual = self.day[cells_of(history)[0]]
+            live = np.where(np.isnan(seen), live, usual + seen)
+        return live
 
 
 @dataclass(frozen=True)

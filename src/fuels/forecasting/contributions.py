@@ -72,7 +72,8 @@ class LiveClients:
             return
         self.read = stamps
         memory: Memory = self.saved.memory()
-        memory.screened(None, drop=True)
+        # Whether a value is plausible depends on others, which a guarantee does not cover.
+        memory.screened(None, drop=not self.guaranteed)
         self.panel: Panel = memory.used.select(self.ids)
         models = self.saved.models
         self.values: Floats = (self.panel.values - models.mean) / models.std  # [step, client]

@@ -144,6 +144,16 @@ class ReceivedMean:
         found = LiveMean(total, count, min_clients).others(own)
         return estimated(found, period) if period else found
 
+    def on(self, start: np.datetime64, steps: int) -> Floats:
+        """The mean over all clients [step], at `steps` steps from a time; NaN where unknown."""
+        at, mean = self.position(start), np.full(steps, np.nan)
+        low, high = max(at, 0), min(at + steps, self.length)
+        if high > low:
+            total, count = self.total[low:high], self.count[low:high]
+            known = ~np.isnan(total) & (count > 0)
+            mean[low - at : high - at] = np.where(known, total / np.maximum(count, 1.0), np.nan)
+        return mean
+
     # -- on disk -------------------------------------------------------------------------------
 
     def save(self, path: Path) -> None:

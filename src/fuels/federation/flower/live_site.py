@@ -19,6 +19,7 @@ from fuels.federation.codec import Envelope, encode
 from fuels.federation.flower.folders import RefusalError, SiteConfig, SiteFolder, log
 from fuels.federation.flower.live_messages import NAME, SUM, WAIT, Sum, Wait, series
 from fuels.federation.flower.live_record import as_text
+from fuels.federation.flower.private_live import NoisedSteps
 from fuels.federation.flower.records import SiteRecords
 from fuels.federation.flower.sum_keys import secure_sums
 from fuels.forecasting.contributions import LiveClients
@@ -81,14 +82,10 @@ class LiveSite:
             )
         self.folder, self.config, self.run, self.runs = folder, config, run, runs
         self.clients = runs.of(folder.runs / run)
-        if config.consent.epsilon or self.clients.guaranteed:
+        if config.consent.epsilon and not self.clients.guaranteed:
             raise RefusalError(
-                f"the sums of a live series carry no noise, and site {config.name}"
-                + (
-                    f" demands it (consent.epsilon = {config.consent.epsilon:g} in its site.toml)"
-                    if config.consent.epsilon
-                    else f" was promised noise for run {run}"
-                )
+                f"the sums of this live series carry no noise, and site {config.name} demands it"
+                f" (consent.epsilon = {config.consent.epsilon:g} in its site.toml)"
             )
         if not self.clients.shares_live_mean:
             raise RefusalError(f"run {run} was trained without sharing.live_mean")
@@ -96,6 +93,13 @@ class LiveSite:
         self.offset, self.step = panel.standard_offset, panel.step
         self.file = folder.runs / run / FILE
         self.received = self._load()
+        try:
+            self.noised = self._noised() if self.clients.guaranteed else None
+        except FuelsError as error:  # of the ledger, which quotes no data
+            raise RefusalError(str(error)) from None
+
+    def _noised(self) -> NoisedSteps:
+        return NoisedSteps(self.folder, self.config, self.run, self.clients)
 
     def answer(self, envelope: Envelope, expires: float) -> Envelope:
         try:
@@ -117,8 +121,10 @@ class LiveSite:
                 f"the series has steps of {asked.seconds} s, and this site's data of {seconds} s"
             )
         if len(asked.sums):
-            first = self._local(asked.first)
-            self._store(self.received.with_sums(first, asked.sums[:, 0], asked.sums[:, 1]))
+            first, (total, count) = self._local(asked.first), asked.sums.T
+            if self.noised is not None:
+                total = self.noised.decoded(total)
+            self._store(self.received.with_sums(first, total, count))
         if asked.step is not None:
             self._check_time(asked.step)
         end = min(self.runs.clock() + asked.hold, expires - 1.0)
@@ -141,7 +147,9 @@ class LiveSite:
         return replace(envelope, facts=facts, arrays={})
 
     def _values(self, step: int) -> int:
-        return int((~np.isnan(self.clients.at(_moment(step)))).sum())
+        values = int((~np.isnan(self.clients.at(_moment(step)))).sum())
+        # How many values are missing is protected, too.
+        return values if self.noised is None else self.noised.members * bool(values)
 
     def _check_time(self, step: int) -> None:
         """Refuse steps at other times than those of this site's data, such as half past."""
@@ -174,6 +182,8 @@ class LiveSite:
             values = self.clients.at(moment)
             if np.isnan(values).all():
                 raise RefusalError("its clients have no values at this step")
+            if self.noised is not None:
+                return self.noised.words(local, asked.sites)
             self._store(self.received.contributed(local, values))
             return to_words(list(contribution(values)), len(asked.sites), str(which))
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fuels.config import Privacy
 from fuels.errors import FuelsError
 from fuels.experts.history import Floats, history_of
 from fuels.experts.private_releases import (
@@ -41,6 +42,7 @@ from fuels.privacy.sensitivity import relation_of, unit_of
 from fuels.runs.build import Job
 from fuels.sharing import private_statistics as private
 from fuels.sharing.fixed_point import Words
+from fuels.sharing.private_sums import PrivateSums
 from fuels.sharing.protection import DAY, LEDGER, MEAN, SCALE, STATISTICS, Protection, budget_of
 from fuels.storage.checkpoint import unprefixed
 
@@ -59,9 +61,9 @@ def ledger_of(folder: SiteFolder, consent: Consent) -> Ledger:
     return Ledger(budget, folder.state / LEDGER, owner)
 
 
-def run_ledger(folder: SiteFolder, config: SiteConfig, job: Job) -> Ledger:
+def ledger_for(folder: SiteFolder, config: SiteConfig, privacy: Privacy) -> Ledger:
     """The site's ledger; refuses a run whose guarantee is of another kind than the site's."""
-    privacy, consent = job.settings.privacy, config.consent
+    consent = config.consent
     for name in ("delta", "unit", "relation"):
         wanted, own = getattr(privacy, name), getattr(consent, name)
         if wanted != own:
@@ -69,6 +71,12 @@ def run_ledger(folder: SiteFolder, config: SiteConfig, job: Job) -> Ledger:
                 f"the run's guarantee has privacy.{name} = {wanted}, and site {config.name} demands"
                 f" {own} (consent.{name} in its site.toml)"
             )
+    file = folder.state / LEDGER
+    if not file.exists() and any(folder.runs.glob(f"*/{LEDGER}")):
+        raise FuelsError(
+            f"the privacy ledger of site {config.name} (state/{LEDGER}) is missing, so what it has"
+            " released is not known: restore it from a backup"
+        )
     folder.state.mkdir(parents=True, exist_ok=True)
     return ledger_of(folder, consent)
 
@@ -114,7 +122,7 @@ def answer_private_sum(
 def _offer(folder: SiteFolder, config: SiteConfig, job: Job, run: str) -> dict[str, Any]:
     """The steps of the site's data, and the sums it takes part in; refused if not affordable."""
     steps, settings = steps_of(job.dataset), job.settings
-    ledger = run_ledger(folder, config, job)
+    ledger = ledger_for(folder, config, job.settings.privacy)
     kept = Protection(settings.privacy, ledger, run, settings.sample.horizon)
     kept.refuse_spent(settings.sharing, steps.start, steps.time(steps.count))
     declared_for(settings.privacy, job.dataset.ids, folder.path)  # refuses a file that does not fit
@@ -136,7 +144,7 @@ def _contribution(
     """A release, the site's masked words for it, and how many of its clients contribute."""
     facts, privacy = request.facts, job.settings.privacy
     steps = Steps.from_facts(facts.get("steps"))
-    ledger = run_ledger(folder, config, job)
+    ledger = ledger_for(folder, config, job.settings.privacy)
     plan = plan_of(job, request.run, steps, ledger)
     found = read_found(plan, facts, unprefixed(SUMS, request.arrays))
     asked_for = facts.get("name"), facts.get("first")
@@ -157,7 +165,7 @@ def _contribution(
 
     def words() -> Words:
         scale, values = _scaled(folder, plan, job)
-        _refuse_more_than_the_run(plan, release, privacy.epsilon, privacy.delta)
+        refuse_more_than_the_run(plan.sums, release, privacy.epsilon, privacy.delta)
         entry = ledger.release(
             release,
             plan.parts(release, found, scale.apply(values), job.dataset.calendar),
@@ -195,9 +203,11 @@ def _scaled(folder: SiteFolder, plan: Plan, job: Job) -> tuple[private.Scale, Fl
     return known, values
 
 
-def _refuse_more_than_the_run(plan: Plan, release: Release, epsilon: float, delta: float) -> None:
+def refuse_more_than_the_run(
+    sums: PrivateSums, release: Release, epsilon: float, delta: float
+) -> None:
     """Refuse what would exceed the run's own epsilon, such as a sum over other steps."""
-    ledger, run = plan.sums.ledger, plan.sums.run
+    ledger, run = sums.ledger, sums.run
     own = [entry.release for entry in ledger.entries.values() if entry.release.run == run]
     if release.key in ledger.entries:
         return
@@ -223,7 +233,7 @@ def received_private_sums(
         if not facts["found"]:
             return ReceivedPrivateSums(notes=notes, min_clients=least)
         steps = Steps.from_facts(facts["steps"])
-        own = run_ledger(folder, config, job)
+        own = ledger_for(folder, config, job.settings.privacy)
         plan = plan_of(job, request.run, steps, own)
         totals = Ledger(budget_of(settings.privacy))
         totals.keep(own.find(request.run, SCALE))

@@ -15,6 +15,7 @@ from fuels.errors import FuelsError
 from fuels.federation.flower import commands, flower_app
 from fuels.federation.flower.flower_app import update_app
 from fuels.federation.flower.folders import ServerFolder
+from fuels.privacy.sensitivity import Unit
 from fuels.storage.config_file import read_config, write_toml
 
 CONFIG, SUMMARY = "config.toml", "summary.json"  # of a run folder
@@ -159,10 +160,10 @@ def start_live(folder: ServerFolder) -> str:
         if not (path / SUMMARY).is_file():
             raise FuelsError(f"run {run} is not finished: continue it with --resume")
         settings = read_config(path / CONFIG)[0]
-        if settings.privacy.epsilon:
+        if settings.privacy.epsilon and settings.privacy.unit == Unit.CLIENT:
             raise FuelsError(
-                f"run {run} was trained with privacy.epsilon, and the sums of a live series carry"
-                " no noise: its sites would refuse"
+                f"run {run} has no budget for a live series: with privacy.unit = client, each step"
+                " would spend it again"
             )
         if not settings.sharing.live_mean:
             raise FuelsError(
