@@ -103,6 +103,8 @@ def test_an_experiment_writes_its_page_tables_and_figures(
         assert f"({file})" in page or file.endswith(".csv")
     with (out / f"{name}.csv").open() as file_:
         rows = {row[0]: row for row in csv.reader(file_)}
+    if name in ("ablation", "hyperparameters", "privacy", "prototype-size"):
+        assert "Solo" in rows and "What federation is worth: the MSE of" in page
     if name == "ablation":
         assert rows["w/o p-aware"][-1] == str(
             23 * int(rows["FUELS"][-1])

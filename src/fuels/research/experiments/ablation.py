@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fuels.research.experiments import paper
 from fuels.research.experiments.base import Budget, Context, Experiment, Result
-from fuels.research.experiments.grid import Variant, dots, each_source, study, wide_table
+from fuels.research.experiments.grid import ALONE, Variant, dots, each_source, study, wide_table
 from fuels.research.study.compare import significance
+from fuels.research.study.worth import worth
 
 VARIANTS = [
     Variant("FUELS"),
@@ -13,12 +14,13 @@ VARIANTS = [
     Variant("w/o intra", changes={"options": {"intra": False}}),
     Variant("w/o p-aware", changes={"options": {"periodic": False}}),
     Variant("w/o W", changes={"options": {"filter": False}}),
+    ALONE,
 ]
 
 
 def run(context: Context) -> Result:
     found = study(context, VARIANTS)
-    text = each_source(found, significance)
+    text = each_source(found, lambda one: [*significance(one), *worth(one)])
     whole = next(iter(found.values()))
     concatenated, periodic = whole.row("w/o p-aware"), whole.row("FUELS")
     if concatenated is not None and periodic is not None:
@@ -29,7 +31,8 @@ def run(context: Context) -> Result:
             " 256 = 227328 for 37 periods."
         )
     text += [
-        "Without the inter-client term, clients still send the prototype but receive nothing.",
+        "Without the inter-client term, clients still send the prototype but receive nothing; Solo"
+        " trains without the other terms, too.",
         paper.NOT_COMPARABLE,
     ]
     picture = dots(
@@ -50,5 +53,6 @@ EXPERIMENT = Experiment(
     title="FUELS and four variants without one part each",
     run=run,
     quick=Budget(clients=16, rounds=50),
+    methods=("fuels", "solo"),
     options={"divide": ""},
 )

@@ -37,6 +37,9 @@ class Variant:
     changes: Mapping[str, Any] = field(default_factory=dict)  # by section, as in config.toml
 
 
+ALONE = Variant("Solo", "solo")  # nothing is shared: shows what federation is worth
+
+
 def study(context: Context, variants: Sequence[Variant]) -> dict[str, Comparison]:
     """All variants on all sources with all seeds, in one series of runs; by source.
 

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from fuels.research.experiments.base import Budget, Context, Experiment, Result
-from fuels.research.experiments.grid import Variant, study, sweep, title_of, wide_table
+from fuels.research.experiments.grid import (
+    ALONE,
+    Variant,
+    each_source,
+    study,
+    sweep,
+    title_of,
+    wide_table,
+)
+from fuels.research.study.worth import worth
 
 VARIED = ("beta", "tau", "rho")
 
@@ -18,7 +27,7 @@ def run(context: Context) -> Result:
         for name, values in grid.items()
         for value in values
     ]
-    found = study(context, variants)
+    found = study(context, [*variants, ALONE])
     text = []
     for source, comparison in found.items():
         for values in panels.values():
@@ -30,6 +39,7 @@ def run(context: Context) -> Result:
                 f"{title_of(source)}: {best.name} has the lowest MSE; that of {worst.name}, the"
                 f" highest, is {gap:.0f} % higher."
             )
+    text += each_source(found, worth)
     text.append(
         "The paper shows this for SMS as a figure without numbers and finds beta = 50, tau = 0.02"
         " and rho = 5 best; settings that are not varied keep these values."
@@ -55,5 +65,6 @@ EXPERIMENT = Experiment(
     title="Effect of beta, tau and rho",
     run=run,
     quick=Budget(clients=16, rounds=20),
+    methods=("fuels", "solo"),
     options={"beta": "10,30,50,70,90", "tau": "0.02,0.05,0.1,0.5,1", "rho": "0.5,1,5,10,20"},
 )

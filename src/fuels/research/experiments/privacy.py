@@ -9,8 +9,17 @@ from __future__ import annotations
 from fuels.privacy.noise import KINDS
 from fuels.research.experiments import paper
 from fuels.research.experiments.base import Budget, Context, Experiment, Result
-from fuels.research.experiments.grid import Variant, dots, study, title_of, wide_table
+from fuels.research.experiments.grid import (
+    ALONE,
+    Variant,
+    dots,
+    each_source,
+    study,
+    title_of,
+    wide_table,
+)
 from fuels.research.study.compare import Comparison
+from fuels.research.study.worth import worth
 
 NOT_SHARED = "FUELS w/o inter"  # clients receive nothing: the most that noise could cost
 WRITTEN = {"laplace": "Laplace", "gaussian": "Gaussian", "exponential": "exponential"}
@@ -19,7 +28,7 @@ WRITTEN = {"laplace": "Laplace", "gaussian": "Gaussian", "exponential": "exponen
 def run(context: Context) -> Result:
     scales = context.numbers("scales")
     variants = [Variant("FedAvg", "fedavg"), Variant("FUELS")]
-    variants += [Variant(NOT_SHARED, changes={"options": {"inter": False}})]
+    variants += [Variant(NOT_SHARED, changes={"options": {"inter": False}}), ALONE]
     variants += [
         Variant(
             f"FUELS + {WRITTEN[kind]} {scale:g}",
@@ -30,6 +39,7 @@ def run(context: Context) -> Result:
     ]
     found = study(context, variants)
     text = [verdict(title_of(source), comparison) for source, comparison in found.items()]
+    text += each_source(found, worth)
     text += [
         "Every round adds fresh noise to every entry of the uploaded prototype. The number is the"
         " standard deviation of the noise (for Laplace, b = 1 / sqrt 2 times it). Exponential noise"
@@ -53,7 +63,7 @@ def run(context: Context) -> Result:
 
 def verdict(title: str, comparison: Comparison) -> str:
     """What the noise costs, and whether FUELS still beats FedAvg and sharing nothing."""
-    fedavg, plain, local, *noisy = comparison.methods
+    fedavg, plain, local, _, *noisy = comparison.methods
     changes = [100 * (row.mean() / plain.mean() - 1) for row in noisy]
     side = "lower" if plain.mean() < fedavg.mean() else "not lower"
     ahead, useful = (sum(row.mean() < other.mean() for row in noisy) for other in (fedavg, local))
@@ -71,6 +81,6 @@ EXPERIMENT = Experiment(
     title="Noise on the uploaded prototypes",
     run=run,
     quick=Budget(clients=16, rounds=50),
-    methods=("fedavg", "fuels"),
+    methods=("fedavg", "fuels", "solo"),
     options={"scales": "1"},
 )
