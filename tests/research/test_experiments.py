@@ -106,9 +106,8 @@ def test_an_experiment_writes_its_page_tables_and_figures(
     if name in ("ablation", "hyperparameters", "privacy", "prototype-size"):
         assert "Solo" in rows and "What federation is worth: the MSE of" in page
     if name == "ablation":
-        assert rows["w/o p-aware"][-1] == str(
-            23 * int(rows["FUELS"][-1])
-        )  # 26 - 3 training periods
+        periods = 26 - 3
+        assert rows["w/o p-aware"][-1] == str(periods * int(rows["FUELS"][-1]))
     if name == "prototype-size":
         assert [rows[size][-1] for size in ("2", "4")] == ["96", "192"]
     if name == "privacy":
