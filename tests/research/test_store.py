@@ -310,3 +310,12 @@ def test_data_without_test_values_are_refused_before_anything_runs(
     with pytest.raises(FuelsError, match="nothing to compare"):
         wanted = [small(data, windows={"split": "7/5/0"})]
         ensure_runs(wanted, ENGINE, Store(tmp_path / "store"))
+
+
+def test_a_result_is_computed_once_and_a_damaged_one_refused(tmp_path: Path) -> None:
+    store, computed = Store(tmp_path), iter([{"mse": 0.1}])
+    kept = [store.once("kind", "x", lambda: next(computed), lambda got: got["mse"]) for _ in "ab"]
+    assert kept == [(0.1, True), (0.1, False)]
+    (tmp_path / "kind" / "x.json").write_text("{}")
+    with pytest.raises(FuelsError, match=r"x\.json: not a result of this experiment; delete it"):
+        store.once("kind", "x", dict, lambda got: got["mse"])

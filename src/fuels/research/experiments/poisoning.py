@@ -10,28 +10,23 @@ attackers, against a run without defences.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.config import DEFENCE_OF_BEST, PRESETS, Settings, merge, nearest
-from fuels.data.files import make_folder
-from fuels.errors import FuelsError
+from fuels.config import DEFENCE_OF_BEST, PRESETS, Settings, merge
 from fuels.evaluation.evaluate import restricted_to_test
 from fuels.evaluation.scores import score
 from fuels.experts.ensemble import Ensemble, new_ensemble
 from fuels.experts.history import history_of
 from fuels.methods.registry import find_method
-from fuels.report.tables import Cell, Column, Table
+from fuels.report.tables import Cell, Table, columns
 from fuels.research.attacks import ATTACKS, Attack, PoisonedTransport, attackers
 from fuels.research.experiments.base import Budget, Context, Experiment, Result
 from fuels.research.experiments.skill import preset_changes
-from fuels.research.study.files import write_text
 from fuels.research.study.store import run_key
 from fuels.runs.build import Job, build
 from fuels.runs.settings import resolve
@@ -93,7 +88,7 @@ def run(context: Context) -> Result:
     for case in wanted:
         done[case] = finished(context, case, experts)
     tables, text = {}, []
-    for method in names(context, "methods", METHODS):
+    for method in context.names("methods", METHODS):
         rows = changes(context, done, method)
         tables[f"poisoning-{method}"] = table(context, method, rows)
         text += conclusions(find_method(method).title, rows)
@@ -105,31 +100,18 @@ def run(context: Context) -> Result:
 
 def cases(context: Context) -> Iterator[Case]:
     """Every applicable case, the run without attackers and defences first."""
-    shares = context.numbers("shares")
-    if not all(0 < share < 50 for share in shares):
-        raise FuelsError("--option shares: percentages above 0 and below 50")
-    defences = dict.fromkeys(["off", *names(context, "defences", DEFENCES)])
+    kind = "comma-separated numbers above 0 and below 50, in percent"
+    shares = context.numbers("shares", kind, lambda share: 0 < share < 50)
+    defences = dict.fromkeys(["off", *context.names("defences", DEFENCES)])
     for seed in context.seeds:
-        for method in names(context, "methods", METHODS):
+        for method in context.names("methods", METHODS):
             for defence in defences:
                 if not applies(defence, method):
                     continue
                 yield Case(method, defence, NO_ATTACK, 0.0, seed)
-                for attack in names(context, "attacks", ATTACKS):
+                for attack in context.names("attacks", ATTACKS):
                     for share in shares if attacks(ATTACKS[attack], method) else ():
                         yield Case(method, defence, attack, share, seed)
-
-
-def names(context: Context, option: str, known: Mapping[str, Any] | Sequence[str]) -> list[str]:
-    """The comma-separated names of an option, or all."""
-    text = context.options[option]
-    if text == "all":
-        return list(known)
-    found = text.split(",")
-    for name in found:
-        if name not in known:
-            raise FuelsError(f"--option {option}: unknown {name}{nearest(name, known)}")
-    return found
 
 
 def applies(defence: str, method: str) -> bool:
@@ -152,23 +134,12 @@ def settings_of(context: Context, case: Case) -> Settings:
 def finished(context: Context, case: Case, experts: dict[int, Ensemble]) -> Found:
     """The outcome of a case, trained now unless it is in the store."""
     settings = resolve(settings_of(context, case))
-    folder = context.store.runs / "poisoning"
-    make_folder(folder)
     key = f"{run_key(settings, context.dataset(settings))}-{case.attack}-{case.share:g}"
-    path = folder / f"{key}.json"
-    with context.store.locked(f"poisoning-{key}"):
-        if path.is_file():
-            return read(path)
-        found = train(context, settings, case, experts)
-        write_text(path, json.dumps(asdict(found)) + "\n")
-    return found
 
+    def compute() -> dict[str, Any]:
+        return asdict(train(context, settings, case, experts))
 
-def read(path: Path) -> Found:
-    try:
-        return Found(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
-        raise FuelsError(f"{path}: not the result of a run; delete it to run again") from None
+    return context.store.once("poisoning", key, compute, lambda content: Found(**content))[0]
 
 
 def train(context: Context, settings: Settings, case: Case, experts: dict[int, Ensemble]) -> Found:
@@ -266,15 +237,10 @@ def changes(context: Context, done: Mapping[Case, Found], method: str) -> list[C
 
 
 def table(context: Context, method: str, rows: Sequence[Change]) -> Table:
-    columns = [
-        Column("defence"),
-        Column("attack"),
-        Column("attackers", "%"),
-        Column("model", "MSE change in %"),
-        Column("mixture", "MSE change in %"),
-        Column("attackers' uploads left out", "%"),
-        Column("honest uploads left out", "%"),
-    ]
+    headings = (
+        "defence | attack | attackers (%) | model (MSE change in %) | mixture (MSE change in %)"
+        " | attackers' uploads left out (%) | honest uploads left out (%)"
+    )
     cells: list[list[Cell]] = [
         [
             row.defence,
@@ -288,7 +254,7 @@ def table(context: Context, method: str, rows: Sequence[Change]) -> Table:
         for row in rows
     ]
     title = f"{find_method(method).title}: errors of the honest clients"
-    return Table(columns, cells, title)
+    return Table(columns(headings), cells, title)
 
 
 def percent(value: float) -> str:
