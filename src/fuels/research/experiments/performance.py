@@ -6,14 +6,7 @@ from fuels.errors import FuelsError
 from fuels.methods.registry import METHODS, find_method
 from fuels.report.tables import Table
 from fuels.research.experiments import paper
-from fuels.research.experiments.base import (
-    TRIO,
-    Budget,
-    Context,
-    Experiment,
-    Result,
-    file_name,
-)
+from fuels.research.experiments.base import TRIO, Budget, Context, Experiment, Result, file_name
 from fuels.research.experiments.grid import (
     TITLES,
     Variant,
