@@ -199,9 +199,7 @@ def results(summary: Summary) -> Table:
 
 
 def print_outcome(
-    summary: Summary,
-    folder: Path | None = None,
-    console: Console | None = None,
+    summary: Summary, folder: Path | None = None, console: Console | None = None
 ) -> None:
     """The results on stdout or the given console: in colour on a terminal, plain elsewhere."""
     console = console or Console()

@@ -60,9 +60,7 @@ class RunFiles:
 
 
 def read_run(
-    path: Path,
-    summary: Mapping[str, Any] | None = None,
-    monitored: Mapping[str, Any] | None = None,
+    path: Path, summary: Mapping[str, Any] | None = None, monitored: Mapping[str, Any] | None = None
 ) -> RunFiles:
     """The results in a run folder; `summary` is given if it is not written yet."""
     folder = RunFolder(path)

@@ -46,8 +46,7 @@ VARIANTS: dict[str, Variant] = {
         changes={"privacy": {"secret": True, "first": 2, "every": 10_000}, **gaussian(1.0)},
     ),
     "sparse-noise": Variant(
-        "FUELS, secret, rounds 5, 15, .., noise 2",
-        changes={"privacy": SPARSE, **gaussian(2.0)},
+        "FUELS, secret, rounds 5, 15, .., noise 2", changes={"privacy": SPARSE, **gaussian(2.0)}
     ),
     "sparse-trials": Variant(
         "FUELS, secret, rounds 5, 15, .., noise 2, trials",

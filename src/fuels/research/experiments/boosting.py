@@ -123,11 +123,7 @@ class Samples:
         lagged = [history.lagged(first, last, lag) for lag in self.lags]
         columns = [newest, *(values - change * newest for values in lagged)]
         times = history.times(first, last)
-        clock = (
-            np.arange(first, last) % history.period,
-            weekday(times),
-            self.calendar.free(times),
-        )
+        clock = (np.arange(first, last) % history.period, weekday(times), self.calendar.free(times))
         client = np.repeat(np.arange(history.clients), steps)
         repeated = [np.tile(np.asarray(c, dtype=np.float64), history.clients) for c in clock]
         return np.stack([*(c.ravel() for c in columns), *repeated, client], axis=1)

@@ -93,12 +93,7 @@ def each_source(found: Mapping[str, T], sentences: Callable[[T], Sequence[str]])
     return [f"{title_of(s)}: {line}" for s, each in found.items() for line in sentences(each)]
 
 
-def wide_table(
-    found: Mapping[str, Comparison],
-    title: str,
-    *,
-    first: str = "method",
-) -> Table:
+def wide_table(found: Mapping[str, Comparison], title: str, *, first: str = "method") -> Table:
     """MSE and MAE of every row on every source, their average, and the numbers sent up."""
     comparisons = list(found.values())
     rows, several = comparisons[0].rows, len(found) > 1

@@ -301,7 +301,7 @@ def remarks(context: Context, done: Mapping[Case, Found]) -> list[str]:
         "An attack is compared with the same honest clients under the same defence without"
         " attackers, a defence without attackers with none; mean over seeds. Attackers send false"
         " values in every round, know all uploads and the defence, and stay just inside what it"
-        " accepts; their own models are not counted.",
+        " accepts; their own models are not counted."
     ]
     if inter:
         said.append(

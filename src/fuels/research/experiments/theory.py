@@ -124,12 +124,7 @@ def generalisation_table(
 
 
 def sentences(
-    probe: Probe,
-    constants: Constants,
-    seen: float,
-    total: int,
-    largest_loss: float,
-    kappa: float,
+    probe: Probe, constants: Constants, seen: float, total: int, largest_loss: float, kappa: float
 ) -> list[str]:
     """What the bounds say about the run."""
     job, floor = probe.job, constants.floor
