@@ -290,15 +290,15 @@ def test_numbers_sent_are_the_papers() -> None:
         return prod(method.uploads(1)["prototype"].shape)
 
     assert sent(options={"periodic": False}) == 888 * 256 == 227328
-    for size, (_, count) in paper.SIZES.items():
-        assert sent(model={"hidden": size}) == count
+    for size, count in paper.TABLES["prototype-size"]["sent"].items():
+        assert sent(model={"hidden": int(size)}) == count
 
 
 def test_the_averages_of_the_papers_table_are_those_it_prints() -> None:
     """Guards against slips in copying its figures: the paper prints the averages of these."""
     printed = {"FUELS": 0.827, "Solo": 1.556, "FedAvg": 1.498, "FedProx": 1.472, "FedRep": 1.404,
                "PerFedAvg": 0.917, "pFedMe": 0.948, "FedDA": 2.193}  # fmt: skip
-    for name, (errors, _) in paper.PERFORMANCE.items():
+    for name, errors in paper.TABLES["performance"]["errors"].items():
         assert np.mean(errors[::2]) == pytest.approx(printed[name], abs=1.1e-3)
 
 

@@ -164,8 +164,12 @@ class Cost:
         return self.chosen * self.down
 
     @property
+    def total(self) -> int:
+        return self.total_up + self.total_down
+
+    @property
     def bytes_total(self) -> int:
-        return BYTES * (self.total_up + self.total_down)
+        return BYTES * self.total
 
 
 def _solo(s: Sizes) -> dict[str, Any]:

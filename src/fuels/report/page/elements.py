@@ -77,7 +77,7 @@ def definitions(pairs: Iterable[tuple[Child, Child]]) -> Html:
     return el("dl", *rows, class_="facts")
 
 
-def table(found: Table, caption: str = "", kind: str = "") -> Html:
+def table(found: Table) -> Html:
     """A result table; the first column heads its row, the best values are bold."""
     numeric = [found.is_numeric(i) for i in range(len(found.columns))]
     winners = [found.winners(i) for i in range(len(found.columns))]
@@ -95,25 +95,25 @@ def table(found: Table, caption: str = "", kind: str = "") -> Html:
             kind_of = "n" if numeric[i] else None
             cells.append(el("th", text, scope="row") if i == 0 else el("td", text, class_=kind_of))
         rows.append(el("tr", *cells))
-    return scrolling(
-        el(
-            "table",
-            el("caption", el("span", caption or found.title)),
-            el("thead", el("tr", *head)),
-            el("tbody", *rows),
-            class_=kind or None,
-        ),
-        caption or found.title,
-    )
+    return scrolling(found.title, head, rows)
 
 
 def unit_of(unit: str) -> list[Html]:
     return [el("span", unit, class_="unit")] if unit else []
 
 
-def scrolling(content: Html, label: str) -> Html:
+def scrolling(
+    caption: str, head: Sequence[Html], rows: Sequence[Html], **attributes: str | None
+) -> Html:
     """A table that is wider than the screen scrolls by itself, also with the keyboard."""
-    return el("div", content, class_="scroll", tabindex="0", role="region", aria_label=label)
+    content = el(
+        "table",
+        el("caption", el("span", caption)),
+        el("thead", el("tr", *head)),
+        el("tbody", *rows),
+        **attributes,
+    )
+    return el("div", content, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
 @dataclass(frozen=True)
@@ -170,15 +170,8 @@ def sortable(
         el("output", f"{number(len(rows))} rows", aria_live="polite"),
         class_="search",
     )
-    body = el(
-        "table",
-        el("caption", el("span", caption)),
-        el("thead", el("tr", *head)),
-        el("tbody", *rows),
-        id=name,
-        class_="sortable",
-    )
-    return el("div", search, scrolling(body, caption), class_="finder")
+    body = scrolling(caption, head, rows, id=name, class_="sortable")
+    return el("div", search, body, class_="finder")
 
 
 def picture(path: Path, description: str) -> Html:

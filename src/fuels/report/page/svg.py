@@ -125,10 +125,10 @@ class Chart:
         if path:
             self.add("path", d="".join(path), class_=f"band {kind}")
 
-    def diamond(self, x: float, y: float, title: str, kind: str = "miss") -> None:
+    def diamond(self, x: float, y: float, title: str) -> None:
         """A mark with a tooltip."""
         at = f"M{_short(self.x(x))} {_short(self.y(y) - 5)}l5 5l-5 5l-5 -5z"
-        self.add("path", el("title", title), d=at, class_=kind)
+        self.add("path", el("title", title), d=at, class_="miss")
 
     def bar(self, x: float, width: float, value: float, title: str, kind: str) -> None:
         """An upright bar from the bottom, with a tooltip."""
@@ -142,6 +142,11 @@ class Chart:
             height=max(base - top, 0.5),
             class_=kind,
         )
+
+    def box(
+        self, x: float, y: float, width: float, height: float, kind: str, rx: int | None = None
+    ) -> None:
+        self.add("rect", x=x, y=y, width=width, height=height, rx=rx, class_=kind)
 
     def svg(self, title: str, description: str, kind: str, name: str) -> Html:
         return el(
@@ -186,7 +191,6 @@ class Figures:
         description: str = "",
         keys: Sequence[tuple[str, str]] = (),
         caption: Child = None,
-        heading: bool = True,
     ) -> Html:
         """A chart in both widths with its title, legend (class and text) and caption."""
         name, drawings = f"f{next(self.number)}", []
@@ -197,7 +201,7 @@ class Figures:
         legend = [el("li", el("i", class_=f"key {kind}"), text) for kind, text in keys]
         return el(
             "figure",
-            el("h3", title) if heading else None,
+            el("h3", title),
             el("ul", *legend, class_="legend") if legend else None,
             joined(drawings),
             el("figcaption", caption) if caption else None,
@@ -211,7 +215,6 @@ class Figures:
         caption: Child = None,
         keys: Sequence[tuple[str, str]] = (),
         spread: Sequence[float | None] = (),
-        description: str = "",
     ) -> Html:
         """Horizontal bars: label, value, its text and its class; `spread` is drawn as a whisker."""
         beyond = [wide or 0.0 for wide in spread] or [0.0] * len(rows)
@@ -230,9 +233,7 @@ class Figures:
                     chart.text(room - 10, top + 18, label, "end")
                 y = top + 20 if chart.narrow else top + 5
                 length = 0.0 if value is None else max(value / most * inside, 1.0)
-                chart.add(
-                    "rect", x=room, y=y, width=length, height=17.0, rx=2, class_=f"bar {kind}"
-                )
+                chart.box(room, y, length, 17.0, f"bar {kind}", 2)
                 reach = length
                 if value is not None and (wide := beyond[i]):
                     low, high = (
@@ -249,5 +250,5 @@ class Figures:
             narrow_height=44 * len(rows) + 6,
             caption=caption,
             keys=keys,
-            description=description or "; ".join(f"{label}: {text}" for label, _, text, _ in rows),
+            description="; ".join(f"{label}: {text}" for label, _, text, _ in rows),
         )

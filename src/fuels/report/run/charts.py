@@ -162,9 +162,7 @@ def draw_parts(chart: Chart, parts: Sequence[tuple[str, float, str, str]]) -> No
     total, x = sum(length for _, length, _, _ in parts), 0.0
     for i, (name, length, dates, kind) in enumerate(parts):
         wide = length / total * chart.width
-        chart.add(
-            "rect", x=x, y=4.0, width=max(wide - 2, 2.0), height=18.0, rx=3, class_=f"fill {kind}"
-        )
+        chart.box(x, 4.0, max(wide - 2, 2.0), 18.0, f"fill {kind}", 3)
         if not chart.narrow:
             last = i == len(parts) - 1 and i > 0
             at = chart.width if last else x
@@ -172,9 +170,7 @@ def draw_parts(chart: Chart, parts: Sequence[tuple[str, float, str, str]]) -> No
             if wide > 8 * len(dates) or last:
                 chart.text(at, 57.0, dates, "end" if last else "start")
         else:
-            chart.add(
-                "rect", x=0.0, y=34.0 + 22 * i, width=10.0, height=10.0, class_=f"fill {kind}"
-            )
+            chart.box(0.0, 34.0 + 22 * i, 10.0, 10.0, f"fill {kind}")
             chart.text(18.0, 43.0 + 22 * i, f"{name}: {dates}")
         x += wide
 

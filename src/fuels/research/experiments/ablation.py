@@ -43,7 +43,7 @@ def run(context: Context) -> Result:
     )
     tables = {
         "ablation": wide_table(found, "FUELS and four variants", first="variant"),
-        "ablation-paper": paper.table(paper.ABLATION, "Table 7", "variant"),
+        "ablation-paper": paper.table("ablation", "variant"),
     }
     return Result(tables, {"ablation": picture}, text)
 

@@ -39,16 +39,14 @@ def run(context: Context) -> Result:
         [cost] = costs(sizes, [name])
         found.append((cost, count(job, context.engine)))
     data = source_name(context.sources[0])
-    return Result(
-        {
-            "complexity-symbols": symbols(sizes),
-            "complexity-sent": sent_table(found, sizes, data),
-            "complexity-work": work_table(found, data),
-            "complexity-server": server_table(found, data),
-        },
-        {"complexity": draw(found, origin(job.dataset))},
-        sentences({cost.method: (cost, counted) for cost, counted in found}, sizes),
-    )
+    tables = {
+        "complexity-symbols": symbols(sizes),
+        "complexity-sent": sent_table(found, sizes, data),
+        "complexity-work": work_table(found, data),
+        "complexity-server": server_table(found, data),
+    }
+    text = sentences({pair[0].method: pair for pair in found}, sizes)
+    return Result(tables, {"complexity": draw(found, origin(job.dataset))}, text)
 
 
 def symbols(sizes: Sizes) -> Table:
@@ -82,13 +80,8 @@ def sent_table(found: Sequence[tuple[Cost, Counted]], sizes: Sizes, data: str) -
 
 def sent(cost: Cost, real: Counted) -> list[int]:
     """By formula and as counted, each: up, down, from the server, and over all rounds."""
-    pairs = (
-        (cost.up, real.up),
-        (cost.down, real.down),
-        (cost.server_down, real.server_down),
-        (cost.total_up + cost.total_down, real.total_up + real.total_down),
-    )
-    return [round(number) for pair in pairs for number in pair]
+    names = ("up", "down", "server_down", "total")
+    return [round(getattr(each, name)) for name in names for each in (cost, real)]
 
 
 def work_table(found: Sequence[tuple[Cost, Counted]], data: str) -> Table:
@@ -115,17 +108,15 @@ def work_table(found: Sequence[tuple[Cost, Counted]], data: str) -> Table:
 
 
 def server_table(found: Sequence[tuple[Cost, Counted]], data: str) -> Table:
-    return Table(
-        columns=columns(
-            "method | server (appendix) | divergences of pairs (our formula)"
-            " | divergences of pairs (counted) | multiply-adds, millions (our formula)"
-        ),
-        rows=[
-            [cost.title, cost.server_appendix, cost.pairs, real.pairs, cost.server / MILLION]
-            for cost, real in found
-        ],
-        title=f"What the server computes in a round, {data}",
+    headings = (
+        "method | server (appendix) | divergences of pairs (our formula)"
+        " | divergences of pairs (counted) | multiply-adds, millions (our formula)"
     )
+    rows = [
+        [cost.title, cost.server_appendix, cost.pairs, real.pairs, cost.server / MILLION]
+        for cost, real in found
+    ]
+    return Table(columns(headings), rows, f"What the server computes in a round, {data}")
 
 
 def sentences(found: Mapping[str, tuple[Cost, Counted]], sizes: Sizes) -> list[str]:
@@ -140,11 +131,12 @@ def sentences(found: Mapping[str, tuple[Cost, Counted]], sizes: Sizes) -> list[s
     if "fuels" in found and "fedavg" in found:
         (ours, real), (theirs, other) = found["fuels"], found["fedavg"]
         up = 100 * (1 - real.up / other.up)
+        appendix = (ours.train_appendix or 0) / (theirs.train_appendix or 1)
         both = 100 * (1 - (real.up + real.down) / (other.up + other.down))
         text.append(
             f"FUELS sends {up:.1f} % fewer numbers up than FedAvg, and {both:.1f} % fewer in both"
             f" directions together; to train, a client multiplies {real.train / other.train:.2f}"
-            f" times as much. By the appendix it would be {_ratio(ours, theirs):.2f} times: its"
+            f" times as much. By the appendix it would be {appendix:.2f} times: its"
             " 3 FE fits an augmented view without a gradient, which it has here."
         )
         text.append(
@@ -155,11 +147,6 @@ def sentences(found: Mapping[str, tuple[Cost, Counted]], sizes: Sizes) -> list[s
             " which torch's counter does not see."
         )
     return text
-
-
-def _ratio(one: Cost, other: Cost) -> float:
-    assert one.train_appendix is not None and other.train_appendix is not None
-    return one.train_appendix / other.train_appendix
 
 
 def draw(found: Sequence[tuple[Cost, Counted]], footer: str) -> Figure:

@@ -41,8 +41,7 @@ class Counted:
     infer: int
     pairs: int  # divergences, of the server
     server_down: float  # numbers the server sent to all of them
-    total_up: float  # of all clients over all rounds
-    total_down: float
+    total: float  # numbers of all clients over all rounds
 
 
 @dataclass
@@ -127,8 +126,7 @@ def count(job: Job, engine: Engine) -> Counted:
         infer=infer,
         pairs=seen.pairs,
         server_down=done.clients * done.numbers_down,
-        total_up=totals["numbers_up"],
-        total_down=totals["numbers_down"],
+        total=totals["numbers_up"] + totals["numbers_down"],
     )
 
 

@@ -41,7 +41,7 @@ def run(context: Context) -> Result:
     variants = [Variant(find_method(name).title, name, shape) for name in METHODS]
     found = study(context, variants)
     comparison = next(iter(found.values()))
-    combined = paper.with_paper_errors(table(comparison), paper.METR_LA)
+    combined = paper.with_paper_errors(table(comparison), paper.TABLES["metr-la"]["errors"])
     text = [
         *notes(comparison),
         "The paper's figures (Table 6) are for all 207 sensors and it does not say how it used the"

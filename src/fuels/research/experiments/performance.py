@@ -33,7 +33,7 @@ def run(context: Context) -> Result:
             )
             for source, comparison in found.items()
         },
-        "performance-paper": paper.table(paper.PERFORMANCE, "Table 1"),
+        "performance-paper": paper.table("performance"),
     }
     text = each_source(found, results)
     text += general_notes(next(iter(found.values())))
@@ -58,7 +58,8 @@ def with_paper_errors(ours: Table, activity: str) -> Table:
     if not activity:
         return ours
     place = 2 * list(TITLES.values()).index(activity)
-    printed = {name: row[place : place + 2] for name, (row, _) in paper.PERFORMANCE.items()}
+    errors = paper.TABLES["performance"]["errors"]
+    printed = {name: row[place : place + 2] for name, row in errors.items()}
     return paper.with_paper_errors(ours, printed, activity)
 
 

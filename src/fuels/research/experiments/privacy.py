@@ -56,7 +56,7 @@ def run(context: Context) -> Result:
     )
     tables = {
         "privacy": wide_table(found, "FUELS with noise on what it uploads"),
-        "privacy-paper": paper.table(paper.NOISE, "Table 4"),
+        "privacy-paper": paper.table("privacy"),
     }
     return Result(tables, {"privacy": picture}, text)
 

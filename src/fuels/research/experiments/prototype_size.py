@@ -31,9 +31,7 @@ def run(context: Context) -> Result:
     )
     tables = {
         "prototype-size": wide_table(found, "FUELS with prototypes of other sizes", first="hidden"),
-        "prototype-size-paper": paper.table(
-            {str(size): entry for size, entry in paper.SIZES.items()}, "Table 5", "hidden"
-        ),
+        "prototype-size-paper": paper.table("prototype-size", "hidden"),
     }
     text = [
         *each_source(found, worth_of_the_best),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata, wilcoxon
@@ -18,6 +19,7 @@ from fuels.evaluation.summary import LAST, why_last
 from fuels.methods.base import Method
 from fuels.methods.messages import BYTES
 from fuels.methods.registry import find_method
+from fuels.report.facts import count_of
 from fuels.report.style import join, number
 from fuels.report.tables import Cell, Table, columns
 from fuels.research.study.record import Record
@@ -143,13 +145,12 @@ def table(comparison: Comparison, title: str = "") -> Table:
     solo = comparison.row("Solo")
     rows: list[list[Cell]] = []
     for row in comparison.rows:
-        share = None if solo is None or row is solo else row.improves(solo)
-        sent: list[Cell] = [None, None, None]
-        if row.is_method:
-            numbers = (round(row.sent(f"numbers_{way}")) for way in ("up", "down"))
-            sent = [*numbers, row.megabytes()]
-        errors = [each(measure) for measure in ("mse", "mae") for each in (row.mean, row.spread)]
-        rows.append([row.name, *errors, *sent, share])
+        found = figures(row, solo)
+        errors = [found[name] for name in ("mse", "mse_spread", "mae", "mae_spread")]
+        sent = [found[f"numbers_{way}"] for way in ("up", "down")]
+        numbers = [None if each is None else round(each) for each in sent]
+        more = (found["megabytes_per_client"], found["percent_better_than_solo"])
+        rows.append([row.name, *errors, *numbers, *more])
     return Table(
         columns=columns(
             "method | MSE (z-scored) ↓ | MSE ± (sd over seeds) | MAE (z-scored) ↓"
@@ -248,13 +249,12 @@ def taken_part(records: Sequence[Record]) -> list[str]:
     out, most = max(left_out), max(filled)
     found = []
     if out:
-        found.append(
-            f"{out} client{'s' * (out != 1)} could not take part; fuels run gives the reason."
-        )
+        found.append(f"{count_of(out, 'client')} could not take part; fuels run gives the reason.")
     if most:
         up_to = "Up to " if min(filled) < most else ""  # seeds draw other clients
-        verb = "value was" if most == 1 else "values were"
-        found.append(f"{up_to}{most} missing {verb} filled in; none of them is a target.")
+        verb = "was" if most == 1 else "were"
+        values = count_of(most, "missing value")
+        found.append(f"{up_to}{values} {verb} filled in; none of them is a target.")
     return found
 
 
@@ -345,26 +345,27 @@ def against_references(comparison: Comparison) -> list[str]:
     return [f"{join(ahead)} {'has' if len(ahead) == 1 else 'have'} a lower MSE than {best.name}."]
 
 
-def as_json(comparison: Comparison) -> dict[str, object]:
+def as_json(comparison: Comparison) -> dict[str, Any]:
     """The table with all digits, the values of each seed, and the notes."""
     return {
         "title": default_title(comparison),
         "seeds": [record.settings["seed"] for record in comparison.rows[0].records],
-        "rows": [_row_json(row, comparison.row("Solo")) for row in comparison.rows],
+        "rows": [figures(row, comparison.row("Solo")) for row in comparison.rows],
         "notes": notes(comparison),
     }
 
 
-def _row_json(row: Row, solo: Row | None) -> dict[str, object]:
+def figures(row: Row, solo: Row | None) -> dict[str, Any]:
+    """What is shown of a row, with all digits."""
     up, down = (row.sent(f"numbers_{way}") for way in ("up", "down"))
-    sent: dict[str, object] = {
+    sent: dict[str, Any] = {
         "numbers_up": up,
         "numbers_down": down,
         "bytes_up": BYTES * up,
         "bytes_down": BYTES * down,
         "megabytes_per_client": row.megabytes(),
     }
-    errors: dict[str, object] = {}
+    errors: dict[str, Any] = {}
     for measure in ("mse", "mae"):
         errors[measure] = row.mean(measure)
         errors[f"{measure}_spread"] = row.spread(measure)
