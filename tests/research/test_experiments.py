@@ -372,7 +372,7 @@ def test_one_file_and_one_line_make_a_method(tmp_path: Path) -> None:
     assert names.read_text(encoding="utf-8").count(last) == 1
     names.write_text(names.read_text(encoding="utf-8").replace(last, last + line), encoding="utf-8")
     said = (
-        "from fuels.cli.run import METHODS; from fuels.methods.registry import find_method\n"
+        "from fuels.cli.options import METHODS; from fuels.methods.registry import find_method\n"
         "print(*METHODS, find_method('fedavgm').title)"
     )
     done = subprocess.run(

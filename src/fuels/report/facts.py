@@ -180,12 +180,9 @@ def _sharing(summary: Summary) -> dict[str, str]:
     if "mse_change" in sharing:
         change, better = sharing["mse_change"], sharing["clients_better"]
         of, direction = sharing["clients_compared"], "lower" if change < 0 else "higher"
-        more = (
-            "; part of the difference is due to the model, which each client could also train"
-            " alone (--method solo)"
-        )
-        if sharing["compared_with"] == SOLO_NOTHING_SHARED:
-            more = ""
+        alone = sharing["compared_with"] == SOLO_NOTHING_SHARED
+        model = "part of the difference is due to the model, which each client could also train"
+        more = "" if alone else f"; {model} alone (--method solo)"
         found = {
             "Federation": f"the MSE of {title} is {100 * abs(change):.1f} % {direction} than that"
             f" of {sharing['compared_with']}, and lower for {100 * better / of:.0f} % of the"
@@ -236,13 +233,10 @@ def _p(value: float | None) -> str:
 
 def _sent(summary: Summary) -> str:
     """What was sent in the last round and in all rounds; it may change between rounds."""
-    last, total, clients = (
-        summary["per_client_and_round"],
-        summary["totals"],
-        summary["data"]["clients"],
-    )
-    up, down = (number(round(last[key])) for key in ("numbers_up", "numbers_down"))
-    every = [number(round(total[key] / clients)) for key in ("numbers_up", "numbers_down")]
+    last, clients = summary["per_client_and_round"], summary["data"]["clients"]
+    keys = ("numbers_up", "numbers_down")
+    up, down = (number(round(last[key])) for key in keys)
+    every = [number(round(summary["totals"][key] / clients)) for key in keys]
     rounds = count_of(summary["rounds"], "round")
     return (
         f"{up} numbers up and {down} down per participating client in the last round;"

@@ -18,7 +18,7 @@ import rich.table
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from fuels.report.facts import BEATEN, Summary, count_of, facts, unit_name
+from fuels.report.facts import BEATEN, Summary, count_of, facts, percentage, unit_name
 from fuels.report.style import number
 from fuels.report.terminal import Fitted, Strip, say
 
@@ -250,25 +250,16 @@ def steps_ahead(summary: Summary) -> Table | None:
     if ahead is None:
         return None
     levels = list(summary["mixture"]["intervals"]) if ahead["coverage"] else []
+    heads = [Column("steps ahead"), *(Column(name, "MSE") for name in ahead["mse"])]
+    for level in levels:
+        heads += [Column(f"in {level} %", "%"), Column(f"width {level} %", "z-scored")]
+    pinball = ahead.get("pinball") if levels else None
+    if pinball is not None:
+        heads.append(Column("pinball loss", "z-scored"))
     rows: list[list[Cell]] = []
     for h in range(len(next(iter(ahead["mse"].values())))):
         row: list[Cell] = [str(h + 1), *(values[h] for values in ahead["mse"].values())]
         for level in range(len(levels)):
-            share, width = ahead["coverage"][h][level], ahead["width"][h][level]
-            row += [None if share is None else 100 * share, width]
-        if "pinball" in ahead and levels:
-            row.append(ahead["pinball"][h])
-        rows.append(row)
-    intervals = [
-        column
-        for level in levels
-        for column in (Column(f"in {level} %", "%"), Column(f"width {level} %", "z-scored"))
-    ]
-    if "pinball" in ahead and levels:
-        intervals.append(Column("pinball loss", "z-scored"))
-    heads = [Column(name, "MSE") for name in ahead["mse"]]
-    return Table(
-        columns=[Column("steps ahead"), *heads, *intervals],
-        rows=rows,
-        title="Errors (z-scored) by steps ahead on the test part",
-    )
+            row += [percentage(ahead["coverage"][h][level]), ahead["width"][h][level]]
+        rows.append(row if pinball is None else [*row, pinball[h]])
+    return Table(heads, rows, "Errors (z-scored) by steps ahead on the test part")

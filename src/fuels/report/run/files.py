@@ -122,9 +122,8 @@ def _errors(path: Path, ids: tuple[str, ...]) -> dict[str, dict[str, Floats]]:
     if frame is None:
         return found
     for name in frame["forecast"].unique(maintain_order=True):
-        own = _in_order(frame.filter(pl.col("forecast") == name), ids)
-        measures = [column for column in own.columns if column not in ("client", "forecast")]
-        found[name] = {measure: _numbers(own[measure]) for measure in measures}
+        own = frame.filter(pl.col("forecast") == name).drop("forecast")
+        found[name] = _columns(own, ids)
     return found
 
 
@@ -132,9 +131,8 @@ def _by_client(path: Path, ids: tuple[str, ...], prefix: str) -> dict[str, Float
     frame = read_table(path, "client")
     if frame is None:
         return {}
-    own = _in_order(frame, ids)
-    names = [name for name in own.columns if name.startswith(prefix)]
-    return {name.removeprefix(prefix): _numbers(own[name]) for name in names}
+    columns = _columns(frame, ids).items()
+    return {n.removeprefix(prefix): values for n, values in columns if n.startswith(prefix)}
 
 
 def _weights(path: Path, ids: tuple[str, ...]) -> dict[str, Floats]:
@@ -145,16 +143,11 @@ def _weights(path: Path, ids: tuple[str, ...]) -> dict[str, Floats]:
         return by_client.agg(pl.all().fill_nan(None).mean()).collect()
 
     frame = read_table(path, read=means)
-    if frame is None:
-        return {}
-    own = _in_order(frame, ids)
-    return {name: _numbers(own[name]) for name in own.columns if name != "client"}
+    return {} if frame is None else _columns(frame, ids)
 
 
-def _in_order(frame: pl.DataFrame, ids: tuple[str, ...]) -> pl.DataFrame:
+def _columns(frame: pl.DataFrame, ids: tuple[str, ...]) -> dict[str, Floats]:
+    """All columns of numbers, in the order of the clients."""
     order = pl.DataFrame({"client": ids}, schema={"client": pl.String})
-    return order.join(frame, on="client", how="left", maintain_order="left")
-
-
-def _numbers(column: pl.Series) -> Floats:
-    return column.cast(pl.Float64).fill_null(math.nan).to_numpy()
+    own = order.join(frame, on="client", how="left", maintain_order="left").drop("client")
+    return {each.name: each.cast(pl.Float64).fill_null(math.nan).to_numpy() for each in own}

@@ -47,11 +47,7 @@ class Audit:
         return next((each for each in self.reached if each.attacker == attacker), None)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            **asdict(self),
-            "reached": [asdict(each) for each in self.reached],
-            "sums": {str(known): value for known, value in self.sums.items()},
-        }
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Audit:

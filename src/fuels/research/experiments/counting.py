@@ -41,7 +41,12 @@ class Counted:
     infer: int
     pairs: int  # divergences, of the server
     server_down: float  # numbers the server sent to all of them
-    total: float  # numbers of all clients over all rounds
+    total_up: float  # of all clients over all rounds
+    total_down: float
+
+    @property
+    def total(self) -> float:
+        return self.total_up + self.total_down
 
 
 @dataclass
@@ -126,7 +131,8 @@ def count(job: Job, engine: Engine) -> Counted:
         infer=infer,
         pairs=seen.pairs,
         server_down=done.clients * done.numbers_down,
-        total=totals["numbers_up"] + totals["numbers_down"],
+        total_up=totals["numbers_up"],
+        total_down=totals["numbers_down"],
     )
 
 

@@ -131,20 +131,12 @@ def run(context: Context) -> Result:
             panel = context.store.panel(context.settings(source=source))
             assert panel.coordinates is not None
             figures[f"data-map{after}"] = draw_map(dataset, panel.coordinates)
-    parts = Table(
-        columns=columns(
-            "data | client | part of the period | values | mean | standard deviation"
-            " | 10 % | median | 90 %"
-        ),
-        rows=rows,
-        title=f"{'Mornings and evenings' if daily else 'Two parts of the period'} of two busy"
-        " clients that differ most, in the data's unit",
-    )
-    spread = Table(
-        columns=columns("data | figure | lowest client | median client | highest client"),
-        rows=spreads,
-        title="How clients differ over the training part",
-    )
+    headings = "data | client | part of the period | values | mean | standard deviation"
+    what = "Mornings and evenings" if daily else "Two parts of the period"
+    title = f"{what} of two busy clients that differ most, in the data's unit"
+    parts = Table(columns(f"{headings} | 10 % | median | 90 %"), rows, title)
+    headings = "data | figure | lowest client | median client | highest client"
+    spread = Table(columns(headings), spreads, "How clients differ over the training part")
     return Result({"data-pair": parts, "data-spread": spread}, figures, text)
 
 
@@ -273,36 +265,22 @@ def draw_map(dataset: Dataset, everyone: Floats) -> Figure:
     if (level > 0).all():
         level, unit = np.log10(level), f"{unit} (log10)"
     kind = LinearSegmentedColormap.from_list("kind", [style.METHOD, "#f0f0f0", style.RIVAL])
-    names = part_names(dataset)
+    morning, evening = (name.split(",")[0] for name in part_names(dataset))
+    lead = f"{evening} less {morning} (standard deviations)"
     panels: tuple[tuple[Floats, str | Colormap, str], ...] = (
         (level, "viridis", f"mean {unit}"),
-        (
-            evening_lead(dataset),
-            kind,
-            f"{names[1].split(',')[0]} less {names[0].split(',')[0]} (standard deviations)",
-        ),
+        (evening_lead(dataset), kind, lead),
     )
-    side = marker_size(known)
+    square: style.Look = {"s": marker_size(known), "marker": "s", "linewidth": 0}
+    shown = np.isfinite(places).all(axis=1)
     for axis, (values, colours, label) in zip(axes, panels, strict=True):
-        shown = np.isfinite(places).all(axis=1)
         low, high = np.percentile(values[shown], (2, 98))  # extremes would use up the colours
         if colours is kind:
             high = max(abs(low), abs(high))
             low = -high
-        axis.scatter(
-            known[:, 0], known[:, 1], s=side, marker="s", color="#e4e4e4", linewidth=0, label=absent
-        )
-        image = axis.scatter(
-            places[shown, 0],
-            places[shown, 1],
-            c=values[shown],
-            s=side,
-            marker="s",
-            cmap=colours,
-            vmin=low,
-            vmax=high,
-            linewidth=0,
-        )
+        axis.scatter(*known.T, color="#e4e4e4", label=absent, **square)
+        x, y = places[shown].T
+        image = axis.scatter(x, y, c=values[shown], cmap=colours, vmin=low, vmax=high, **square)
         axis.set_aspect(1 / np.cos(np.radians(float(known[:, 1].mean()))))
         axis.ticklabel_format(useOffset=False)
         axis.locator_params(axis="x", nbins=4)

@@ -235,16 +235,9 @@ def sweep(
             rows = {name: comparison.row(name) for name in values}
             there = {name: row for name, row in rows.items() if row is not None}
             whiskers = [s for s in (row.spread() for row in there.values()) if s is not None]
-            axis.errorbar(
-                [values[name] for name in there],
-                [row.mean() for row in there.values()],
-                yerr=whiskers or None,
-                marker="o",
-                markersize=4.5,
-                label=title_of(source),
-                capsize=2.5,
-                **looks[i % len(looks)],
-            )
+            x, y = [values[name] for name in there], [row.mean() for row in there.values()]
+            look: Any = {"marker": "o", "markersize": 4.5, "capsize": 2.5, **looks[i % len(looks)]}
+            axis.errorbar(x, y, yerr=whiskers or None, label=title_of(source), **look)
         axis.set_xlabel(setting)
         if min(values.values()) > 0:
             style.log_scale(axis, "x", list(values.values()), WIDE_RANGE)

@@ -20,6 +20,7 @@ from fuels.evaluation.evaluate import targets_in_test
 from fuels.evaluation.means import Floats
 from fuels.evaluation.outcome import method_rows
 from fuels.methods.registry import METHODS, find_method
+from fuels.report.facts import percentage
 from fuels.report.style import number
 from fuels.report.tables import Cell, Column, Table, columns
 from fuels.research.experiments import boosting
@@ -211,12 +212,10 @@ def detail(skill: Skill) -> Table:
         kept = mixtures.get(row.name, [])
         cells: list[Cell] = [row.name, row.mean(), row.spread(), row.mean("mae")]
         for level in levels:
-            cells += [100 * cover if (cover := mean_of(kept, level, "coverage")) else None]
-            cells += [mean_of(kept, level, "width")]
-        led = [mixture["model_led"] for mixture in kept]
-        cells.append(100 * float(np.mean(led)) if led else None)
-        cells.append(round(row.sent("numbers_up")) if row.is_method else None)
-        rows.append(cells)
+            covered = percentage(mean_of(kept, level, "coverage"))
+            cells += [covered, mean_of(kept, level, "width")]
+        led = percentage(float(np.mean([m["model_led"] for m in kept])) if kept else None)
+        rows.append([*cells, led, round(row.sent("numbers_up")) if row.is_method else None])
     headings = columns("forecast | MSE (z-scored) ↓ | MSE ± (sd over seeds) | MAE (z-scored) ↓")
     for level in levels:
         headings += [Column(f"in {level} %", "% covered"), Column(f"width {level} %", "z-scored")]
