@@ -96,7 +96,7 @@ def test_the_default_run_says_it_is_synthetic_and_quick(fuels: Fuels) -> None:
         (["run", "--split", "1/2"], "train/val/test"),
         (["run", "--clients", "5000000"], "clients"),
         (["forecast", "nowhere"], "no such run"),
-        (["forecast", "nowhere", "--out", "x.txt"], ".parquet or .csv"),
+        (["forecast", "nowhere", "--out", "x.txt"], ".parquet, .csv files only"),
         (["data", "describe", "none.parquet"], "none.parquet"),
     ],
 )

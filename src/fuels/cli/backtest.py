@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from fuels.cli import options as opt
+from fuels.cli.compare import resumable
 from fuels.cli.settings import assemble, given, source_name
 from fuels.config import PRESETS, merge_engine
-from fuels.errors import FuelsError, InterruptedRunError
+from fuels.errors import FuelsError
 
 if TYPE_CHECKING:
     from fuels.federation.loop import Loop
@@ -122,11 +123,8 @@ def backtest_command(
     def begun(number: int) -> None:
         say(console, f"window {number} of {plan.windows}")
 
-    try:
+    with resumable(f"continue with: fuels backtest --resume {folder.path}"):
         summary = folder.run(forecaster, panel, plan, watch, begun)
-    except KeyboardInterrupt:
-        again = f"continue with: fuels backtest --resume {folder.path}"
-        raise InterruptedRunError(f"interrupted; {again}") from None
     if json_:
         typer.echo(json.dumps(summary, indent=2))
         return

@@ -120,7 +120,7 @@ def compare_command(
         for n in numbers
     ]
     reporter, runs = Reporter(), Store(store or DEFAULT_RUNS, records)
-    with resumable("fuels compare"):
+    with resumable("to continue, run the same fuels compare command again"):
         lengths = periods.parse_lengths(divide_test, "--divide-test")
         # Data that cannot be used are refused before anything is said.
         periods.stretches(lengths, runs.dataset(wanted[0]))
@@ -219,11 +219,9 @@ def divide(assignments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 @contextmanager
-def resumable(command: str) -> Iterator[None]:
-    """Say how to continue when a study is interrupted."""
+def resumable(hint: str) -> Iterator[None]:
+    """Say how to continue when the work is interrupted."""
     try:
         yield
     except KeyboardInterrupt:
-        raise InterruptedRunError(
-            f"interrupted; to continue, run the same {command} command again"
-        ) from None
+        raise InterruptedRunError(f"interrupted; {hint}") from None

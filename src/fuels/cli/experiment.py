@@ -130,7 +130,8 @@ def experiment_command(
             "yellow",
         )
     need_writable(context.out, context.store.record_folder)
-    with shared.resumable(f"fuels experiment {experiment.name}"):
+    again = f"to continue, run the same fuels experiment {experiment.name} command again"
+    with shared.resumable(again):
         result = experiment.result(context)
         files = write(experiment, context, result, shared.command_line())
     more = f" and {len(files) - 1} other files in its folder" if len(files) > 1 else ""

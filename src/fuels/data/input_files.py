@@ -13,7 +13,7 @@ from fuels.data.header import listed
 from fuels.data.inputs import EVERYONE, MOST, aligned, with_inputs, without_blank_end
 from fuels.data.panel import Panel
 from fuels.data.readers import PanelOptions, read_source
-from fuels.data.sources import find_files, place_of, tables_in
+from fuels.data.sources import find_files, place_of, table_files
 from fuels.data.table_files import column_names
 from fuels.data.tables import frame_columns, panel_from_frame
 from fuels.errors import FuelsError
@@ -28,8 +28,7 @@ class Table:
             self.name, self.columns = name, frame_columns(source, name)
             return
         with os_errors(source, "cannot be read"):
-            found = find_files(source)
-            files = [part for f in found for part in (tables_in(f) if f.is_dir() else [f])]
+            files = table_files(find_files(source))
             self.name = place_of([file.name for file in files], [0] * len(files)).name
             self.columns = {column for file in files for column in column_names(file)}
 

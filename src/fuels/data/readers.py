@@ -23,7 +23,7 @@ from fuels.data.sources import (
     find_files,
     source_title,
     suffix_of,
-    tables_in,
+    table_files,
 )
 from fuels.data.spool import gather, gather_in_file
 from fuels.data.table_files import read_tables
@@ -158,7 +158,7 @@ def read_source(
         activities = (activity or "net",)
         return next(p for _, p in read_activities(files[0], activities, zone, options, progress))
     with os_errors(path, "cannot be read"):
-        files = [part for file in files for part in (tables_in(file) if file.is_dir() else [file])]
+        files = table_files(files)
         title = source_title(path)
         if activity is not None:
             raise FuelsError(f"{files[0].name}: --activity is for raw Telecom Italia records only")

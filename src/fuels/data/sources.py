@@ -76,6 +76,11 @@ def tables_in(folder: Path) -> list[Path]:
     return files
 
 
+def table_files(found: Sequence[Path]) -> list[Path]:
+    """The files, and those in folders."""
+    return [part for f in found for part in (tables_in(f) if f.is_dir() else [f])]
+
+
 def source_title(source: Source) -> str:
     """A short name for a source: the file's, the folder's, or that of the folder of a pattern."""
     parts = parts_of(source)

@@ -95,12 +95,8 @@ def _cells_forward(
         bias_h = get(b_hh, 2 * hidden + unit)
         for row in range(0, padded, LANES):
             at = unit * GATES * padded + row
-            a_r, a_z, a_n, hn = (
-                broadcast(bias_r),
-                broadcast(bias_z),
-                broadcast(bias_n),
-                broadcast(bias_h),
-            )
+            a_r, a_z = broadcast(bias_r), broadcast(bias_z)
+            a_n, hn = broadcast(bias_n), broadcast(bias_h)
             for i in range(inputs):
                 value = load(x, i * padded + row)
                 a_r = a_r + value * get(w_ih, unit * inputs + i)

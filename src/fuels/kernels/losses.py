@@ -303,11 +303,8 @@ def losses_and_gradients(table: int, n: int) -> None:
     here = 0 if shared else n
     inverse, own = vector(room, 0, rows), vector(room, rows, rows)
     slope, at = vector(room, 2 * rows, H * B), 2 * rows + H * B
-    towards, away, work = (
-        vector(room, at, B),
-        vector(room, at + B, B),
-        vector(room, at + 2 * B, 2 * B),
-    )
+    towards, away = vector(room, at, B), vector(room, at + B, B)
+    work = vector(room, at + 2 * B, 2 * B)
     s, c = matrix(room, at + 4 * B, B, B), matrix(room, at + 4 * B + B * B, B, B)
     terms = int_matrix(room, at + 4 * B + 2 * B * B, H + 3, 3)
     inter = positive != NONE

@@ -35,16 +35,20 @@ def forecast_frame(
         assert bands is not None
         columns[f"lower-{level:g}"] = in_unit(bands.lower[i])
         columns[f"upper-{level:g}"] = in_unit(bands.upper[i])
-    times = dataset.times("test")
-    clients, steps = actual.shape
+    frame = frame_of_test(dataset, {"actual": actual.ravel(), **columns})
+    return frame.with_columns(pl.col("actual", *columns).fill_nan(None))
+
+
+def frame_of_test(dataset: Dataset, columns: Mapping[str, NDArray[Any]]) -> pl.DataFrame:
+    """client, time and columns [client x step] of the test part; times in the data's zone."""
+    times, clients = dataset.times("test"), len(dataset.ids)
     frame = pl.DataFrame(
         {
-            "client": np.repeat(np.array(dataset.ids), steps),
+            "client": np.repeat(np.array(dataset.ids), len(times)),
             "time": np.tile(times.astype("datetime64[ms]"), clients),
-            "actual": actual.ravel(),
             **columns,
         }
-    ).with_columns(pl.col("actual", *columns).fill_nan(None))
+    )
     return in_zone(frame, dataset.panel.timezone)
 
 
@@ -71,13 +75,6 @@ def errors_frame(dataset: Dataset, scores: Mapping[str, Scores]) -> pl.DataFrame
 
 def weights_frame(dataset: Dataset, mixture: MixtureOutcome) -> pl.DataFrame:
     """client, time and a column for each expert: its weight in the forecasts of the test part."""
-    times, clients = dataset.times("test"), len(dataset.ids)
     by_expert = mixture.weights.transpose(2, 1, 0).astype(np.float32)  # [expert, client, step]
-    frame = pl.DataFrame(
-        {
-            "client": np.repeat(np.array(dataset.ids), len(times)),
-            "time": np.tile(times.astype("datetime64[ms]"), clients),
-            **{name: w.ravel() for name, w in zip(mixture.names, by_expert, strict=True)},
-        }
-    )
-    return in_zone(frame, dataset.panel.timezone)
+    named = {name: w.ravel() for name, w in zip(mixture.names, by_expert, strict=True)}
+    return frame_of_test(dataset, named)
