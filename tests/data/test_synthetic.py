@@ -15,7 +15,7 @@ import pytest
 
 from fuels.data import synthetic
 from fuels.data.city_profiles import KINDS, MAX_DAYS, SEASON, SERVICES, day_types, hour_of, season
-from fuels.data.synthetic import PLACES, _draw_cells, synthesise
+from fuels.data.synthetic import kinds_of, synthesise
 from fuels.errors import FuelsError
 
 CELLS = 144  # four whole districts
@@ -32,12 +32,6 @@ def digest(activity: str, clients: int, days: int, seed: int) -> str:
 def city() -> dict[str, np.ndarray]:
     """Values [time, cell] of every service."""
     return {activity: synthesise(activity, CELLS).values for activity in SERVICES}
-
-
-def kinds_of(clients: int, seed: int = 0) -> tuple[str, ...]:
-    """The main kind of each cell."""
-    drawn = [_draw_cells(seed, district).kind for district in range(-(-clients // PLACES))]
-    return tuple(KINDS[kind].name for kind in np.concatenate(drawn)[:clients])
 
 
 def of_kind(values: np.ndarray, kind: str) -> np.ndarray:

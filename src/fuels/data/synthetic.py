@@ -73,6 +73,13 @@ def synthesise(activity: str = "net", clients: int = 100, days: int = 62, seed: 
     )
 
 
+def kinds_of(clients: int = 100, seed: int = 0) -> tuple[str, ...]:
+    """The main kind of each cell that `synthesise` generates from the same seed."""
+    _check("net", clients, 1, seed)
+    drawn = [_draw_cells(seed, district).kind for district in range(-(-clients // PLACES))]
+    return tuple(KINDS[kind].name for kind in np.concatenate(drawn)[:clients])
+
+
 def _check(activity: str, clients: int, days: int, seed: int) -> Service:
     if activity not in SERVICES:
         raise FuelsError(f"synthetic data: no activity {activity!r}; choose sms, call or net")
