@@ -267,5 +267,6 @@ def check_defence(defence: Defence) -> None:
             raise FuelsError(f"defence.{name} must not be negative; it is {getattr(defence, name)}")
     if defence.joint and not defence.clip:
         raise FuelsError(
-            "defence.joint needs defence.clip: beside an update of any length, all others vanish"
+            "defence.joint needs defence.clip, without which one long update hides all others: set"
+            " defence.clip as well, for example to 2"
         )

@@ -44,12 +44,12 @@ DEFENCES: dict[str, Mapping[str, Any]] = {
     "median": {"aggregation": "median"},
     "krum": {"aggregation": "krum"},
     "clip": {"clip": 1.0},
-    "joint": {"clip": 2.0, "joint": 7.0},
+    "single": {"clip": 2.0, "admission": 5.0},  # robust, without the joint bound
     "directions": {"directions": True},
     "admission": {"admission": 5.0, "directions": True},
     "trials": {"trials": 5},
 }
-OF_MODELS, OF_PROTOTYPES = ("trimmed", "median", "krum", "clip", "joint"), ("directions", "trials")
+OF_MODELS, OF_PROTOTYPES = ("trimmed", "median", "krum", "clip", "single"), ("directions", "trials")
 
 
 @dataclass(frozen=True)
