@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import count
-from typing import TypeVar
+from itertools import count, groupby
 
 from fuels.report.page.elements import NOTHING, Child, Html, el, joined
 
 WIDE, NARROW = 820, 360  # units of the drawing, about pixels
 LETTER = 7.4  # mean width of a letter of the axes
-Point = tuple[float, float]
-P = TypeVar("P")
+Point = tuple[float, ...]  # x and y, or x and two bounds
 Draw = Callable[["Chart"], None]
 
 
@@ -115,7 +113,7 @@ class Chart:
         if path:
             self.add("path", d="".join(path), class_=f"line {kind}")
 
-    def band(self, points: Sequence[tuple[float, float, float] | None], kind: str) -> None:
+    def band(self, points: Sequence[Point | None], kind: str) -> None:
         """The area between two curves: x, low, high."""
         path = []
         for run in _runs(points):
@@ -161,14 +159,9 @@ class Chart:
         )
 
 
-def _runs(points: Sequence[P | None]) -> list[list[P]]:
-    runs: list[list[P]] = [[]]
-    for point in points:
-        if point is None:
-            runs.append([])
-        else:
-            runs[-1].append(point)
-    return [run for run in runs if run]
+def _runs(points: Sequence[Point | None]) -> list[list[Point]]:
+    groups = groupby(points, key=lambda point: point is not None)
+    return [[point for point in run if point] for known, run in groups if known]
 
 
 def _short(value: float) -> str:

@@ -70,22 +70,10 @@ def spanned(*arrays: NDArray[np.float64]) -> tuple[float, float]:
     return (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
 
 
-def points(values: Floats, at: Sequence[float] = ()) -> list[tuple[float, float] | None]:
-    """The values as points of a line, at 0, 1, 2, ... by default."""
-    return [
-        None if math.isnan(v) else (float(x), float(v))
-        for x, v in zip(at or range(len(values)), values, strict=True)
-    ]
-
-
-def bounds(
-    lower: Floats, upper: Floats, at: Sequence[float] = ()
-) -> list[tuple[float, float, float] | None]:
-    """The bounds of an interval as points of a band."""
-    return [
-        None if math.isnan(low) or math.isnan(high) else (float(x), float(low), float(high))
-        for x, low, high in zip(at or range(len(lower)), lower, upper, strict=True)
-    ]
+def points(*values: Floats, at: Sequence[float] = ()) -> list[tuple[float, ...] | None]:
+    """Values as points of a line, or bounds as those of a band, at 0, 1, 2, ... by default."""
+    rows = zip(at or range(len(values[0])), *values, strict=True)
+    return [None if any(map(math.isnan, row)) else tuple(map(float, row)) for row in rows]
 
 
 def draw_intervals(
@@ -95,7 +83,9 @@ def draw_intervals(
     order = sorted(range(len(series.levels)), key=lambda i: -float(series.levels[i]))
     for rank, i in enumerate(order):
         kind = "band95" if rank == 0 and len(order) > 1 else "band80"
-        chart.band(bounds(series.lower[i, client, part], series.upper[i, client, part], at), kind)
+        chart.band(
+            points(*(band[i, client, part] for band in (series.lower, series.upper)), at=at), kind
+        )
 
 
 def draw_forecasts(chart: Chart, series: Series, client: int, part: slice, unit: str) -> None:
@@ -148,7 +138,7 @@ def draw_ahead(
     time_axis(chart, times, 0.0, float(len(times) - 1))
     draw_intervals(chart, ahead, client, slice(0, len(at)), at)
     chart.line(points(before), "truth")
-    joint = points(made, at)
+    joint = points(made, at=at)
     if len(before) and len(before) == at[0] and not math.isnan(before[-1]):  # no value in between
         joint = [(len(before) - 1.0, float(before[-1])), *joint]
     chart.line(joint, "method")

@@ -22,7 +22,7 @@ from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.research.audit.observed import Seen, mean_days
 from fuels.research.audit.one_run import epsilon_bound
-from fuels.research.audit.reconstruct import components, learned
+from fuels.research.audit.reconstruct import blind_guesses, learned
 from fuels.runs.build import load_dataset
 
 CANDIDATES = 4  # days of each client
@@ -160,10 +160,8 @@ def informed_days(seen: Seen) -> Floats | None:
 
 
 def blind_days(seen: Seen) -> Floats | None:
-    if seen.prototypes is None or seen.prototypes.shape[2] != seen.days.shape[1]:
-        return None
-    typical = seen.days.mean(axis=0)
-    return np.asarray(np.mean([components(each, typical) for each in seen.prototypes], axis=0))
+    guesses = blind_guesses(seen)
+    return np.asarray(np.mean(guesses, axis=0)) if guesses else None
 
 
 def profiles(seen: Seen) -> Floats | None:

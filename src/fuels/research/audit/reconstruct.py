@@ -121,21 +121,19 @@ def attacks(seen: Seen) -> list[Reached]:
     for k in colluders(seen.count):
         scores = [colluding(seen, gram, k) for gram in every]
         found.append(each(f"{k} clients", scores))
-    blind = blind_scores(seen)
-    if blind:
-        found.append(each("blind", blind))
+    if guesses := blind_guesses(seen):
+        together = np.asarray(np.mean(guesses, axis=0))
+        found.append(each("blind", [r2(guess, seen.days) for guess in [*guesses, together]]))
     found.append(each("distances", [distances(seen, gram) for gram in every]))
     return found
 
 
-def blind_scores(seen: Seen) -> list[float]:
-    """Of each round and of all; none if the uploads have no row for each phase."""
-    phases = seen.days.shape[1]
-    if seen.prototypes is None or seen.prototypes.shape[2] != phases:
+def blind_guesses(seen: Seen) -> list[Floats]:
+    """From each round; none if the uploads have no row for each phase."""
+    if seen.prototypes is None or seen.prototypes.shape[2] != seen.days.shape[1]:
         return []
     typical = seen.days.mean(axis=0)
-    guesses = [components(each, typical) for each in seen.prototypes]
-    return [r2(guess, seen.days) for guess in [*guesses, np.mean(guesses, axis=0)]]
+    return [components(each, typical) for each in seen.prototypes]
 
 
 def colluders(count: int) -> list[int]:

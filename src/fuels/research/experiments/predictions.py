@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,6 +48,17 @@ class Forecasts:
     records: dict[str, Record]
     period: int
 
+    @cached_property
+    def client(self) -> int:
+        """The median client of FUELS."""
+        mse = self.records["FUELS"].scores().mse
+        order = np.argsort(mse, kind="stable")[: int((~np.isnan(mse)).sum())]
+        return int(order[(len(order) - 1) // 2])
+
+    @property
+    def client_id(self) -> str:
+        return self.records["FUELS"].clients[self.client]
+
 
 def check(context: Context) -> None:
     threshold(context)
@@ -67,7 +79,7 @@ def run(context: Context) -> Result:
         figures[name.replace("predictions", "predictions-cdf", 1)] = draw_cdf(found, limit)
         text.append(
             f"{title_of(source)}: the stretches shown are the {STRETCH} periods in which client"
-            f" {client_id(found)}, the median client of FUELS, changes least and most (seed"
+            f" {found.client_id}, the median client of FUELS, changes least and most (seed"
             f" {context.seeds[0]})."
         )
     shares = ", ".join(f"{name} {share} %" for name, share in paper.UNDER_THRESHOLD.items())
@@ -144,16 +156,6 @@ def share_under(mse: Floats, limit: float) -> float:
     return 100 * float(np.mean(mse[~np.isnan(mse)] <= limit))
 
 
-def median_client(found: Forecasts) -> int:
-    mse = found.records["FUELS"].scores().mse
-    order = np.argsort(mse, kind="stable")[: int((~np.isnan(mse)).sum())]
-    return int(order[(len(order) - 1) // 2])
-
-
-def client_id(found: Forecasts) -> str:
-    return found.records["FUELS"].clients[median_client(found)]
-
-
 def stretches(change: Floats, length: int) -> dict[str, int]:
     """Where the `length` steps start in which a series changes least and most, by mean change."""
     starts = np.arange(0, max(1, len(change) - length + 1))
@@ -165,12 +167,12 @@ def stretches(change: Floats, length: int) -> dict[str, int]:
 
 
 def draw_stretches(found: Forecasts) -> Figure:
-    client, length = median_client(found), STRETCH * found.period
+    client, length = found.client, STRETCH * found.period
     picture, [axes] = figure(
         ["observed", *found.predicted],
         columns=2,
         title=f"{title_of(found.source)}: forecasts of four methods",
-        subtitle=f"Client {client_id(found)}, the median client of FUELS: the {STRETCH} periods of"
+        subtitle=f"Client {found.client_id}, the median client of FUELS: the {STRETCH} periods of"
         " the test part that change least and most.",
         footer=footer(next(iter(found.records.values()))),
         height=3.4,

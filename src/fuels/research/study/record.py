@@ -173,6 +173,9 @@ def make_record(key: str, outcome: Outcome) -> Record:
     if not outcome.scores:
         raise FuelsError(NOTHING_TO_COMPARE.format(outcome.dataset.panel.name))
     dataset, summary, history = outcome.dataset, outcome.summary, outcome.history
+    periods = by_period(dataset, outcome.forecasts[outcome.title])
+    if (alone := outcome.forecasts.get(method_rows(outcome.title)[2])) is not None:
+        periods[NOTHING_BY_PERIOD] = by_period(dataset, alone)["mse"]
     columns = dict.fromkeys(name for line in history for name in line if name not in NOT_RECORDED)
     sent, totals = summary["per_client_and_round"], summary["totals"]
     return Record(
@@ -192,16 +195,8 @@ def make_record(key: str, outcome: Outcome) -> Record:
         | {f"total_{way}": totals[f"numbers_{way}"] for way in ("up", "down")},
         seconds=round(sum(summary["seconds"].values()), 1),
         mixture={} if outcome.mixture is None else outcome.mixture.summary(),
-        by_period=by_period(dataset, outcome.forecasts[outcome.title]) | nothing_shared(outcome),
+        by_period=periods,
     )
-
-
-def nothing_shared(outcome: Outcome) -> dict[str, Floats]:
-    """The mse with nothing shared [client, period], where the run has that row."""
-    forecast = outcome.forecasts.get(method_rows(outcome.title)[2])
-    if forecast is None:
-        return {}
-    return {NOTHING_BY_PERIOD: by_period(outcome.dataset, forecast)["mse"]}
 
 
 def by_period(dataset: Dataset, forecast: NDArray[Any]) -> dict[str, Floats]:
