@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from fuels.data.clock import zone_name
 from fuels.evaluation.means import Floats
 from fuels.evaluation.outcome import Outcome
+from fuels.report import style
 from fuels.report.families import PERSONAL, REGRESSION, SHARED, SIMPLE, by_family
 from fuels.report.plots import telling_clients
-from fuels.report.style import METHOD, figure, legend, origin, panel_title, short, time_axis
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 COLOURS = ("#d5700a", "#4c9a6a", "#b07aa1")  # of further levels, distinct from METHOD
-COLOUR_OF = {PERSONAL: METHOD, SHARED: "#d5700a", REGRESSION: "#7aa6c2", SIMPLE: "#d3d7db"}
+COLOUR_OF = {PERSONAL: style.METHOD, SHARED: "#d5700a", REGRESSION: "#7aa6c2", SIMPLE: "#d3d7db"}
 
 
-def draw_experts(outcome: Outcome) -> Figure:
+def draw_experts(outcome: Outcome) -> style.Figure:
     """Weights as stacked areas: the mean over the clients, then a few single clients."""
     mixture = outcome.mixture
     assert mixture is not None  # drawn only for runs that have one
@@ -32,19 +26,19 @@ def draw_experts(outcome: Outcome) -> Figure:
     smooth = min(dataset.period, last - first)
     panels = {"Mean over all clients": mixture.weights.mean(axis=1)}
     for client, why in chosen.items():
-        name = f"{why[0].upper()}{why[1:]}: client {short(dataset.ids[client])}"
+        name = f"{why[0].upper()}{why[1:]}: client {style.short(dataset.ids[client])}"
         panels[name] = mixture.weights[:, client]
     areas = {
         title: by_family(running_mean(weights, smooth), mixture.names, mixture.model)
         for title, weights in panels.items()
     }
-    picture, grid = figure(
+    picture, grid = style.figure(
         list(next(iter(areas.values()))),
         rows=len(panels),
         title="Weights of the experts over time",
         subtitle=f"Weights in the forecasts of {outcome.title}, running means over {smooth} steps."
         f" The personal model had the largest weight in {100 * led:.0f} % of all steps.",
-        footer=origin(dataset),
+        footer=style.origin(dataset),
         height=1.35,
         gap=0.25,
     )
@@ -56,33 +50,33 @@ def draw_experts(outcome: Outcome) -> Figure:
             colors=[COLOUR_OF[name] for name in weights],
             linewidth=0,
         )
-        panel_title(axis, title)
+        style.panel_title(axis, title)
         axis.set_ylim(0, 1)
         axis.set_yticks([0, 0.5, 1])
         axis.set_ylabel("weight")
-        time_axis(axis, dataset.panel.timezone, times)
+        style.time_axis(axis, dataset.panel.timezone, times)
         axis.set_xlim(times[0], times[-1])
     zone = dataset.panel.timezone
     grid[-1][0].set_xlabel(f"local time ({zone_name(zone)})" if zone else "time")
     picture.align_ylabels()
-    legend(picture, grid[0][0])
+    style.legend(picture, grid[0][0])
     return picture
 
 
-def draw_coverage(outcome: Outcome) -> Figure:
+def draw_coverage(outcome: Outcome) -> style.Figure:
     """The share of values inside the intervals, by the time of the period."""
     assert outcome.mixture is not None  # drawn only for runs that have one
     scores, dataset = outcome.mixture.intervals, outcome.dataset
     hours = dataset.period * dataset.panel.step_seconds / 3600
     names = [f"{level:g} % intervals" for level in scores.levels]
-    picture, [[axis]] = figure(
+    picture, [[axis]] = style.figure(
         names,
         title="Values inside the intervals",
         subtitle="Share of the values at each time of the period, all clients; dashed: nominal.",
-        footer=origin(dataset),
+        footer=style.origin(dataset),
     )
     x = np.arange(scores.by_phase.shape[1]) * hours / scores.by_phase.shape[1]
-    colours = [METHOD, *COLOURS]
+    colours = [style.METHOD, *COLOURS]
     for i, (level, name) in enumerate(zip(scores.levels, names, strict=True)):
         colour = colours[i % len(colours)]
         axis.plot(x, 100 * scores.by_phase[i], color=colour, label=name, marker="o", markersize=3.5)
@@ -93,7 +87,7 @@ def draw_coverage(outcome: Outcome) -> Figure:
         axis.set_xticks(np.arange(0, 24, 3))
     axis.margins(x=0.02)
     axis.set_ylim(top=101)
-    legend(picture, axis)
+    style.legend(picture, axis)
     return picture
 
 

@@ -17,9 +17,6 @@ from fuels.report import style
 from fuels.report.families import by_client
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from fuels.data.windows import Dataset
 
 
@@ -38,7 +35,7 @@ def write_plots(outcome: Outcome, folder: Path) -> list[Path]:
     make_folder(folder)
     from fuels.report.expert_plots import draw_coverage, draw_experts
 
-    drawn: dict[str, Callable[[Outcome], Figure]] = {}
+    drawn: dict[str, Callable[[Outcome], style.Figure]] = {}
     if outcome.scores:
         drawn |= {"forecasts": draw_forecasts, "cdf": draw_cdf, "hours": draw_hours}
     if outcome.mixture is not None:
@@ -51,7 +48,7 @@ def write_plots(outcome: Outcome, folder: Path) -> list[Path]:
 # -- forecasts and actual values ---------------------------------------------------------------
 
 
-def draw_forecasts(outcome: Outcome) -> Figure:
+def draw_forecasts(outcome: Outcome) -> style.Figure:
     """A few days of the most informative clients."""
     chosen, rival = telling_clients(outcome), best_reference(outcome)
     names = [outcome.title] if rival is None else [outcome.title, rival]
@@ -103,7 +100,7 @@ def constant_clients(dataset: Dataset) -> NDArray[np.bool_]:
 
 
 def _draw_client(
-    outcome: Outcome, client: int, role: str, names: Sequence[str], axis: Axes
+    outcome: Outcome, client: int, role: str, names: Sequence[str], axis: style.Axes
 ) -> None:
     from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
@@ -164,7 +161,7 @@ def shown_steps(step_seconds: int, period: int, observed: NDArray[np.bool_]) -> 
     return first, first + length
 
 
-def _line(axis: Axes, x: NDArray[Any], y: Floats, label: str, look: style.Look) -> None:
+def _line(axis: style.Axes, x: NDArray[Any], y: Floats, label: str, look: style.Look) -> None:
     """A line with breaks at missing values; a single value between two gaps is a dot."""
     axis.plot(x, y, label=label, **look)
     there = np.concatenate([[False], ~np.isnan(y), [False]])
@@ -176,7 +173,7 @@ def _line(axis: Axes, x: NDArray[Any], y: Floats, label: str, look: style.Look) 
 # -- errors ------------------------------------------------------------------------------------
 
 
-def draw_cdf(outcome: Outcome) -> Figure:
+def draw_cdf(outcome: Outcome) -> style.Figure:
     """The distribution of the error over the clients."""
     picture, [[axis]] = style.figure(
         list(outcome.scores),
@@ -194,7 +191,7 @@ def draw_cdf(outcome: Outcome) -> Figure:
     return picture
 
 
-def draw_hours(outcome: Outcome) -> Figure:
+def draw_hours(outcome: Outcome) -> style.Figure:
     """The error by the time of the period."""
     from matplotlib.ticker import FuncFormatter
 
@@ -251,7 +248,7 @@ def error_by_phase(outcome: Outcome, name: str, width: int = 1) -> Floats:
 # -- learning ----------------------------------------------------------------------------------
 
 
-def draw_learning(outcome: Outcome) -> Figure:
+def draw_learning(outcome: Outcome) -> style.Figure:
     """Losses and validation error by round."""
     history = outcome.history
     keys = dict.fromkeys(key for line in history for key in line)
@@ -291,7 +288,7 @@ def column(history: Sequence[dict[str, Any]], key: str) -> Floats:
     return np.array([np.nan if line.get(key) is None else line[key] for line in history], float)
 
 
-def _curve(axis: Axes, x: Floats, y: Floats, look: style.Look, best: int | None) -> None:
+def _curve(axis: style.Axes, x: Floats, y: Floats, look: style.Look, best: int | None) -> None:
     marker: style.Look = {"marker": "o", "markersize": 3} if len(x) <= 10 else {}
     axis.plot(x, y, **look, **marker)
     if best is not None:

@@ -21,8 +21,8 @@ from fuels.errors import FuelsError
 from fuels.evaluation.means import Floats
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
 
     from fuels.data.windows import Dataset
 

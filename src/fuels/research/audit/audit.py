@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fuels.config import Engine, Settings
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
+from fuels.report import style
 from fuels.report.tables import Cell, Table, columns
 from fuels.research.audit import sums
 from fuels.research.audit.membership import Membership, linkage, membership, toss
 from fuels.research.audit.observed import Seen, Train, observe, run_rounds
 from fuels.research.audit.reconstruct import Reached, attacks, chance
 from fuels.runs.settings import resolve
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LEAST_CLIENTS = 8  # with fewer, figures are chance
 
@@ -152,15 +150,13 @@ def sentences(done: Audit) -> list[str]:
     ]
 
 
-def picture(done: Audit) -> Figure:
+def picture(done: Audit) -> style.Figure:
     """The R2 of each attacker, from one round and from all."""
-    from fuels.report.style import METHOD, QUIET, RIVAL, figure, legend
-
     values = {
         "best round": [each.one for each in done.reached],
         "all rounds": [each.every for each in done.reached],
     }
-    drawn, [[axis]] = figure(
+    drawn, [[axis]] = style.figure(
         list(values),
         title="What uploads reveal of the clients' mean days",
         subtitle="R2 beyond the typical day, by attacker; dashed: chance",
@@ -169,10 +165,10 @@ def picture(done: Audit) -> Figure:
     names = [each.attacker for each in done.reached]
     for i, (label, heights) in enumerate(values.items()):
         places = [n + 0.36 * (i - 0.5) for n in range(len(names))]
-        axis.bar(places, heights, 0.34, label=label, color=(METHOD, RIVAL)[i])
-    axis.axhline(done.chance, linestyle="--", linewidth=1.0, color=QUIET)
+        axis.bar(places, heights, 0.34, label=label, color=(style.METHOD, style.RIVAL)[i])
+    axis.axhline(done.chance, linestyle="--", linewidth=1.0, color=style.QUIET)
     axis.set_xticks(range(len(names)), names)
     axis.set_ylim(0, 1)
     axis.set_ylabel("R2")
-    legend(drawn, axis)
+    style.legend(drawn, axis)
     return drawn

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fuels.config import PRESETS, Privacy, Settings
 from fuels.data.windows import Dataset
 from fuels.evaluation.scores import score
+from fuels.report import style
 from fuels.report.tables import Cell, Table, columns
 from fuels.research.audit import noised_sums, sums
 from fuels.research.audit.audit import Audit, audited, share
@@ -24,9 +25,6 @@ from fuels.research.experiments.grid import Variant
 from fuels.research.study.store import run_key
 from fuels.runs.build import Job, build
 from fuels.runs.settings import resolve
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LIMIT = 0.2  # R2 that is accepted of an attacker without accomplices
 SPARSE = {"secret": True, "first": 5, "every": 10}
@@ -218,11 +216,9 @@ def remarks(done: Mapping[str, Found]) -> list[str]:
     ]
 
 
-def picture(context: Context, done: Mapping[str, Found]) -> Figure:
+def picture(context: Context, done: Mapping[str, Found]) -> style.Figure:
     """The best R2 without accomplices against the error."""
-    from fuels.report.style import METHOD, QUIET, figure
-
-    drawn, [[axis]] = figure(
+    drawn, [[axis]] = style.figure(
         title="What prototypes and models reveal, and what protection costs",
         subtitle="Best R2 of an attacker without accomplices, against the MSE; dashed: R2 of 0.2",
         footer=f"{context.clients} clients, {context.rounds} rounds",
@@ -230,11 +226,11 @@ def picture(context: Context, done: Mapping[str, Found]) -> Figure:
     )
     for name, found in done.items():
         height = 0.0 if found.audit is None else alone(found.audit)
-        axis.plot(found.error, height, "o", color=METHOD)
+        axis.plot(found.error, height, "o", color=style.METHOD)
         axis.annotate(
             VARIANTS[name].name, (found.error, height), (5, 4), textcoords="offset points", size=8
         )
-    axis.axhline(LIMIT, linestyle="--", linewidth=1.0, color=QUIET)
+    axis.axhline(LIMIT, linestyle="--", linewidth=1.0, color=style.QUIET)
     axis.set_ylim(-0.03, 1.05)
     axis.margins(x=0.25)
     axis.set_xlabel("MSE of the personal models (z-scored)")

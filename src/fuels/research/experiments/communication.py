@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,9 +22,6 @@ from fuels.research.experiments.grid import (
     title_of,
 )
 from fuels.research.study.compare import Comparison, Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SHOWN = ("fuels", "fedrep", "pfedme", "fedavg")
 LOOKS: tuple[style.Look, ...] = (
@@ -91,7 +87,7 @@ def reached(comparison: Comparison, title: str) -> tuple[Table, str]:
     )
 
 
-def draw(found: Mapping[str, Comparison]) -> Figure:
+def draw(found: Mapping[str, Comparison]) -> style.Figure:
     labels = [find_method(name).title for name in SHOWN]
     picture, [axes] = style.figure(
         labels,

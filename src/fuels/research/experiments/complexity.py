@@ -6,19 +6,15 @@ Each method trains a few rounds, and its costs are counted (see counting.py).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fuels.report.style import METHOD, RIVAL, TRUTH, figure, legend, origin
+from fuels.report import style
 from fuels.report.tables import Cell, Table, columns
 from fuels.research.costs import COSTS, Cost, Sizes, costs, known
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.research.experiments.counting import Counted, check_formulas, count, sizes_of
 from fuels.runs.build import build
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MILLION = 1e6
 
@@ -46,7 +42,7 @@ def run(context: Context) -> Result:
         "complexity-server": server_table(found, data),
     }
     text = sentences({pair[0].method: pair for pair in found}, sizes)
-    return Result(tables, {"complexity": draw(found, origin(job.dataset))}, text)
+    return Result(tables, {"complexity": draw(found, style.origin(job.dataset))}, text)
 
 
 def symbols(sizes: Sizes) -> Table:
@@ -149,12 +145,12 @@ def sentences(found: Mapping[str, tuple[Cost, Counted]], sizes: Sizes) -> list[s
     return text
 
 
-def draw(found: Sequence[tuple[Cost, Counted]], footer: str) -> Figure:
+def draw(found: Sequence[tuple[Cost, Counted]], footer: str) -> style.Figure:
     """Sent and computed by every method, side by side."""
     from matplotlib.ticker import EngFormatter
 
     labels = ["sent up", "sent down", "training, appendix", "training, counted"]
-    picture, [axes] = figure(
+    picture, [axes] = style.figure(
         labels,
         columns=2,
         title="What a round costs a client",
@@ -167,18 +163,20 @@ def draw(found: Sequence[tuple[Cost, Counted]], footer: str) -> Figure:
     place = np.arange(len(found))
     left, right = axes
     up, down = (np.array([getattr(real, key) for _, real in found]) for key in ("up", "down"))
-    left.barh(place, up, 0.6, color=METHOD, label=labels[0])
+    left.barh(place, up, 0.6, color=style.METHOD, label=labels[0])
     left.barh(place, down, 0.6, left=up, color="#8cb8d8", label=labels[1])
     appendix = [cost.train_appendix or 0 for cost, _ in found]
-    right.barh(place - 0.2, appendix, 0.38, color=TRUTH, label=labels[2])
-    right.barh(place + 0.2, [real.train for _, real in found], 0.38, color=RIVAL, label=labels[3])
+    right.barh(place - 0.2, appendix, 0.38, color=style.TRUTH, label=labels[2])
+    right.barh(
+        place + 0.2, [real.train for _, real in found], 0.38, color=style.RIVAL, label=labels[3]
+    )
     for axis, label in ((left, "numbers in a round"), (right, "multiply-adds in a round")):
         axis.set_yticks(place, names)
         axis.xaxis.set_major_formatter(EngFormatter(sep=" "))
         axis.set_xlabel(label)
         axis.grid(False, axis="y")
     left.invert_yaxis()
-    legend(picture, left, right)
+    style.legend(picture, left, right)
     return picture
 
 

@@ -1,4 +1,4 @@
-"""Spatio-temporal heterogeneity (the paper's Figure 1), and a map of the cells.
+"""Spatio-temporal heterogeneity (the paper's style.Figure 1), and a map of the cells.
 
 The figure shows two busy clients whose mean days differ most: their days (heterogeneity in space)
 and their mornings and evenings (heterogeneity in time). The map shows every participating client
@@ -7,7 +7,7 @@ with known coordinates. Only the training part is used; nothing is trained.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,6 @@ from fuels.evaluation.means import Floats, mean, ratio
 from fuels.report import style
 from fuels.report.tables import Cell, Table, columns
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 # Shares of a period: 6 to 10 and 18 to 22 hours where it is a day.
 MORNING, EVENING = (6 / 24, 10 / 24), (18 / 24, 22 / 24)
@@ -113,7 +108,7 @@ def is_a_day(dataset: Dataset) -> bool:
 def run(context: Context) -> Result:
     rows: list[list[Cell]] = []
     spreads: list[list[Cell]] = []
-    figures: dict[str, Figure] = {}
+    figures: dict[str, style.Figure] = {}
     text: list[str] = []
     daily = True
     for source in context.sources:
@@ -186,7 +181,7 @@ def part_names(dataset: Dataset) -> tuple[str, str]:
 # -- figures -----------------------------------------------------------------------------------
 
 
-def draw_pair(dataset: Dataset, pair: tuple[int, int]) -> Figure:
+def draw_pair(dataset: Dataset, pair: tuple[int, int]) -> style.Figure:
     """Top: the days of two clients. Bottom: the distributions of mornings and evenings."""
     words, day = part_names(dataset), is_a_day(dataset)
     unit = whole(dataset)
@@ -230,7 +225,7 @@ def hours_in(hours: NDArray[np.floating[Any]]) -> float:
     return float(hours[-1] + (hours[1] - hours[0]))
 
 
-def _histograms(axis: Axes, dataset: Dataset, client: int, words: tuple[str, str]) -> None:
+def _histograms(axis: style.Axes, dataset: Dataset, client: int, words: tuple[str, str]) -> None:
     found = [part_of_day(dataset, share)[client] for share in (MORNING, EVENING)]
     found = [values[~np.isnan(values)] for values in found]
     together = np.concatenate(found)
@@ -244,7 +239,7 @@ def _histograms(axis: Axes, dataset: Dataset, client: int, words: tuple[str, str
     axis.set_xlabel(f"{style.short(dataset.panel.unit, 20)} in one step")
 
 
-def draw_map(dataset: Dataset, everyone: Floats) -> Figure:
+def draw_map(dataset: Dataset, everyone: Floats) -> style.Figure:
     """Where the clients are, coloured by their level and by the shape of their day."""
     from matplotlib.colors import Colormap, LinearSegmentedColormap
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fuels.report import style
-from fuels.report.style import METHOD, QUIET, RIVAL, figure, legend, number
 from fuels.report.tables import Cell, Column, Table, columns
 from fuels.research.experiments.federation_changes import LEVEL, Change, Found
 from fuels.research.experiments.grid import name_panel, title_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Rows = Mapping[str, Mapping[str, Change | None]]  # of a table: its changes by row and column
 
@@ -110,7 +105,7 @@ def _sure(changes: Sequence[Change]) -> int:
 
 
 def _p(value: float | None) -> str:
-    return "no difference" if value is None else f"p = {number(value, 2)}"
+    return "no difference" if value is None else f"p = {style.number(value, 2)}"
 
 
 def column(rows: Rows, name: str) -> Rows:
@@ -148,12 +143,12 @@ def how_to_read(found: Found, unit: str) -> list[str]:
 # -- the figure --------------------------------------------------------------------------------
 
 
-def picture(found: Found, part: Part, unit: str) -> Figure:
+def picture(found: Found, part: Part, unit: str) -> style.Figure:
     """How much lower the newcomers' MSE is, by their history: a panel per source."""
     datasets = found.datasets
     most = max(len(windows) for windows in found.windows.values())
     labels = ["first days of the test", "last days of the test"][:most] if most > 1 else []
-    picture, [axes] = figure(
+    picture, [axes] = style.figure(
         labels,
         columns=len(datasets),
         title="What sharing adds, by the history a client has",
@@ -166,7 +161,7 @@ def picture(found: Found, part: Part, unit: str) -> Figure:
         height=3.2,
         gap=0.3,
     )
-    colours = (METHOD, RIVAL)
+    colours = (style.METHOD, style.RIVAL)
     for (source, windows), axis in zip(found.windows.items(), axes, strict=True):
         width = 0.8 / len(windows)
         for i, window in enumerate(windows):
@@ -178,7 +173,7 @@ def picture(found: Found, part: Part, unit: str) -> Figure:
                 place = x + (i - (len(windows) - 1) / 2) * width
                 alpha = 1.0 if change.significant else 0.3
                 axis.bar(place, -change.percent, width, color=colours[i], alpha=alpha, zorder=3)
-        axis.axhline(0, color=QUIET, linewidth=0.8, zorder=4)
+        axis.axhline(0, color=style.QUIET, linewidth=0.8, zorder=4)
         axis.set_xticks(range(len(part.names)), [name.split()[0] for name in part.names])
         axis.set_xlabel(f"{unit} of history")
         name_panel(axis, source, len(axes))
@@ -186,5 +181,5 @@ def picture(found: Found, part: Part, unit: str) -> Figure:
     for label, colour in zip(labels, colours, strict=False):
         axes[0].bar(0, 0, color=colour, label=label)  # an entry of the legend in full colour
     if labels:
-        legend(picture, axes[0])
+        style.legend(picture, axes[0])
     return picture

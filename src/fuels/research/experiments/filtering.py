@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,6 @@ from fuels.report.tables import Cell, Table, columns
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.research.experiments.inside import follow
 from fuels.runs.build import Job
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Floats32 = NDArray[np.float32]
 
@@ -164,7 +161,7 @@ def _named(wanted: str, dataset: Dataset) -> int | None:
 # -- figures -----------------------------------------------------------------------------------
 
 
-def draw_weights(dataset: Dataset, client: int, W: Floats32, rounds: int) -> Figure:
+def draw_weights(dataset: Dataset, client: int, W: Floats32, rounds: int) -> style.Figure:
     """A circle for every entry: its area shows the size, its colour the sign."""
     labels = ["positive: a true negative", "not positive: filtered out"]
     picture, [[axis]] = style.figure(
@@ -197,7 +194,7 @@ def draw_weights(dataset: Dataset, client: int, W: Floats32, rounds: int) -> Fig
     return picture
 
 
-def draw_shares(dataset: Dataset, seen: FilterWatcher) -> Figure:
+def draw_shares(dataset: Dataset, seen: FilterWatcher) -> style.Figure:
     labels = ("diagonal: positive pairs", "others: candidate negatives")
     picture, [[axis]] = style.figure(
         labels,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import nan
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,10 +17,6 @@ from fuels.research.experiments.base import Context, source_name
 from fuels.research.study.compare import Comparison, Row, compare, spread
 from fuels.research.study.periods import divide, parse_lengths, stretches
 from fuels.research.study.record import Record
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 T = TypeVar("T")
 TITLES = {"synthetic:sms": "SMS", "synthetic:call": "Call", "synthetic:net": "Net"}
@@ -76,7 +72,7 @@ def title_of(source: str) -> str:
     return TITLES.get(source, source_name(source).rsplit(".", 1)[0])
 
 
-def name_panel(axis: Axes, source: str, panels: int) -> None:
+def name_panel(axis: style.Axes, source: str, panels: int) -> None:
     """The source as the title of its panel, cut to the room there is."""
     axis.set_title(style.short(title_of(source), 80 // panels), loc="left", size=10, pad=6)
 
@@ -136,7 +132,7 @@ def dots(
     title: str,
     subtitle: str,
     highlight: Sequence[str] = ("FUELS",),
-) -> Figure:
+) -> style.Figure:
     """MSE of every row as a dot with its spread over seeds, one panel per source.
 
     A reference far behind all methods would squeeze them together: it is a number at the edge.
@@ -193,7 +189,7 @@ def dots(
     return picture
 
 
-def _dot(axis: Axes, row: Row, place: float, colour: str) -> None:
+def _dot(axis: style.Axes, row: Row, place: float, colour: str) -> None:
     """A dot with its spread over seeds, and its number to the right of it."""
     mean, whisker = row.mean(), row.spread()
     shape, size, inside = ("o", 6.5, colour) if row.is_method else ("D", 5, "white")
@@ -203,7 +199,7 @@ def _dot(axis: Axes, row: Row, place: float, colour: str) -> None:
     axis.annotate(text, end, (7, -3), textcoords="offset points", size=8, color=colour)
 
 
-def _number_at_the_edge(axis: Axes, row: Row, place: float, colour: str) -> None:
+def _number_at_the_edge(axis: style.Axes, row: Row, place: float, colour: str) -> None:
     look: dict[str, Any] = {"ha": "right", "va": "center", "size": 8, "color": colour}
     edge = axis.get_yaxis_transform()
     axis.text(1.0, place, f"{style.number(row.mean(), 3)} →", transform=edge, **look)
@@ -214,7 +210,7 @@ def sweep(
     panels: Mapping[str, Mapping[str, float]],
     title: str,
     subtitle: str,
-) -> Figure:
+) -> style.Figure:
     """MSE against the value of a setting; a panel per setting, from its row names to its values."""
     looks = (
         {"color": style.METHOD},

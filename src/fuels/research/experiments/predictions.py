@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fuels.evaluation.means import Floats
 from fuels.evaluation.series import read_series
-from fuels.report.style import METHOD, QUIET, RIVAL, TRUTH, Look, cdf, figure, legend, number
+from fuels.report import style
 from fuels.report.tables import Cell, Table, columns
 from fuels.research.experiments import paper
 from fuels.research.experiments.base import Budget, Context, Experiment, Result
@@ -24,15 +23,12 @@ from fuels.research.experiments.grid import by_source, footer, title_of
 from fuels.research.study.record import Record
 from fuels.research.study.store import RunResult
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 SHOWN = ("fuels", "fedrep", "perfedavg", "pfedme")
 STRETCH = 2  # periods shown of each stretch
-LOOKS: tuple[Look, ...] = (
-    {"color": METHOD, "linewidth": 1.9, "zorder": 5},
-    {"color": RIVAL, "linewidth": 1.4},
-    {"color": QUIET, "linewidth": 1.3, "linestyle": (0, (5, 2))},
+LOOKS: tuple[style.Look, ...] = (
+    {"color": style.METHOD, "linewidth": 1.9, "zorder": 5},
+    {"color": style.RIVAL, "linewidth": 1.4},
+    {"color": style.QUIET, "linewidth": 1.3, "linestyle": (0, (5, 2))},
     {"color": "#454545", "linewidth": 1.3, "linestyle": (0, (1, 1.4))},
 )
 
@@ -166,9 +162,9 @@ def stretches(change: Floats, length: int) -> dict[str, int]:
     return {"smooth": int(np.nanargmin(means)), "fluctuating": int(np.nanargmax(means))}
 
 
-def draw_stretches(found: Forecasts) -> Figure:
+def draw_stretches(found: Forecasts) -> style.Figure:
     client, length = found.client, STRETCH * found.period
-    picture, [axes] = figure(
+    picture, [axes] = style.figure(
         ["observed", *found.predicted],
         columns=2,
         title=f"{title_of(found.source)}: forecasts of four methods",
@@ -183,21 +179,21 @@ def draw_stretches(found: Forecasts) -> Figure:
         steps = slice(start, start + length)
         actual = found.actual[client, steps]
         x = np.arange(start, start + len(actual))
-        axis.plot(x, actual, color=TRUTH, linewidth=3.4, label="observed")
+        axis.plot(x, actual, color=style.TRUTH, linewidth=3.4, label="observed")
         errors = []
         for (name, predicted), look in zip(found.predicted.items(), LOOKS, strict=True):
             line = predicted[client, steps]
             axis.plot(x, line, label=name, **look)
-            errors.append(f"{name} {number(float(np.nanmean((actual - line) ** 2)), 2)}")
+            errors.append(f"{name} {style.number(float(np.nanmean((actual - line) ** 2)), 2)}")
         axis.set_title(f"{kind}: MSE {', '.join(errors)}", loc="left", size=8, pad=6)
         axis.set_xlabel("steps of the test part")
     axes[0].set_ylabel("value (z-scored)")
-    legend(picture, axes[0])
+    style.legend(picture, axes[0])
     return picture
 
 
-def draw_cdf(found: Forecasts, limit: float) -> Figure:
-    picture, [[axis]] = figure(
+def draw_cdf(found: Forecasts, limit: float) -> style.Figure:
+    picture, [[axis]] = style.figure(
         list(found.records),
         title=f"{title_of(found.source)}: distribution of the error over the clients",
         subtitle="Share of the clients whose MSE is at most the value on the axis; further left is"
@@ -205,9 +201,9 @@ def draw_cdf(found: Forecasts, limit: float) -> Figure:
         footer=footer(next(iter(found.records.values()))),
     )
     errors = {name: record.mse[name] for name, record in found.records.items()}
-    cdf(axis, errors, dict(zip(errors, LOOKS, strict=True)), 25)
-    axis.axvline(limit, color=QUIET, linewidth=0.9)
-    legend(picture, axis)
+    style.cdf(axis, errors, dict(zip(errors, LOOKS, strict=True)), 25)
+    axis.axvline(limit, color=style.QUIET, linewidth=0.9)
+    style.legend(picture, axis)
     return picture
 
 

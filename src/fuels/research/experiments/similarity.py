@@ -15,7 +15,6 @@ which are means over days: the rows actually trained are less alike and keep mor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +29,6 @@ from fuels.report.tables import Table, columns
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.research.experiments.data import day_shapes, divergences
 from fuels.storage.checkpoint import load_state
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 PERCENTILE = 50.0  # the threshold on both sides
 RELABELLINGS = 999
@@ -127,7 +122,7 @@ def pull(table: SimilarityTable, beta: float, tau: float) -> tuple[float, float]
 
 def run(context: Context) -> Result:
     rows: list[list[str | float]] = []
-    figures: dict[str, Figure] = {}
+    figures: dict[str, style.Figure] = {}
     for source in context.sources:
         for seed in context.seeds:
             settings = context.settings("fuels", source=source, seed=seed)
@@ -185,7 +180,7 @@ def _sentences(rows: list[list[str | float]]) -> list[str]:
     ]
 
 
-def draw(dataset: Dataset, prototypes: Floats, raw: Floats, found: Agreement) -> Figure:
+def draw(dataset: Dataset, prototypes: Floats, raw: Floats, found: Agreement) -> style.Figure:
     """Two heat maps with the clients in the same order, that of the raw data."""
     from matplotlib.colors import LinearSegmentedColormap
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fuels.report.style import METHOD, RIVAL, figure, legend, number, origin, whole_numbers
+from fuels.report import style
 from fuels.report.tables import Cell, Table, columns
 from fuels.research.bounds import (
     Constants,
@@ -25,9 +24,6 @@ from fuels.research.bounds import (
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
 from fuels.research.experiments.constants import Probe, estimate
 from fuels.research.experiments.inside import follow
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def check(context: Context) -> None:
@@ -131,9 +127,10 @@ def sentences(
     chance = largest_loss * total * math.sqrt(math.log(1 / kappa) / 2)
     applies = "this is above the floor, so the bound applies to it"
     if floor >= seen:
+        times = style.number(floor / seen, 2)
         applies = (
-            f"the smallest value that can be promised is {number(floor / seen, 2)} times as large,"
-            " so the bound says nothing about the run"
+            f"the smallest value that can be promised is {times} times as large, so the bound says"
+            " nothing about the run"
         )
     share, jumps = 100 * float(np.mean(probe.changed or [0])), ""
     if probe.changed:
@@ -142,7 +139,8 @@ def sentences(
         f"Observed: {len(probe.index)} clients after {len(probe.looks)} rounds. Every estimate is"
         " the largest value observed, so the true constant is at least as large.",
         f"The convergence bound promises a mean squared gradient below ξ only for ξ above"
-        f" ρ L_h N α I G = {number(floor)}. The run itself has {number(seen)}: {applies}.",
+        f" ρ L_h N α I G = {style.number(floor)}. The run itself has {style.number(seen)}:"
+        f" {applies}.",
         "The floor assumes that every client of a round pushes with its largest gradient, in every"
         " local step and all in the same direction. L_h is largest where a set of similar or"
         " dissimilar clients is small, because a prototype then has more weight in the mean.",
@@ -152,37 +150,37 @@ def sentences(
         "Two assumptions do not hold exactly: ReLU(W) has a kink at 0, so L is not smooth there,"
         f" and h jumps where a client changes from similar to dissimilar.{jumps}",
         f"The generalisation bound as printed has a chance term C D sqrt(log(1/κ)/2) ="
-        f" {number(chance)} that grows with the data, although no loss exceeds C ="
-        f" {number(largest_loss)}: it says nothing for any D above"
-        f" {number(math.sqrt(2 / math.log(1 / kappa)), 2)} samples. The columns by client"
+        f" {style.number(chance)} that grows with the data, although no loss exceeds C ="
+        f" {style.number(largest_loss)}: it says nothing for any D above"
+        f" {style.number(math.sqrt(2 / math.log(1 / kappa)), 2)} samples. The columns by client"
         " follow the same proof with c_n = C |D_n| / D and without step (c), which does not"
         " follow from Jensen's inequality and is too small by about sqrt(N).",
     ]
 
 
-def draw(probe: Probe, constants: Constants) -> Figure:
+def draw(probe: Probe, constants: Constants) -> style.Figure:
     """The gradient over the rounds, and the floor below which nothing is promised."""
     labels = ["mean squared gradient, mean of the clients", "largest client", "ρ L_h N α I G"]
-    picture, [[axis]] = figure(
+    picture, [[axis]] = style.figure(
         labels,
         title="Gradients in training and what the convergence bound can promise",
         subtitle="Squared length of a client's whole gradient. The theorem promises only values"
         " above the dashed line.",
-        footer=origin(probe.job.dataset),
+        footer=style.origin(probe.job.dataset),
         height=3.4,
     )
     x = list(probe.looks)
     squared = np.stack([found.squared for found in probe.looks.values()])
-    axis.plot(x, squared.mean(axis=1), "o-", color=METHOD, linewidth=2, label=labels[0])
+    axis.plot(x, squared.mean(axis=1), "o-", color=style.METHOD, linewidth=2, label=labels[0])
     axis.plot(x, squared.max(axis=1), color="#8cb8d8", linewidth=1.4, label=labels[1])
     axis.axhline(
-        constants.floor, color=RIVAL, linewidth=1.8, linestyle=(0, (5, 2)), label=labels[2]
+        constants.floor, color=style.RIVAL, linewidth=1.8, linestyle=(0, (5, 2)), label=labels[2]
     )
     axis.set_yscale("log")
-    whole_numbers(axis, "x")
+    style.whole_numbers(axis, "x")
     axis.set_xlabel("round")
     axis.set_ylabel("squared gradient (log scale)")
-    legend(picture, axis)
+    style.legend(picture, axis)
     return picture
 
 
