@@ -24,6 +24,7 @@ from fuels.runs.run import run
 from fuels.runs.settings import ResolvedSettings
 from fuels.sharing import secure_sums
 from fuels.sharing.protection import DAY, LEDGER, MEAN, STATISTICS
+from fuels.storage.checkpoint import load_state, save_state
 from fuels.storage.run_folder import RunFolder
 from helpers.flower_world import LIMIT, SITES, World, fuels
 from helpers.sums import change, chosen, exchanged, forecasts, make_world, private
@@ -147,6 +148,22 @@ def test_each_site_reads_the_scale_of_its_clients_from_its_own_file(
         strict=True,
     ):
         np.testing.assert_array_equal(one.message, other.message)
+
+
+def test_without_a_live_mean_the_statistics_have_no_columns_for_it(tmp_path: Path) -> None:
+    world = private_world(tmp_path / "world", long())
+    change(world, "south", "live_mean = true", "live_mean = false")
+    sums = exchanged(world)
+    assert "(south: no consent (consent.live_mean))" in sums.notes["live_mean"]
+    assert [e.release.name for e in sums.found] == [DAY, STATISTICS]
+    assert sums.found[1].release.shape == (78,)
+    change(world, "south", "live_mean = false", "live_mean = true")
+    again = exchanged(world)  # a restarted server asks for nothing more
+    assert again.notes == sums.notes and len(again.found) == 2
+    file = world.server.runs / "run" / FILE  # killed before the statistics
+    arrays, facts = load_state(file)
+    save_state(file, {"0": arrays["0"]}, {**facts, "found": facts["found"][:1]})
+    np.testing.assert_array_equal(exchanged(world).found[1].message, sums.found[1].message)
 
 
 def lines(world: World, site: str) -> list[str]:

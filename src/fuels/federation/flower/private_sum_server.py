@@ -37,7 +37,7 @@ class PrivateRunSums(RunSums):
 
     def exchange(self) -> None:
         """Exchange what the plan has and what is neither there nor skipped."""
-        if self.notes or self._complete:
+        if self.notes if self.steps is None else self._next() is None:
             return
         with self._counted():
             roster = self._roster()
@@ -53,10 +53,6 @@ class PrivateRunSums(RunSums):
             while (release := self._next()) is not None:
                 self._release(release, offers, *roster)
             self._note_short()
-
-    @property
-    def _complete(self) -> bool:
-        return bool(self.found) and self._next() is None
 
     def message(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         steps = None if self.steps is None else self.steps.facts()
@@ -110,6 +106,7 @@ class PrivateRunSums(RunSums):
         if DAY not in self.sets:
             self._choose(DAY, offers, roster, DAY)
             self._save()
+        self._plan().releases([])  # refuses a training part that is too short
 
     def _release(self, release: Release, offers: Offers, content: bytes, roster: Roster) -> None:
         """Exchange one sum, or note why it is skipped."""
