@@ -79,6 +79,7 @@ def test_the_option_is_a_preset_with_a_budget() -> None:
         ("epsilon=", "takes epsilon=4"),
         ("unit=day", "say how much may be revealed"),
         ("epsilon=4,noise=1", "has no part noise"),
+        ("epsilon=0", "epsilon must be above 0"),
     ):
         with pytest.raises(FuelsError, match=said):
             private_preset(None, text)

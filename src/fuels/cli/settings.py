@@ -13,6 +13,7 @@ from fuels.config import (
     Data,
     Engine,
     Settings,
+    coerce,
     merge,
     merge_engine,
     nearest,
@@ -107,6 +108,8 @@ def private_preset(preset: str | None, text: str) -> tuple[str, dict[str, str]]:
         parts[name] = value
     if "epsilon" not in parts:
         raise FuelsError(f"--privacy {text}: say how much may be revealed, such as epsilon=4")
+    if coerce(parts["epsilon"], float, "--privacy epsilon") <= 0:
+        raise FuelsError(f"--privacy {text}: epsilon must be above 0; 0 would guarantee nothing")
     if "ledger" in parts:
         parts["ledger"] = whole_paths(parts["ledger"])
     return "private", parts
