@@ -45,16 +45,6 @@ class Forecasts(BaseModel):
     forecasts: list[ClientForecast]
 
 
-class Accepted(BaseModel):
-    """Values that are on disk now."""
-
-    values: int
-    clients: int
-    notes: list[str] = Field(
-        description="late, revised and implausible values, gaps, unknown clients"
-    )
-
-
 class Health(BaseModel):
     status: str = Field(description="ok or failing")
     newest_value: str | None

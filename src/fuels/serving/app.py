@@ -23,8 +23,8 @@ from starlette.requests import ClientDisconnect
 from fuels.errors import FuelsError
 from fuels.report.prometheus import TEXT
 from fuels.serving import answers
-from fuels.serving.answers import Accepted, Forecasts, Health, MissingError, Problem
-from fuels.serving.live import LiveRun, NotStoredError
+from fuels.serving.answers import Forecasts, Health, MissingError, Problem
+from fuels.serving.live import Accepted, LiveRun, NotStoredError
 from fuels.serving.posted import Row, first_problem, panel_from_csv, panel_from_json
 from fuels.version import __version__
 
@@ -136,12 +136,12 @@ def create_app(
                 raise HTTPException(415, "the body must not be compressed")
             body = await read_body(request, most_bytes)
             read = panel_from_json if kind == JSON else panel_from_csv
-            taken = await on_worker(lambda: live.take(read(body, live.settings, live.models)))
+            accepted = await on_worker(lambda: live.take(read(body, live.settings, live.models)))
         except Exception:
             live.counts.refused += 1
             raise
         worker.submit(live.refresh)
-        return Accepted(**vars(taken))
+        return accepted
 
     @app.get("/monitor", responses=refused(404), tags=["operation"])
     async def monitored() -> Response:

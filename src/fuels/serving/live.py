@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, Field
+
 from fuels.config import Settings
 from fuels.data.inputs import with_inputs
 from fuels.data.merging import listed
@@ -38,13 +40,14 @@ class NotStoredError(FuelsError):
     """Values could not be written to disk: they must be given again."""
 
 
-@dataclass(frozen=True)
-class Taken:
-    """What became of new values that are on disk now."""
+class Accepted(BaseModel):
+    """Values that are on disk now."""
 
     values: int
     clients: int
-    notes: list[str]
+    notes: list[str] = Field(
+        description="late, revised and implausible values, gaps, unknown clients"
+    )
 
 
 @dataclass
@@ -92,7 +95,7 @@ class LiveRun:
         """Whether the newest forecast knows all values."""
         return self._fresh
 
-    def take(self, new: Panel) -> Taken:
+    def take(self, new: Panel) -> Accepted:
         """Store new values; raises FuelsError if they cannot be used, and then changes nothing."""
         with self._lock, self._held() as saved:
             saved.notes, saved.unsaved, saved.stored = [], "", True
@@ -112,7 +115,7 @@ class LiveRun:
                 saved.notes.append(f"no model for {listed(strangers)}")
             self.counts.posts += 1
             self.counts.values += count
-            return Taken(count, len(new.ids), saved.notes)
+            return Accepted(values=count, clients=len(new.ids), notes=saved.notes)
 
     def refresh(self) -> None:
         """Learn what is stored and forecast again, if anything is new; a failure is kept as the
