@@ -176,7 +176,7 @@ def detection_table(panel: Panel, first: int, places: int, draws: int) -> None:
         held, hours = 0, []
         for draw in range(draws):
             made = damaged(panel, first, fault, places, draw)
-            found = flags(made.panel, DAY)
+            found = flags(made.panel, DAY) & ~untouched  # flagged without the change too: an event
             for step, client in made.places:
                 late = np.flatnonzero(found[step : step + 2 * DAY, client])
                 held += len(late)

@@ -17,7 +17,7 @@ import pytest
 from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.data.panel import Panel
 from fuels.data.synthetic import synthesise
-from fuels.experts.personal_model import forecast_chain
+from fuels.experts.personal_model import OneChain, chains_by_name, forecast_chain
 from fuels.forecasting import memory, saved_run, states
 from fuels.forecasting.folder import LEARNED
 from fuels.forecasting.saved_run import SavedRun
@@ -156,6 +156,15 @@ def test_a_forecast_does_not_depend_on_how_many_are_made(made: Path) -> None:
         single["model"] = next(chain)
         for name, forecasts in single.items():
             np.testing.assert_array_equal(forecasts[:, 0], many[name][:, step - first], name)
+    remembered, names, block = OneChain(), ensemble.model_names, ensemble.block
+    spans = (first, last - 9), (first + 3, last), (last - 5, last + 1), (first - 2, last)
+    for begin, end in spans:
+        asked = ensemble.models, names, history, begin, end, block
+        both = remembered(*asked), chains_by_name(*asked)
+        for h, given, alone in zip(range(3), *both, strict=False):
+            for name in names:
+                same = given(begin + h, end + h)[name], alone(begin + h, end + h)[name]
+                np.testing.assert_array_equal(*same)
 
 
 def test_it_does_not_matter_when_old_values_are_dropped(

@@ -1,9 +1,9 @@
 """Every reference has a twin of the same name; both give the same results.
 
 The twins that need more than a call are compared in test_gru_kernels (encode), test_loss_kernels
-(local_losses), test_divergence_kernel (pairwise_jsd), training/test_step (descend, differentiate)
-and experts/test_regressions (those of regressions). Loops with one source are compared with
-themselves as plain Python.
+(local_losses), test_divergence_kernel (pairwise_jsd), training/test_step (descend, differentiate),
+experts/test_regressions (those of regressions) and test_smoothing (choose_pace). Loops with one
+source are compared with themselves as plain Python.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fuels.paper.losses import local_losses
 from fuels.training.step import descend, differentiate
 
 REFERENCES = [
-    adam, contributions, descend, differentiate, encode, fit_ridges, forecast_pooled,
+    adam, choose_pace, contributions, descend, differentiate, encode, fit_ridges, forecast_pooled,
     forecast_ridges, local_losses, pairwise_jsd, proximal, sgd,
 ]  # fmt: skip
 

@@ -30,7 +30,8 @@ from fuels.experts.history import Floats, History
 from fuels.experts.mixture import Mixed, Mixture
 from fuels.experts.state import COUNT, State, copied, joined, part_of, restored
 from fuels.kernels import blend as kernels
-from fuels.kernels.mixture import CLIP_FROM, SLOW, TINY
+from fuels.kernels.mixture import CLIP_FROM, SLOW
+from fuels.kernels.tracking import TINY
 
 ONLY = 0.3  # one step ahead: of the mixture of shared experts alone
 NEAR = 0.8  # the first share one step ahead
@@ -122,13 +123,20 @@ class Blend:
             mixture.count(steps)
         self.state[COUNT] += steps
 
-    def run(self, truth: NDArray[Any], forecasts: NDArray[Any]) -> Mixed:
+    def run(self, truth: NDArray[Any], forecasts: NDArray[Any], details: bool = True) -> Mixed:
         """As `Mixture.run`; learners and trust are blended as well."""
         f, y = np.asarray(forecasts), np.asarray(truth, dtype=np.float64)
-        found = {part: self.mixtures[part].run(y, f[chosen]) for part, chosen in self.parts.items()}
+        found = {
+            part: self.mixtures[part].run(y, f[chosen], details)
+            for part, chosen in self.parts.items()
+        }
         whole, alone = found["whole"], found["alone"]
-        value, weights = self._shared({n: (m.combined, m.weights) for n, m in found.items()})
+        said = {part: mixed.combined for part, mixed in found.items()}
+        value, own = self._shared(said)
         share = self._shares(y, value, alone.combined)
+        if not details:
+            return Mixed(blended(value, alone.combined, share))
+        weights = self._shared_weights({n: m.weights for n, m in found.items()}, own)
         by_step = share.T[:, :, None]
         return Mixed(
             blended(value, alone.combined, share),
@@ -141,7 +149,8 @@ class Blend:
         """As `Mixture.next`."""
         f = np.asarray(forecasts)
         found = {part: self.mixtures[part].next(f[chosen]) for part, chosen in self.parts.items()}
-        value, weights = self._shared({n: (v[:, None], w[None]) for n, (v, w) in found.items()})
+        value, own = self._shared({n: v[:, None] for n, (v, _) in found.items()})
+        weights = self._shared_weights({n: w[None] for n, (_, w) in found.items()}, own)
         local, local_weights = found["alone"]
         share = self._next_share(value[:, 0], local)
         spread = self._spread(local_weights, "alone")
@@ -167,15 +176,20 @@ class Blend:
         self.share = found.pop("share")
         self.state |= found
 
-    def _shared(self, found: Mapping[str, tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
-        """The shared forecast [client, step] and its weights [step, client, expert]."""
-        value, weights = found["whole"]
+    def _shared(self, found: Mapping[str, Floats]) -> tuple[Floats, Floats | None]:
+        """The shared forecast [client, step], and the share of the shared experts alone in it."""
+        value = found["whole"]
         if "only" not in found:
-            return value, weights
-        only, own = found["only"]
+            return value, None
+        only = found["only"]
         share = np.where(np.isnan(only), 0.0, ONLY)  # all of them may abstain
-        spread = self._spread(own, "only")
-        return blended(only, value, share), blended(spread, weights, share.T[:, :, None])
+        return blended(only, value, share), share
+
+    def _shared_weights(self, found: Mapping[str, Floats], share: Floats | None) -> Floats:
+        """The weights of the shared forecast, [step, client, expert]."""
+        if share is None:
+            return found["whole"]
+        return blended(self._spread(found["only"], "only"), found["whole"], share.T[:, :, None])
 
     def _shares(
         self, truth: Floats, shared: Floats, local: Floats, *, ahead: bool = False

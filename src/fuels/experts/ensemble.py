@@ -43,7 +43,7 @@ from fuels.experts.limits import NO_LIMITS, Limits
 from fuels.experts.personal_model import (
     Forecast,
     ModelForecasts,
-    chains_by_name,
+    OneChain,
     check_horizon,
     clients_with_model,
     denormalised,
@@ -75,7 +75,8 @@ class Ensemble:
     learned_until: dict[int, np.datetime64] = field(default_factory=dict)  # first step not learned
     sharing: SharedExperts | None = None  # None: local experts only
     limits: Limits = NO_LIMITS
-    block: int = 0  # of `forecast_chain`
+    block: int = 0  # of the chain
+    chain: OneChain = field(default_factory=OneChain)
     inputs: tuple[str, ...] = ()  # external ones that experts use
 
     @property
@@ -180,13 +181,10 @@ class Ensemble:
         They form one chain: each horizon continues from the one before.
         """
         ahead = range(1, horizon + 1)
-        known = (self.learned_until.get(h, self._first(h)) for h in ahead)
-        start = min(
-            max(self._step(history, time), 0) - (h - 1)
-            for h, time in zip(ahead, known, strict=True)
-        )
-        start = min(start, last - 1)
-        chain = chains_by_name(self.models, self.model_names, history, start, last, self.block)
+        until = {h: self.learned_until.get(h, self._first(h)) for h in ahead}
+        begins = [max(self._step(history, time), 0) - (h - 1) for h, time in until.items()]
+        start = min(*begins, last - 1)
+        chain = self.chain(self.models, self.model_names, history, start, last, self.block)
         yield from zip(ahead, chain, strict=False)
 
     def history(self, panel: Panel) -> History:
@@ -389,6 +387,7 @@ def forecast_ensemble(
         if steps is None or h in steps:
             made[h] = ensemble.next(history, h, model)
         progress(h)
+    ensemble.chain.forget()
     warn_no_recent_values(ensemble.models, history, known)
     rows = [i for i, client in enumerate(ensemble.models.ids) if client in set(known)]
     values = np.stack([value[rows] for value, _, _ in made.values()], axis=1)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,6 @@ from fuels.experts.state import State
 
 WARM_SHARE = 11 / 40  # of training, in whole periods: the warm-up
 
-Kept = TypeVar("Kept")
 External = Mapping[str, NDArray[Any]]  # forecasts by expert, [client, step]
 PooledArrays = Callable[[int], Mapping[str, Arrays]]  # by expert, from the steps before an end
 
@@ -86,13 +85,14 @@ class HorizonEnsemble:
         self, history: History, first: int, last: int, external: External | None = None
     ) -> Backtest:
         """Forecast steps first..last-1 and learn from them; pass each step once, in order."""
-        return Backtest.joined(self._run(history, first, last, external or {}, lambda made: made))
+        made = self._run(history, first, last, external or {}, keep=True)
+        return Backtest.joined([part for part in made if part is not None])
 
     def advance(
         self, history: History, first: int, last: int, external: External | None = None
     ) -> None:
         """As `run`, without keeping the forecasts."""
-        self._run(history, first, last, external or {}, lambda made: None)
+        self._run(history, first, last, external or {}, keep=False)
 
     def _run(
         self,
@@ -100,16 +100,17 @@ class HorizonEnsemble:
         first: int,
         last: int,
         external: External,
-        keep: Callable[[Backtest], Kept],
-    ) -> list[Kept]:
+        keep: bool,
+    ) -> list[Backtest | None]:
         if last > history.length:
             raise FuelsError(f"the value of step {last - 1} is not known yet: use next")
         self.check_external(external, (history.clients, last - first))
 
-        def run(rows: slice) -> Kept:
+        def run(rows: slice) -> Backtest | None:
             part, own = self.part(rows), history.take(rows)
             experts = part.experts(own, first, last, {k: f[rows] for k, f in external.items()})
-            return keep(part.learn(experts, own.observed[:, first:last], first))
+            made = part.learn(experts, own.observed[:, first:last], first, keep)
+            return made if keep else None
 
         parts = by_groups(history.clients, run)
         self.mixture.count(last - first)
@@ -136,16 +137,18 @@ class HorizonEnsemble:
             np.concatenate(points) if points else None,
         )
 
-    def learn(self, experts: dict[str, Floats], truth: Floats, first: int) -> Backtest:
+    def learn(
+        self, experts: dict[str, Floats], truth: Floats, first: int, details: bool = True
+    ) -> Backtest:
         """Combine and learn from forecasts [client, step] of steps from `first` on."""
-        mixed = self.mixture.run(truth, np.stack(list(experts.values())))
+        mixed = self.mixture.run(truth, np.stack(list(experts.values())), details)
         mixed = replace(mixed, combined=self.intervals.confined(mixed.combined))
         return Backtest(experts, mixed, self.intervals.run(truth, mixed.combined, first))
 
     def skip(self, steps: int) -> None:
         """Advance over steps without data; pending steps are learned on the way."""
         unknown = np.full((self.pool.clients, min(steps, self.horizon)), np.nan)
-        self.mixture.run(unknown, np.stack([unknown] * len(self.mixture.names)))
+        self.mixture.run(unknown, np.stack([unknown] * len(self.mixture.names)), details=False)
         self.intervals.run(unknown, unknown, 0)
 
     def next(
@@ -261,7 +264,7 @@ def fit_horizon(
             if pooled is not None:
                 truth = truth.copy()
                 _later_warm_ups(pool, own, (fitted, end), horizon, before, experts, truth)
-            warm_up = ensemble.learn(experts, truth, first)
+            warm_up = ensemble.learn(experts, truth, first, keep)
             points = warm_up.mixed.combined
         ensemble.skip(horizon - 1)
         return replace(

@@ -28,7 +28,8 @@ from fuels.experts.input_experts import uses_inputs
 from fuels.experts.mixture import Mixed, Mixture
 from fuels.experts.pool import FittedPool
 from fuels.experts.state import COUNT, State, copied, joined, part_of, restored
-from fuels.kernels.mixture import CLIP_FROM, SLOW, TINY
+from fuels.kernels.mixture import CLIP_FROM, SLOW
+from fuels.kernels.tracking import TINY
 
 DOUBT = 2.0
 MOST_ALIKE = 0.98  # largest correlation of successive products
@@ -89,10 +90,11 @@ class InputMixture:
         self.more.count(steps)
         self.state[COUNT] += steps
 
-    def run(self, truth: NDArray[Any], forecasts: NDArray[Any]) -> Mixed:
+    def run(self, truth: NDArray[Any], forecasts: NDArray[Any], details: bool = True) -> Mixed:
         """As `Mixture.run`; learners and trust are blended as well."""
         f, y = np.asarray(forecasts), np.asarray(truth, dtype=np.float64)
-        base, more = self.base.run(y, f[self.without]), self.more.run(y, self._within(f))
+        base = self.base.run(y, f[self.without], details)
+        more = self.more.run(y, self._within(f), details)
         difference = more.combined - base.combined
         share = np.empty(difference.shape)
         for k in range(difference.shape[1]):
@@ -101,6 +103,8 @@ class InputMixture:
             share[:, k] = _share(self.state["learned"], difference[:, k])
             entry[:] = np.stack([difference[:, k], base.combined[:, k], y[:, k]], axis=1)
             self.state[COUNT] += 1
+        if not details:
+            return Mixed(blended(more.combined, base.combined, share))
         by_step = share.T[:, :, None]
         weights = self._spread(more.weights, self.within), self._spread(base.weights, self.without)
         return Mixed(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,14 +33,20 @@ from fuels.kernels.mixture import (
 )
 
 
+def _nothing() -> Floats:
+    return np.empty((0, 0, 0))
+
+
 @dataclass(frozen=True)
 class Mixed:
     """The combined forecasts of some steps."""
 
     combined: Floats  # [client, step]; NaN where every expert abstained
-    weights: Floats  # [step, client, expert]
-    learners: Floats  # [learner, client, step]: the forecasts of the three learners
-    trust: Floats  # [step, client, learner]: the weights of the learners
+    # Details, empty if they were not asked for: the weights [step, client, expert]; of the three
+    # learners, their forecasts [learner, client, step] and weights [step, client, learner].
+    weights: Floats = field(default_factory=_nothing)
+    learners: Floats = field(default_factory=_nothing)
+    trust: Floats = field(default_factory=_nothing)
 
 
 LEARNER_NAMES = ("steady (BOA)", "switching (fixed share)", "tracking (least squares)")
@@ -97,11 +103,12 @@ class Mixture:
         """Count steps that the parts have learned."""
         self.state[COUNT] += steps
 
-    def run(self, truth: NDArray[Any], forecasts: NDArray[Any]) -> Mixed:
+    def run(self, truth: NDArray[Any], forecasts: NDArray[Any], details: bool = True) -> Mixed:
         """Combine and learn, step by step.
 
         `truth` is [client, step], NaN where it is missing (nothing is learned there); `forecasts`
-        is [expert, client, step], NaN where an expert abstains.
+        is [expert, client, step], NaN where an expert abstains. Without `details`, only the
+        combined forecasts are kept, which takes less time and memory.
         """
         f = self._by_client(forecasts)  # [client, step, expert]
         y = np.ascontiguousarray(truth, dtype=np.float64)
@@ -109,12 +116,15 @@ class Mixture:
             raise FuelsError(f"truth of shape {y.shape} does not fit forecasts {forecasts.shape}")
         clients, steps, experts = f.shape
         combined = np.empty((clients, steps))
-        weights = np.empty((clients, steps, experts))
-        learners = np.empty((clients, steps, LEARNERS))
-        trust = np.empty((clients, steps, LEARNERS))
+        kept = steps if details else min(steps, 1)
+        weights = np.empty((clients, kept, experts))
+        learners = np.empty((clients, kept, LEARNERS))
+        trust = np.empty((clients, kept, LEARNERS))
         parts = tuple(self.state.values())
         run(y, f, self.delay, self.constants, parts, combined, weights, learners, trust)
         self.state["steps"] += steps
+        if not details:
+            return Mixed(combined)
         return Mixed(
             combined,
             weights.transpose(1, 0, 2),

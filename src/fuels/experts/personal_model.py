@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, islice
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 import torch
@@ -183,6 +184,14 @@ def forecast_chain(
     with `block`, such products are of blocks of so many steps that begin at fixed times, so a
     forecast does not depend on how many are asked for.
     """
+    for forecasts in _as_made(models, history, first, last, direct, block):
+        yield forecasts.astype(np.float64)
+
+
+def _as_made(
+    models: PersonalModels, history: History, first: int, last: int, direct: bool, block: int
+) -> Iterator[NDArray[Any]]:
+    """As `forecast_chain`, in single precision where the models are not corrected by inputs."""
     if block:
         begin, end = first, last
         place = int((history.start - np.datetime64(0, "s")) // history.step)
@@ -206,23 +215,65 @@ def chains_by_name(
     A second name is for the models with inputs.
     """
     of_name = zip(names, (replace(models, inputs=None), models), strict=False)
-    chains = {
-        name: forecast_chain(each, history, first, last, block=block) for name, each in of_name
-    }
+    chains = {name: _as_made(each, history, first, last, True, block) for name, each in of_name}
     for begin in count(first):
         yield partial(_steps, {name: next(chain) for name, chain in chains.items()}, begin)
 
 
-def _steps(made: dict[str, Floats], start: int, first: int, last: int) -> dict[str, Floats]:
+def _steps(made: dict[str, NDArray[Any]], start: int, first: int, last: int) -> dict[str, Floats]:
     """Steps first..last-1 of forecasts [client, step] that begin with step `start`."""
-    return {name: forecasts[:, first - start : last - start] for name, forecasts in made.items()}
+    steps = slice(first - start, last - start)
+    return {name: forecasts[:, steps].astype(np.float64) for name, forecasts in made.items()}
+
+
+class OneChain:
+    """`chains_by_name` for several calls on one history, which computes every forecast once.
+
+    Those up to the end of the history are computed together, from the first one asked for. Only
+    with `block`, with which forecasts do not depend on how many are computed together.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Free the memory of the forecasts and their history."""
+        self._of: tuple[PersonalModels, History] | None = None
+        self._settings: tuple[Sequence[str], int] = (), 0
+        self._first, self._made, self._more = 0, list[ModelForecasts](), iter(self._made)
+
+    def __call__(
+        self,
+        models: PersonalModels,
+        names: Sequence[str],
+        history: History,
+        first: int,
+        last: int,
+        block: int,
+    ) -> Iterator[ModelForecasts]:
+        end = history.length + 1
+        if not block or last > end:
+            return chains_by_name(models, names, history, first, last, block)
+        known = self._of is not None and self._of[0] is models and self._of[1] is history
+        if not known or self._settings != (names, block) or first < self._first:
+            self._of, self._settings = (models, history), (names, block)
+            self._first, self._made = first, []
+            self._more = chains_by_name(models, names, history, first, end, block)
+        return self._each()
+
+    def _each(self) -> Iterator[ModelForecasts]:
+        made, more = self._made, self._more
+        for h in count():
+            if h == len(made):
+                made.append(next(more))
+            yield made[h]
 
 
 def _chain(
     models: PersonalModels, history: History, first: int, last: int, direct: bool, chunk: int
-) -> Iterator[Floats]:
+) -> Iterator[NDArray[Any]]:
     sample = models.sample
-    made: deque[Floats] = deque(maxlen=max(sample.lags))  # the newest forecasts, in order
+    made: deque[NDArray[Any]] = deque(maxlen=max(sample.lags))  # the newest forecasts, in order
     heads = sample.horizon if direct else 1
     done = 0
     while True:
@@ -245,7 +296,7 @@ def _chain(
 
 def _heads(
     models: PersonalModels, x: Tensor, clock: Tensor, heads: int, chunk: int
-) -> list[Floats]:
+) -> list[NDArray[Any]]:
     """The forecasts of the first head or of all, [client, row] each."""
     network = models.network
 
@@ -267,7 +318,7 @@ def _heads(
                     pieces.append(network.decode_all(parts, r, seen, signs))
         return torch.cat(pieces, dim=1)
 
-    made = torch.cat(by_groups(len(x), predict)).double().numpy()
+    made = torch.cat(by_groups(len(x), predict)).numpy()
     return [made[:, :, h] for h in range(heads)]
 
 

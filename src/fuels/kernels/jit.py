@@ -29,7 +29,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 KERNELS = (
     "telecom", "screening", "blend", "intervals", "lagged", "mixture", "ridge", "smoothing",
-    "divergence", "step",
+    "smoothing_simd", "divergence", "step",
 )  # fmt: skip
 
 # Division by 0 gives infinity, as in NumPy and PyTorch: a stage has no way to raise an exception.

@@ -24,7 +24,10 @@ from fuels.kernels.numba_internals import (
 )
 
 # Files that are compiled into the functions of other files, or decide how these are compiled.
-SHARED = ("jit.py", "matmul.py", "numba_internals.py", "simd.py", "simd_f64.py", "stages.py")
+SHARED = (
+    "jit.py", "matmul.py", "numba_internals.py", "registers.py", "simd.py", "simd_f64.py",
+    "stages.py", "tracking.py", "tracking_simd.py",
+)  # fmt: skip
 
 _log = logging.getLogger(__name__)
 _logged: set[str] = set()

@@ -29,7 +29,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.kernels.jit import compiled
+from fuels.kernels.jit import ABSENT, compiled
+
+if ABSENT:
+    from fuels.kernels.tracking import best_lately, median
+else:
+    from fuels.kernels.tracking_simd import best_lately, median
+
+from fuels.kernels.tracking import TINY
 
 Floats = NDArray[np.float64]
 
@@ -37,8 +44,6 @@ STEADY, SWITCHING, TRACKING, LEARNERS = 0, 1, 2, 3
 SLOW = 0.998  # memory of the usual error: a step's weight halves in about 350 steps
 CLIP_FROM = 10  # steps before the usual error is used
 EARNED = -1.5  # an outlying expert that was right twice is no longer clipped; once may be chance
-SWEEPS = 30  # pairwise moves of the tracking weights at one step
-TINY = 1e-300  # avoids 0 / 0 and changes no other number, whatever the scale of the data
 NOISE = 1e-9  # relative: a smaller gain is rounding error
 
 
@@ -145,60 +150,6 @@ def fixed_share(
 
 
 @compiled()
-def best_lately(
-    forecasts: Floats,
-    said: float,
-    truth: float,
-    moments: Floats,
-    count: Floats,
-    weights: Floats,
-    memory: float,
-    pulls: tuple[float, float],
-) -> None:
-    """Discount and add the products of errors, then move weight between pairs of experts.
-
-    Each move shifts weight from the expert with the steepest slope to the one with the least, as
-    far as it helps, starting from the weights of the previous step.
-    """
-    experts = len(weights)
-    count[0] = memory * count[0] + 1.0
-    errors, least_square = np.where(np.isnan(forecasts), said, forecasts) - truth, np.inf
-    for i in range(experts):
-        error = errors[i]
-        for j in range(experts):
-            moments[i, j] = memory * moments[i, j] + error * errors[j]
-        least_square = min(least_square, moments[i, i])
-    pull = least_square * (pulls[0] + pulls[1] / count[0]) + TINY
-    slope = pull * weights
-    for j in range(experts):
-        weight = weights[j]
-        for i in range(experts if weight != 0 else 0):
-            slope[i] += moments[j, i] * weight
-    idle = np.where(weights > 0, 0.0, -np.inf)  # an expert without weight has none to give
-    for _ in range(SWEEPS):
-        low, high, least, most = 0, 0, slope[0], slope[0] + idle[0]
-        for i in range(1, experts):
-            own = slope[i]
-            if own < least:
-                least, low = own, i
-            own += idle[i]
-            if own > most:
-                most, high = own, i
-        if most - least <= 1e-9 * pull:
-            break
-        bend = moments[low, low] + moments[high, high] - 2 * moments[low, high] + 2 * pull
-        move = min((most - least) / max(bend, TINY), weights[high])
-        weights[low] += move
-        weights[high] -= move
-        for i in (low, high):
-            idle[i] = 0.0 if weights[i] > 0 else -np.inf
-        for i in range(experts):
-            slope[i] += move * (moments[low, i] - moments[high, i])
-        slope[low] += move * pull
-        slope[high] -= move * pull
-
-
-@compiled()
 def ml_poly(
     forecasts: Floats,
     said: float,
@@ -247,7 +198,7 @@ def limited(forecasts: Floats, reach: float, echo: Floats, out: Floats) -> None:
     out[:] = forecasts
     if reach == np.inf:
         return
-    middle = np.nanmedian(forecasts)
+    middle = median(forecasts)
     for i in range(len(forecasts)):
         if echo[i] > EARNED and abs(forecasts[i] - middle) > reach:  # not where an expert sleeps
             out[i] = middle + np.sign(forecasts[i] - middle) * reach
@@ -261,7 +212,7 @@ def earned(forecasts: Floats, reach: float, truth: float, echo: Floats) -> None:
     """
     if reach == np.inf:
         return
-    middle = np.nanmedian(forecasts)
+    middle = median(forecasts)
     for i in range(len(forecasts)):
         if abs(forecasts[i] - middle) > reach:
             tame = middle + np.sign(forecasts[i] - middle) * reach
@@ -275,7 +226,7 @@ def clipped(forecasts: Floats, truth: float, scale: Floats, clip: float, surpris
     Updates `scale`. Several clipped errors in a row indicate a change, so past errors soon lose
     their weight.
     """
-    middle = np.nanmedian(forecasts)
+    middle = median(forecasts)
     error = truth - middle
     reach = clip * usual_error(scale)
     if abs(error) > reach:
@@ -363,7 +314,10 @@ def run(
     out_learners: Floats,
     out_trust: Floats,
 ) -> None:
-    """All clients over all steps; a step is learned just before the forecast `delay` later."""
+    """All clients over all steps; a step is learned just before the forecast `delay` later.
+
+    `out` has all steps. The other results may have room for one step, and then hold the last one.
+    """
     weights, trust, _, _, _, _, _, scale, echo, queue, steps = parts
     experts = weights.shape[2]
     for c in range(len(truth)):
@@ -371,12 +325,13 @@ def run(
             entry = queue[c, (int(steps[0]) + k) % delay]  # holds step k - delay
             _learn(entry, c, constants, parts)
             reach = constants[-1] * usual_error(scale[c])
-            said = out_weights[c, k]
+            at = k if out_weights.shape[1] > 1 else 0
+            said = out_weights[c, at]
             _combine(forecasts[c, k], weights[c], trust[c], reach, echo[c], entry, said)
             entry[-1] = truth[c, k]
             out[c, k] = entry[-2]
-            out_learners[c, k] = entry[experts : experts + LEARNERS]
-            out_trust[c, k] = trust[c]
+            out_learners[c, at] = entry[experts : experts + LEARNERS]
+            out_trust[c, at] = trust[c]
 
 
 @compiled(ahead=f"(f8[:, ::1], i8, {_CONSTANTS}, {_PARTS}, f8[::1], f8[:, ::1])")

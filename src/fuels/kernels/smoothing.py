@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.kernels.dispatch import has_twin
 from fuels.kernels.jit import compiled
 
 Floats = NDArray[np.float64]
@@ -22,10 +23,9 @@ def smooth(
     """
     alpha, gamma, phi = pace
     level, deviation, started = state[0], state[1], not np.isnan(state[0])
-    profile = state[2:]
-    for k in range(len(out)):
-        if k < horizon:
-            out[k] = np.nan
+    profile, lasting = state[2:], phi**horizon
+    for k in range(min(horizon, len(out))):
+        out[k] = np.nan
     for k in range(len(y)):
         value, here = y[k], slot[k]
         if np.isnan(value):
@@ -43,11 +43,12 @@ def smooth(
             usual = profile[slot[k + horizon]]
             if np.isnan(usual):
                 usual = 0.0
-            out[k + horizon] = level + usual + phi**horizon * deviation if started else np.nan
+            out[k + horizon] = level + usual + lasting * deviation if started else np.nan
     state[0], state[1] = level, deviation
 
 
-@compiled(ahead="(f8[:, ::1], i8[::1], i8, i8, i8, f8[:, ::1])")
+@has_twin("fuels.kernels.smoothing_simd")
+@compiled()
 def choose_pace(
     y: Floats, slot: NDArray[np.int64], slots: int, horizon: int, warm: int, grid: Floats
 ) -> NDArray[np.int64]:
