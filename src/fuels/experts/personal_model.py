@@ -240,7 +240,8 @@ class OneChain:
         """Free the memory of the forecasts and their history."""
         self._of: tuple[PersonalModels, History] | None = None
         self._settings: tuple[Sequence[str], int] = (), 0
-        self._first, self._made, self._more = 0, list[ModelForecasts](), iter(self._made)
+        self._first, self._made = 0, list[ModelForecasts]()
+        self._more = iter(self._made)
 
     def __call__(
         self,
