@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.data.clock import zone_info
-from fuels.errors import FuelsError
+from fuels.data.files import os_errors
 from fuels.evaluation.means import Floats
 
 if TYPE_CHECKING:
@@ -335,10 +335,6 @@ def midnights(first: np.datetime64, last: np.datetime64, zone: tzinfo) -> list[d
 
 def save(picture: Figure, path: Path) -> Path:
     """The figure as PNG, without the name of the program that made it."""
-    try:
+    with os_errors(path, "the plot cannot be written"):
         picture.savefig(path, format="png", metadata={"Software": None})
-    except OSError as error:
-        raise FuelsError(
-            f"{path}: the plot cannot be written ({error.strerror or error})"
-        ) from None
     return path

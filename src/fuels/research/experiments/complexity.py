@@ -62,16 +62,12 @@ def symbols(sizes: Sizes) -> Table:
 
 
 def sent_table(found: Sequence[tuple[Cost, Counted]], sizes: Sizes, data: str) -> Table:
-    return Table(
-        columns=columns(
-            "method | a client sends (formula) | a client sends (counted)"
-            " | a client gets (formula) | a client gets (counted)"
-            " | the server sends (formula) | the server sends (counted)"
-            " | all clients, all rounds (formula) | all clients, all rounds (counted)"
-        ),
-        rows=[[cost.title, *sent(cost, real)] for cost, real in found],
-        title=f"Numbers sent in a round, {data}, {sizes.clients} clients, {sizes.rounds} rounds",
-    )
+    headings = "method"
+    for what in ("a client sends", "a client gets", "the server sends", "all clients, all rounds"):
+        headings += f" | {what} (formula) | {what} (counted)"
+    rows = [[cost.title, *sent(cost, real)] for cost, real in found]
+    title = f"Numbers sent in a round, {data}, {sizes.clients} clients, {sizes.rounds} rounds"
+    return Table(columns(headings), rows, title)
 
 
 def sent(cost: Cost, real: Counted) -> list[int]:
@@ -91,16 +87,13 @@ def work_table(found: Sequence[tuple[Cost, Counted]], data: str) -> Table:
         over = None if appendix is None else real.train / appendix
         after = [*map(millions, (cost.infer_appendix, cost.infer, real.infer))]
         rows.append([cost.title, *work, over, *after])
-    return Table(
-        columns=columns(
-            "method | training, client (appendix) | training, client (our formula)"
-            " | training, client (counted) | counted over appendix"
-            " | inference, client (appendix) | inference, client (our formula)"
-            " | inference, client (counted)"
-        ),
-        rows=rows,
-        title=f"Millions of multiply-adds of matrix products in a round, {data}",
+    ways = ("appendix", "our formula", "counted")
+    train, infer = (
+        " | ".join(f"{what}, client ({way})" for way in ways) for what in ("training", "inference")
     )
+    headings = f"method | {train} | counted over appendix | {infer}"
+    title = f"Millions of multiply-adds of matrix products in a round, {data}"
+    return Table(columns(headings), rows, title)
 
 
 def server_table(found: Sequence[tuple[Cost, Counted]], data: str) -> Table:

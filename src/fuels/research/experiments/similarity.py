@@ -150,16 +150,14 @@ def run(context: Context) -> Result:
             if seed == context.seeds[0]:
                 after = f"-{dataset.panel.name}" * (len(context.sources) > 1)
                 figures[f"similarity{after}"] = draw(dataset, prototypes, raw, found)
-    shown = Table(
-        columns=columns(
-            "data | seed | pairs | agreement (%) | by chance (%)"
-            " | by chance, 95th percentile (%) | p | Spearman"
-            " | threshold, prototypes (nats) | threshold, raw (nats)"
-            " | nearer to PR (cosine) | pull left (0 to 1)"
-        ),
-        rows=rows,
-        title="Pairs of clients on whose similarity prototypes and raw data agree",
+    headings = (
+        "data | seed | pairs | agreement (%) | by chance (%)"
+        " | by chance, 95th percentile (%) | p | Spearman"
+        " | threshold, prototypes (nats) | threshold, raw (nats)"
+        " | nearer to PR (cosine) | pull left (0 to 1)"
     )
+    title = "Pairs of clients on whose similarity prototypes and raw data agree"
+    shown = Table(columns(headings), rows, title)
     return Result({"similarity": shown}, figures, _sentences(rows))
 
 

@@ -86,15 +86,10 @@ def convergence_table(constants: Constants, seen: float, eta: float) -> Table:
         at_eta = rounds(constants, xi, eta) if eta < limit else None
         fewest = rounds(constants, xi, best_rate(constants, xi))
         rows.append([name, xi, limit, fewest, at_eta])
-    return Table(
-        columns=columns(
-            "ξ | value | η has to stay below (Eq. 19) | T at half of it (Eq. 17)"
-            f" | T at η = {eta:g} (Eq. 17)"
-        ),
-        rows=rows,
-        title="Convergence bound: learning rate and rounds for a wanted ξ; – where nothing is"
-        " promised",
-    )
+    headings = "ξ | value | η has to stay below (Eq. 19) | T at half of it (Eq. 17)"
+    bound = "Convergence bound: learning rate and rounds for a wanted ξ"
+    title = f"{bound}; – where nothing is promised"
+    return Table(columns(f"{headings} | T at η = {eta:g} (Eq. 17)"), rows, title)
 
 
 def generalisation_table(
@@ -108,15 +103,11 @@ def generalisation_table(
         client = generalisation_by_client(d, samples, largest_loss, kappa) if fits else None
         terms = [[p.complexity, p.chance, p.total] if p else [None] * 3 for p in (printed, client)]
         rows.append([d, *terms[0], *terms[1], largest_loss])
-    return Table(
-        columns=columns(
-            "VC dimension d | class term (Theorem 4.2) | chance term (Theorem 4.2)"
-            " | bound (Theorem 4.2) | class term (by client) | chance term (by client)"
-            " | bound (by client) | C, above which it says nothing"
-        ),
-        rows=rows,
-        title=f"Generalisation bound with probability {1 - kappa:g}; – where d exceeds the samples",
-    )
+    headings = "VC dimension d"
+    for proof in ("Theorem 4.2", "by client"):
+        headings += f" | class term ({proof}) | chance term ({proof}) | bound ({proof})"
+    title = f"Generalisation bound with probability {1 - kappa:g}; – where d exceeds the samples"
+    return Table(columns(f"{headings} | C, above which it says nothing"), rows, title)
 
 
 def sentences(

@@ -12,7 +12,7 @@ import lzma
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from fuels.data.files import make_folder, writing
+from fuels.data.files import make_folder, os_errors, writing
 from fuels.errors import FuelsError
 from fuels.research.study.record import Record
 
@@ -26,10 +26,8 @@ def is_archive(path: Path) -> bool:
 def read_archive(path: Path) -> dict[str, Record]:
     """All records of an archive, by their name, METHOD-KEY."""
     try:
-        with lzma.open(path, "rt", encoding="utf-8") as file:
+        with os_errors(path, "cannot be read"), lzma.open(path, "rt", encoding="utf-8") as file:
             lines = file.readlines()
-    except OSError as error:
-        raise FuelsError(f"{path}: cannot be read ({error.strerror})") from None
     except (lzma.LZMAError, EOFError, ValueError):
         raise FuelsError(f"{path}: not an archive of records (xz-compressed JSON Lines)") from None
     records = [Record.from_json(line, f"{path}, line {i}") for i, line in enumerate(lines, 1)]

@@ -151,15 +151,12 @@ def table(comparison: Comparison, title: str = "") -> Table:
         numbers = [None if each is None else round(each) for each in sent]
         more = (found["megabytes_per_client"], found["percent_better_than_solo"])
         rows.append([row.name, *errors, *numbers, *more])
-    return Table(
-        columns=columns(
-            "method | MSE (z-scored) ↓ | MSE ± (sd over seeds) | MAE (z-scored) ↓"
-            " | MAE ± (sd over seeds) | up (numbers) | down (numbers)"
-            " | in all (MB/client) | beats Solo (% of clients)"
-        ),
-        rows=rows,
-        title=title or default_title(comparison),
+    headings = (
+        "method | MSE (z-scored) ↓ | MSE ± (sd over seeds) | MAE (z-scored) ↓"
+        " | MAE ± (sd over seeds) | up (numbers) | down (numbers)"
+        " | in all (MB/client) | beats Solo (% of clients)"
     )
+    return Table(columns(headings), rows, title or default_title(comparison))
 
 
 def default_title(comparison: Comparison) -> str:

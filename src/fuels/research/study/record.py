@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.config import Settings, to_dict
+from fuels.data.files import os_errors
 from fuels.data.loading import SYNTHETIC
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
@@ -160,9 +161,8 @@ class Record:
     @classmethod
     def read(cls, path: Path) -> Record:
         try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise FuelsError(f"{path}: cannot be read ({error.strerror})") from None
+            with os_errors(path, "cannot be read"):
+                text = path.read_text(encoding="utf-8")
         except ValueError:
             text = ""  # not text: reported like any other file that is not a record
         return cls.from_json(text, str(path))

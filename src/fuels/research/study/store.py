@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fuels.config import Data, Engine, Settings, to_dict
-from fuels.data.files import make_folder
+from fuels.data.files import make_folder, os_errors
 from fuels.data.inputs import digest as inputs_digest
 from fuels.data.loading import SYNTHETIC_CLIENTS, load_panel
 from fuels.data.panel import Panel
@@ -126,10 +126,8 @@ class Store:
         """Keeps other studies that share the store from working on this run."""
         locks = self.runs / "locks"
         make_folder(locks)
-        try:
+        with os_errors(locks, "cannot be written"):
             lock = (locks / key).open("w")
-        except OSError as error:
-            raise FuelsError(f"{locks}: cannot be written ({error.strerror})") from None
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the system releases it if this process is killed
             yield
