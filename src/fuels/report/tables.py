@@ -236,7 +236,9 @@ def print_profile(seconds: Mapping[str, float], console: Console | None = None) 
     """How the training time is spread over the stages."""
     total = sum(seconds.values())
     shares = {stage: 100 * spent / total if total else 0.0 for stage, spent in seconds.items()}
-    rows = [[stage, float(spent), shares[stage]] for stage, spent in seconds.items()]
+    rows: list[list[Cell]] = [
+        [stage, float(spent), shares[stage]] for stage, spent in seconds.items()
+    ]
     title = f"Time by stage, {number(total)} s in total"
     show([Table(columns("stage | time (s) | share (%)"), rows, title)], console=console)
 

@@ -65,7 +65,7 @@ def sent_table(found: Sequence[tuple[Cost, Counted]], sizes: Sizes, data: str) -
     headings = "method"
     for what in ("a client sends", "a client gets", "the server sends", "all clients, all rounds"):
         headings += f" | {what} (formula) | {what} (counted)"
-    rows = [[cost.title, *sent(cost, real)] for cost, real in found]
+    rows: list[list[Cell]] = [[cost.title, *sent(cost, real)] for cost, real in found]
     title = f"Numbers sent in a round, {data}, {sizes.clients} clients, {sizes.rounds} rounds"
     return Table(columns(headings), rows, title)
 
