@@ -35,12 +35,7 @@ def run(context: Context) -> Result:
         " trains without the other terms, too.",
         paper.NOT_COMPARABLE,
     ]
-    picture = dots(
-        found,
-        "FUELS without one of its parts",
-        "MSE, mean over the clients; blue: complete FUELS, orange: the best method, diamonds:"
-        " references.",
-    )
+    picture = dots(found, "FUELS without one of its parts", blue="complete FUELS")
     tables = {
         "ablation": wide_table(found, "FUELS and four variants", first="variant"),
         "ablation-paper": paper.table("ablation", "variant"),

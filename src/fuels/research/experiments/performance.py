@@ -44,12 +44,7 @@ def run(context: Context) -> Result:
             " decoder that reads the sum of both branches' states (--set model.head=sum); ours"
             " reads both. FedRep is counted by what it sends, which is only the encoder."
         )
-    picture = dots(
-        found,
-        "Test error of every method",
-        "MSE, mean over the clients; blue: FUELS, orange: the best method, diamonds: references."
-        " Further left is better.",
-    )
+    picture = dots(found, "Test error of every method")
     return Result(tables, {"performance": picture}, [*text, paper.NOT_COMPARABLE])
 
 

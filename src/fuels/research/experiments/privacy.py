@@ -48,12 +48,7 @@ def run(context: Context) -> Result:
         " differential privacy: nothing is clipped and no budget is kept.",
         paper.NOT_COMPARABLE,
     ]
-    picture = dots(
-        found,
-        "FUELS with noise on the uploaded prototypes",
-        "MSE, mean over the clients; blue: FUELS without noise, orange: the best method, diamonds:"
-        " references.",
-    )
+    picture = dots(found, "FUELS with noise on the uploaded prototypes", blue="FUELS without noise")
     tables = {
         "privacy": wide_table(found, "FUELS with noise on what it uploads"),
         "privacy-paper": paper.table("privacy"),

@@ -91,9 +91,9 @@ def run(context: Context) -> Result:
     picture = dots(
         shown,
         "Presets, methods and references",
-        "MSE, mean over the clients; blue: preset best, orange: a better method, diamonds:"
-        " references and pooled data.",
-        highlight=(BEST,),
+        blue="preset best",
+        diamonds="references and pooled data",
+        highlight=BEST,
     )
     text += over_all(found)
     return Result(tables, {"skill": picture}, [*text, *remarks(context, found)])
