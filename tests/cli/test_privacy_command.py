@@ -29,7 +29,8 @@ def test_colluding_sites_make_the_others_add_more() -> None:
     alone, colluding = (plan(Sizes(20, 5, 20, 1, Privacy(epsilon=4.0), t)) for t in (0, 1))
     for one, other in zip(alone.lines[1:], colluding.lines[1:], strict=True):
         assert 5 * one.site**2 == pytest.approx(one.noise**2)
-        assert 4 * other.site**2 == pytest.approx(other.noise**2)
+        assert 5 * other.site**2 == pytest.approx(other.noise**2)
+        assert 4 * other.site**2 == pytest.approx(one.noise**2)
 
 
 def test_a_scale_lost_in_the_noise_is_said() -> None:

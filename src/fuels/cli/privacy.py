@@ -50,8 +50,12 @@ def plan_command(
     delta: float = opt.option("", "Probability that the guarantee fails.", BUDGET, default=1e-5),
     unit: str = UNIT,
     relation: str = RELATION,
-    colluding: int = opt.option(
-        "", "Sites that may reveal their noise; the others add more.", BUDGET, default=0, min=0
+    colluding: int | None = opt.option(
+        "",
+        "Sites that may reveal their noise; the others add more. Default: 1 of several sites, as in"
+        " a federation.",
+        BUDGET,
+        min=0,
     ),
     json_: bool = opt.flag("Print JSON for scripts.", name="--json"),
 ) -> None:
@@ -67,7 +71,8 @@ def plan_command(
     from fuels.runs.privacy_plan import Sizes, plan
 
     privacy = Privacy(epsilon=epsilon, delta=delta, unit=unit, relation=relation)
-    found = plan(Sizes(clients, sites, history, horizon, privacy, colluding))
+    tolerated = (1 if sites > 1 else 0) if colluding is None else colluding
+    found = plan(Sizes(clients, sites, history, horizon, privacy, tolerated))
     if json_:
         typer.echo(json.dumps(asdict(found), indent=2))
         return

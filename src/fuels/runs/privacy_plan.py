@@ -171,13 +171,15 @@ def _lines(sizes: Sizes, releases: Mapping[str, Release]) -> Iterator[Line]:
     clients, hours = sizes.clients, sizes.history * PERIOD
     for name, release in releases.items():
         sigma = release.sigma
+        if name != SCALE:  # of all sites, more than is needed if none colludes
+            sigma *= sqrt(sizes.sites / (sizes.sites - sizes.colluding))
         effect = {
             SCALE: f"{sigma:.2g} in each count of a client's {hours} values, at the client",
             DAY: f"{sigma / (clients * sizes.history / 2):.2g} standard deviations, by time of day",
             MEAN: f"{sigma / clients:.2g} standard deviations at each step",
             STATISTICS: f"{sigma / (clients * sizes.fitted * PERIOD):.1e} of the sum of all rows",
         }[name]
-        site = sigma if name == SCALE else share_of_noise(sigma, sizes.sites, sizes.colluding)
+        site = sigma if name == SCALE else sigma / sqrt(sizes.sites)
         yield Line(name, release.numbers, release.sensitivity, sigma, site, effect)
 
 
