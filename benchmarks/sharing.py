@@ -12,7 +12,7 @@ draws of clients are pooled over the seeds. Parts: `known` has clients with the 
 Errors of newcomers are in standard deviations of their whole training part.
 
 --draws takes several draws of newcomers of all data, not only of Milan. --blend changes constants
-of experts/blend.py, to compare designs.
+of experts/blend.py, to compare designs; --shrunk-day adds a shrunk ridge on the lags of a day.
 
 --run evaluates the models of a finished run with each setting of sharing, by halves of its test
 part: training does not depend on them.
@@ -41,8 +41,10 @@ from fuels.evaluation.evaluate import evaluate, nothing_shared
 from fuels.evaluation.outcome import NOTHING_SHARED
 from fuels.evaluation.summary import paired_test
 from fuels.experts import blend
+from fuels.experts import shared as pools
 from fuels.experts.history import Floats, History, make_history
 from fuels.experts.horizon import first_out_of_sample, fit_horizon
+from fuels.experts.linear import RidgeExpert, day_lags
 from fuels.experts.shared import SharedExperts
 from fuels.forecasting.saved_run import SavedRun
 from fuels.runs.build import load_dataset
@@ -237,12 +239,17 @@ def main() -> None:
     parser.add_argument("--clients", default=100, type=int, help="with the whole history")
     parser.add_argument("--draws", default=1, type=int, help="of newcomers: 1 to 6; of Milan 3")
     parser.add_argument("--blend", default={}, type=constants, help="ONLY=0.3,NEAR=0.8,PULL=336")
+    parser.add_argument("--shrunk-day", action="store_true", help="one more shrunk ridge")
     parser.add_argument("--test", action="store_true", help="the test windows: final figures only")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"--parts takes {', '.join(PARTS)}, not {', '.join(sorted(unknown))}")
     for name, value in options.blend.items():
         setattr(blend, name, value)
+    if options.shrunk_day:
+        name = "ridge, day lags, change, live mean"
+        more = RidgeExpert(f"shrunk {name}", day_lags, True, live=True, towards=f"pooled {name}")
+        pools.SHRUNK = (*pools.SHRUNK, more)
     if options.run is not None:
         return evaluate_run(options.run)
     if options.data_folder is None:
