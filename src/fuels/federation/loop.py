@@ -120,6 +120,7 @@ class Loop:
         self.val_mse = np.full(len(self.clients), np.nan)  # each client's latest
         self.val_mae = np.full(len(self.clients), np.nan)
         self.best_score, self.best_round = float("inf"), 0
+        self.skipped = 0  # rounds since the best one
         self.evaluated_clients = 0  # that the best score is the mean of
         self.without_upload = set(self.clients)  # clients that have not contributed yet
         self.best_download: Download | None = None  # of the best round, if all share one model
@@ -146,7 +147,7 @@ class Loop:
     @property
     def finished(self) -> bool:
         training = self.training
-        stale = self.round - self.best_round
+        stale = self.round - self.best_round - self.skipped
         stop_early = training.patience and self.best_round and stale >= training.patience
         return self.round >= training.rounds or bool(stop_early)
 
@@ -201,7 +202,7 @@ class Loop:
         """Finish a round without a result: nothing changes except its number."""
         self.admit(self.transport.clients)
         done.failures, done.skipped = why.failures, str(why)
-        self.round = done.number
+        self.round, self.skipped = done.number, self.skipped + 1
         if not np.isnan(self.val_mse).all():
             done.val_mse = float(np.nanmean(self.val_mse))
             done.val_mae = float(np.nanmean(self.val_mae))
@@ -328,7 +329,7 @@ class Loop:
         done.val_mse = float(np.nanmean(self.val_mse))
         done.val_mae = float(np.nanmean(self.val_mae))
         if done.val_mse < self.best_score:
-            self.best_score, self.best_round = done.val_mse, done.number
+            self.best_score, self.best_round, self.skipped = done.val_mse, done.number, 0
             if self.method.one_model and self.training.keep == "best":
                 self.best_download = self.method.download(self.server, self.clients)
         done.best_round = self.best_round
@@ -354,6 +355,7 @@ class Loop:
             "clients": list(self.clients),
             "best_score": self.best_score,
             "best_round": self.best_round,
+            "skipped": self.skipped,
             "judged": self.evaluated_clients,
             "unheard": sorted(self.without_upload),
             "totals": self.totals,
@@ -373,6 +375,7 @@ class Loop:
         self.best_download = Download(shared=best) if best else None
         self.round = int(facts["round"])
         self.best_score, self.best_round = float(facts["best_score"]), int(facts["best_round"])
+        self.skipped = int(facts.get("skipped", 0))
         self.evaluated_clients = int(facts["judged"])
         self.without_upload = set(facts.get("unheard", []))
         self.totals = dict(facts["totals"])
