@@ -137,3 +137,8 @@ def test_old_replies_are_forgotten_but_not_their_sets(
         world.site("north").answer(world.asked(2, step=step), world.roster(), words(1.0))
     assert "too long ago" in refusal(world, world.asked(2, step=1))
     world.site("north").answer(world.asked(2, step=2), world.roster(), words(9.0))
+    # Those of an earlier run, too: its replies would fill the disk.
+    for step in range(2):
+        again = world.asked(2, step=step, series="run-2")
+        world.site("north").answer(again, world.roster(), words(1.0))
+    assert "too long ago" in refusal(world, world.asked(2, step=2))

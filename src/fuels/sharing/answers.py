@@ -25,7 +25,7 @@ from fuels.sharing.fixed_point import Words
 from fuels.sharing.masks import SumId
 from fuels.sharing.roster import Roster
 
-KEPT = 64  # newest replies of each series and name that can be repeated
+KEPT = 64  # newest replies of each name that can be repeated
 WAIT = 60.0  # seconds to wait for another process of this site
 TABLES = """
 CREATE TABLE IF NOT EXISTS sets (
@@ -71,10 +71,9 @@ class Answers:
                 (asked.series, *key, _digest(asked), content),
             )
             database.execute(
-                "UPDATE answers SET words = NULL WHERE series = ? AND name = ? AND words IS NOT"
-                " NULL AND step NOT IN (SELECT step FROM answers WHERE series = ? AND name = ?"
-                " ORDER BY step DESC LIMIT ?)",
-                (asked.series, asked.name) * 2 + (KEPT,),
+                "UPDATE answers SET words = NULL WHERE name = ? AND words IS NOT NULL AND rowid NOT"
+                " IN (SELECT rowid FROM answers WHERE name = ? ORDER BY rowid DESC LIMIT ?)",
+                (asked.name, asked.name, KEPT),
             )
         return words
 
