@@ -1,4 +1,4 @@
-"""Sums between three real sites, of which one is killed in the middle and started again."""
+"""Sums and masked uploads of three real sites, of which one is killed and started again."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from fuels.experts.run_sums import LIVE_MEAN, STATISTICS
 from fuels.federation.codec import decode
 from fuels.federation.flower.demo import consent_to_all
 from fuels.federation.flower.folders import Rules, ServerFolder
+from fuels.federation.flower.messages import FIGURES
 from fuels.federation.flower.provisioning import federation_record
+from fuels.federation.flower.status import status
 from fuels.federation.flower.sum_keys import certify
 from fuels.federation.flower.sum_server import FILE
 from fuels.privacy.ledger import Ledger
-from fuels.runs.build import load_dataset
+from fuels.runs.build import build, load_dataset
 from fuels.runs.run import run
 from fuels.sharing import live_mean
 from fuels.sharing.protection import LEDGER
@@ -28,6 +30,7 @@ from fuels.storage.checkpoint import load_state
 from fuels.storage.run_folder import RunFolder
 from helpers.cluster import Cluster, cluster
 from helpers.flower_world import LIMIT
+from helpers.masked import chosen as masked_settings
 from helpers.sums import chosen, forecasts, private
 
 pytest.importorskip("flwr")
@@ -45,7 +48,7 @@ def answered(running: Cluster, site: str, name: str) -> bool:
 def test_a_site_killed_during_a_sum_costs_nothing_and_reuses_no_mask(tmp_path: Path) -> None:
     rules = Rules(deadline=180.0, join=120.0, quorum=1.0)
     settings, root = chosen(), tmp_path / "fed"
-    with cluster(root, SITES, rules, methods=("fuels", "solo")) as running:
+    with cluster(root, SITES, rules, methods=("fuels", "solo", "fedavg")) as running:
         consent_to_all(root)
         for file in root.glob("sites/*/site.toml"):
             file.write_text(file.read_text().replace("min_clients = 10", "min_clients = 6"))
@@ -57,7 +60,10 @@ def test_a_site_killed_during_a_sum_costs_nothing_and_reuses_no_mask(tmp_path: P
         running.finish(number, 300)
         noised = running.submit(private())
         running.finish(noised, 300)
+        masked = running.submit(masked_settings())
+        rounds = running.finish(masked, 300)
         server = ServerFolder(root)
+        assert status(server)["masked"] == {"rounds": 2, "skipped": {}}
     facts = load_state(server.runs / noised / FILE)[1]
     assert [one["name"] for one in facts["found"]] == ["mean day", "live mean", "live mean"]
     for site in SITES:
@@ -86,6 +92,17 @@ def test_a_site_killed_during_a_sum_costs_nothing_and_reuses_no_mask(tmp_path: P
         words = [decode(path.read_bytes(), LIMIT).arrays.get("words") for path in kept]
         sizes = [len(found) for found in words if found is not None]
         assert len(sizes) == len(set(sizes)) == 2
+    # The model of masked uploads is that of one machine, and none left a site without masks.
+    assert [line["clients"] for line in rounds] == [6, 6]
+    alone = merge(masked_settings(), {"data": data["data"], "privacy": {"masked": False}}, "test")
+    with build(alone, Engine(threads=1)) as job:
+        job.loop.run()
+    for name, part in load_state(server.runs / masked / "server.safetensors")[0].items():
+        np.testing.assert_allclose(part, job.loop.server.parts[name], atol=3e-7)
+    for site in SITES:
+        kept = sorted((running.site_run(site, masked) / "sent").glob("train-*.bin"))
+        arrays = [set(decode(path.read_bytes(), LIMIT).arrays) for path in kept]
+        assert arrays == [{"words", "loss/prediction", *FIGURES}] * 2
 
 
 def sums_of(settings: Settings) -> np.ndarray:
