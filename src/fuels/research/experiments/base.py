@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 TRIO = ("synthetic:sms", "synthetic:call", "synthetic:net")
 NET = ("synthetic:net",)
-PAPER = "Liu et al., Personalized Federated Learning for Spatio-Temporal Forecasting"
 
 
 @dataclass(frozen=True)

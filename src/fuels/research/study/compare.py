@@ -249,9 +249,8 @@ def taken_part(records: Sequence[Record]) -> list[str]:
         found.append(f"{count_of(out, 'client')} could not take part; fuels run gives the reason.")
     if most:
         up_to = "Up to " if min(filled) < most else ""  # seeds draw other clients
-        verb = "was" if most == 1 else "were"
-        values = count_of(most, "missing value")
-        found.append(f"{up_to}{values} {verb} filled in; none of them is a target.")
+        verb = "value was" if most == 1 else "values were"
+        found.append(f"{up_to}{most} missing {verb} filled in; none of them is a target.")
     return found
 
 
