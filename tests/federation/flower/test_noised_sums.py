@@ -15,7 +15,7 @@ from fuels.errors import FuelsError
 from fuels.experts.run_sums import Steps
 from fuels.federation.codec import Envelope, decode, encode
 from fuels.federation.flower import private_sum_site as module
-from fuels.federation.flower.folders import SiteFolder
+from fuels.federation.flower.folders import RefusalError, SiteFolder
 from fuels.federation.flower.sum_server import FILE
 from fuels.federation.flower.worker import Worker
 from fuels.forecasting.saved_run import SavedRun
@@ -300,6 +300,13 @@ def test_a_site_refuses_what_a_server_must_not_ask(
     reply = decode(Worker(site, world.settings).answer(request, made=0.0), LIMIT)
     assert reason in reply.facts["refused"] and not reply.arrays
     assert (site.state / LEDGER).read_bytes() == before
+
+
+def test_a_site_that_drops_implausible_values_says_why_it_cannot_take_part(tmp_path: Path) -> None:
+    world = private_world(tmp_path / "world", private())
+    change(world, "north", "[data]\n", '[data]\nimplausible = "missing"\n')
+    with pytest.raises(RefusalError, match=r"site\.toml does not fit: .* needs --implausible keep"):
+        Worker(SiteFolder(world.root / "sites/north"), world.settings)
 
 
 @pytest.fixture(scope="module")

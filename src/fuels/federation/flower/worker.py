@@ -129,7 +129,10 @@ class Worker:
         jobs: JobCache | None = None,
     ) -> None:
         self.folder, self.config = folder, folder.config_for(data)
-        self.settings = replace(settings, data=self.config.data)
+        try:
+            self.settings = replace(settings, data=self.config.data)
+        except FuelsError as error:  # such as a run with a guarantee at a site that drops values
+            raise RefusalError(f"the data section of its site.toml does not fit: {error}") from None
         self.jobs, self.records = jobs or JobCache(), SiteRecords(folder)
 
     def answer(self, request: bytes, *, made: float, expires: float = float("inf")) -> bytes:
