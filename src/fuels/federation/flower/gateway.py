@@ -29,6 +29,7 @@ from typing import Any, ClassVar, cast
 import httpx
 import uvicorn
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
+from flwr.proto.message_pb2 import PushObjectRequest
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -46,6 +47,11 @@ PREFIX = "/v1/fleet/"
 LARGEST = 16 * 2**20  # bytes of one request; Flower cuts arrays into pieces of 5 MB
 PULL = "/v1/fleet/pull-messages"
 PUSH = "/v1/fleet/push-messages"
+# Requests with parts of a reply.
+PIECES: dict[str, Any] = {
+    PUSH: PushMessagesRequest,
+    "/v1/fleet/push-object": PushObjectRequest,
+}
 HEADERS = 20.0  # seconds that the headers of a request may take
 LINGER = 1.0  # seconds that a refused client has to read the reason
 LINGERING = 100  # refused connections kept open for that; beyond it the oldest is closed
@@ -102,8 +108,9 @@ class Gateway:
                 reply = await self._pull(body, headers, receive)
             else:
                 reply = await self.client.post(path, content=body, headers=headers)
-            if path == PUSH and reply.status_code == 200:
-                self.replied.of(PushMessagesRequest.FromString(body).node.node_id).give()
+            if path in PIECES and reply.status_code == 200:
+                # The last of them completes the reply.
+                self.replied.of(PIECES[path].FromString(body).node.node_id).give()
         except httpx.HTTPError:
             await respond(send, 502, b"the SuperLink does not answer")
             return

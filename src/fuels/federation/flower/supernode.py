@@ -3,8 +3,8 @@
 A SuperNode asks for messages every three seconds, looks for the reply to a message every half
 second, and for missing pieces of a message after one second: up to nine seconds for one short
 exchange. Here these pauses are short for some seconds after a message, so that a step of a live
-series, or an evaluation, is not mostly waiting. An idle site keeps Flower's pauses and sends no
-more than before. The dispatcher (dispatcher.py) gets a notice of each message that is complete.
+series, or an evaluation, is not mostly waiting. An idle site keeps Flower's pauses. The dispatcher
+(dispatcher.py) gets a notice of each message that is complete.
 
 Flower lets a killed SuperNode in again once it has missed two heartbeats, which takes a minute, the
 default deadline of a step. Here heartbeats come twice as often.
