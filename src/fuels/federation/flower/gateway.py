@@ -110,7 +110,7 @@ class Gateway:
                 reply = await self.client.post(path, content=body, headers=headers)
             if path in PIECES and reply.status_code == 200:
                 # The last of them completes the reply.
-                self.replied.of(PIECES[path].FromString(body).node.node_id).give()
+                self.replied.of(node_of(PIECES[path], body)).give()
         except httpx.HTTPError:
             await respond(send, 502, b"the SuperLink does not answer")
             return
@@ -124,7 +124,9 @@ class Gateway:
         self, body: bytes, headers: list[tuple[bytes, bytes]], receive: Receive
     ) -> httpx.Response:
         """Ask until there is a message, the site disconnects, or the time is up."""
-        watch = Watch(self.posted.of(node_of(body)), max(SELDOM, self.waiting / BUSIEST))
+        watch = Watch(
+            self.posted.of(node_of(PullMessagesRequest, body)), max(SELDOM, self.waiting / BUSIEST)
+        )
         watch.due()  # before it asks: a notice that comes meanwhile is a new one
         reply = await self.client.post(PULL, content=body, headers=headers)
         if not is_empty(reply):
@@ -163,11 +165,11 @@ def is_reply(body: bytes) -> bool:
     return all(message.metadata.reply_to_message_id for message in messages)
 
 
-def node_of(body: bytes) -> int:
-    """The node that asks for messages; 0 if it does not say."""
+def node_of(kind: Any, body: bytes) -> int:
+    """The node that a request of this kind comes from; 0 if it does not say."""
     try:
-        node: int = PullMessagesRequest.FromString(body).node.node_id
-    except DecodeError:  # the SuperLink will refuse it
+        node: int = kind.FromString(body).node.node_id
+    except DecodeError:  # the SuperLink refuses it
         return 0
     return node
 
