@@ -47,6 +47,27 @@ def load_overload(self, sig, context):
 kept.CodeCache.load_overload = load_overload
 """
 
+# Prints the bits of regressions with a calendar: `fit` contains a copy of `eliminate` that rounds
+# differently from the code of `eliminate` itself.
+REGRESSIONS = """
+import numpy as np
+from fuels.kernels import ridge
+
+random, steps, slots, width = np.random.default_rng(0), np.arange(200), 12, 8
+series, live = random.normal(size=(2, 3, len(steps)))
+bases = random.normal(size=(3, 1, len(steps)))
+lags = np.array([1, 2, 3, 12, 24]), np.array([1, 2])
+columns = np.stack([np.arange(width), np.full(width, -1)], axis=1)[np.newaxis]
+plan = (np.array([127]), np.array([0]), columns, np.array([width]), np.array([True]),
+        np.array([[0.1, 1.0, 10.0]]))
+weights = np.zeros((3, 1, width - 1 + 2 * slots))
+constants, rows = np.zeros((2, 3, 1))
+ridge.fit(series, series, live, bases, len(steps), lags, steps % slots, steps // slots % 7 > 4,
+          slots, plan, weights, constants, rows)
+assert np.abs(weights).max() > 0.01 and np.isfinite(weights).all()
+print(weights.tobytes().hex(), constants.tobytes().hex(), sum(ridge.fit.stats.cache_hits.values()))
+"""
+
 
 def python(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -175,6 +196,17 @@ def test_without_a_folder_kernels_are_compiled_in_memory(
         assert make_double()(4.0) == 8.0
     (note,) = caplog.records
     assert "set NUMBA_CACHE_DIR to a writable folder" in note.getMessage()
+
+
+def test_the_process_that_compiles_computes_the_bits_of_later_ones(tmp_path: Path) -> None:
+    printed = []
+    for _ in range(2):
+        done = python(REGRESSIONS, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "kept"))
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout.split())
+    (*cold, compiled_here), (*warm, loaded) = printed
+    assert (compiled_here, loaded) == ("0", "1")
+    assert cold == warm
 
 
 def uses_numba(path: Path) -> bool:

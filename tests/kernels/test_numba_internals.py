@@ -29,6 +29,12 @@ NAMES = [
     ("numba.core.config", "CPU_FEATURES", "to see which registers Numba compiles for"),
     ("numba.core.config", "CACHE_DIR", "to give tests a cache folder"),
     ("numba.core.codegen", "get_host_cpu_features", "to find the size of a register"),
+    ("numba.core.codegen", "JITCPUCodegen._library_class", "to compute the same bits everywhere"),
+    (
+        "numba.core.codegen",
+        "JITCodeLibrary._finalize_final_module",
+        "to compute the same bits everywhere",
+    ),
     ("numba.core.sigutils", "normalize_signature", "to compile for types given as text"),
     ("numba.core.caching", "FunctionCache.load_overload", "to survive damaged cache files"),
     ("numba.core.caching", "FunctionCache.save_overload", "to survive a full disk"),

@@ -18,9 +18,10 @@ import numba.core.config
 import numba.core.sigutils
 import numba.extending
 import numba.types
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import njit
 from numba.core.caching import FunctionCache
+from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 
 __all__ = ["DiskCache", "cgutils", "extending", "ir", "types"]
 
@@ -74,6 +75,36 @@ def code_address(dispatcher: Any) -> int:
     (made,) = dispatcher.overloads.values()
     address: int = made.library.get_pointer_to_function(made.fndesc.llvm_cfunc_wrapper_name)
     return address
+
+
+class OwnCopies(JITCodeLibrary):
+    """The machine code of a function, which calls its own copies of the functions compiled into it.
+
+    Each library contains a copy of every function that it calls, optimised in its context. Numba
+    leaves these copies visible to the linker, which uses the first one of a name in a process for
+    all. Which one that is depends on what was compiled or loaded before, and with `fastmath` copies
+    round differently: the process that compiled gave other results than those that load from disk.
+    """
+
+    def _finalize_final_module(self) -> None:
+        shared: Any = self._final_module  # what other libraries take copies from stays as it was
+        copies = [
+            function.name
+            for function in shared.functions
+            if function.linkage == binding.Linkage.linkonce_odr and not function.is_declaration
+        ]
+        if copies:
+            self._final_module = shared.clone()
+            self._final_module.name = shared.name
+            # Other modules in the process cannot see internal functions, nor replace them.
+            for name in copies:
+                self._final_module.get_function(name).linkage = binding.Linkage.internal
+        super()._finalize_final_module()  # type: ignore[no-untyped-call]
+        self._final_module = shared
+
+
+# There is one compiler in a process, so this applies to all functions that Numba compiles in it.
+JITCPUCodegen._library_class = OwnCopies
 
 
 class DiskCache(FunctionCache):
