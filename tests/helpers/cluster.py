@@ -64,8 +64,9 @@ class Cluster:
         """`train 3 north`: what goes wrong at that site in that round.
 
         raise: an error. kill: the worker is killed with -9, with the request in its hands. hold
-        SECONDS: the site has trained and answers so much later. claim SITE: the answer says that it
-        comes from another site. poison: what is sent of a model is turned round.
+        SECONDS: the site has trained and answers so much later. until FILE: it answers once there
+        is such a file next to the plan. claim SITE: the answer says that it comes from another
+        site. poison: what is sent of a model is turned round.
         """
         for mark in self.root.glob("*.done"):
             mark.unlink()

@@ -65,6 +65,10 @@ def break_messages() -> None:
         if what.startswith("hold"):
             time.sleep(float(what.removeprefix("hold ")))
             return reply
+        if what.startswith("until"):
+            while not plan.with_name(what.removeprefix("until ")).exists():
+                time.sleep(0.1)
+            return reply
         envelope = decode(unpack(reply.content), 2**26)
         if what == "poison":
             arrays = {

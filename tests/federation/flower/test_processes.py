@@ -19,7 +19,8 @@ import pytest
 from fuels.config import Engine, Settings, merge
 from fuels.evaluation.scores import score
 from fuels.federation.codec import decode
-from fuels.federation.flower.folders import Rules, SiteFolder
+from fuels.federation.flower.commands import registered
+from fuels.federation.flower.folders import Rules, SiteFolder, key_of
 from fuels.federation.flower.messages import read_upload
 from fuels.federation.flower.provisioning import renew
 from fuels.federation.flower.records import audit
@@ -200,11 +201,25 @@ def same(file: Path, folder: Path) -> None:
         np.testing.assert_array_equal(array, there[name], err_msg=f"{file.name}: {name}")
 
 
+def online(running: Cluster) -> set[str]:
+    """The sites that are connected."""
+    names = {key_of(key): name for name, key in running.server.config.sites.items()}
+    nodes = registered(running.server).items()
+    return {names[key] for key, node in nodes if key in names and node.status == "online"}
+
+
+def joined(running: Cluster, run: str) -> set[str]:
+    """The sites that have introduced themselves in a run."""
+    entries = audit(running.server).entries()
+    return {e["site"] for e in entries if e["event"] == "joined" and e.get("run") == run}
+
+
 def test_a_site_absent_from_the_start_and_one_that_is_new(running: Cluster) -> None:
     """Training begins without east; it and a site that is added meanwhile come in later."""
     running.stop_site("east")
     running.set_rules(replace(RULES, join=20.0))
-    run = running.submit(settings(rounds=10))
+    running.plan({"train 2 north": "until connected", "train 4 north": "until joined"})
+    run = running.submit(settings(rounds=8))
     running.wait(lambda: len(running.history(run)) >= 1, LONG, "round 1 did not end")
     running.start_site("east")
     fuels("federation", "add-site", running.root, "west")
@@ -214,6 +229,10 @@ def test_a_site_absent_from_the_start_and_one_that_is_new(running: Cluster) -> N
     text = few_days(text.replace('source = ""', 'source = "west.csv"'))
     (folder / "site.toml").write_text(text)
     running.start_site("west")
+    running.wait(lambda: {"east", "west"} <= online(running), LONG, "they do not connect")
+    (running.root / "connected").touch()
+    running.wait(lambda: {"east", "west"} <= joined(running, run), LONG, "they do not join")
+    (running.root / "joined").touch()
     history = running.finish(run, LONG)
     running.exclude("west")  # its owner sees why it is out
     why = "refuses this site: The key of site west was revoked. Ask the server's operator"
