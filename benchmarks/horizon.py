@@ -18,7 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
-SECONDS, LATER, GIGABYTES = 60.0, 10.0, 1.5  # for 500 clients, 24 steps and 2 cores
+# For 500 clients, 24 steps and 2 cores.
+SECONDS, GIGABYTES = 60.0, 1.5  # of the first call
+LATER = 10.0  # seconds of a later call
 
 
 def call(*arguments: str) -> tuple[float, float, float]:
@@ -56,8 +58,10 @@ def main() -> None:
             ahead = "forecast", str(folder), "--horizon", str(options.steps), "--out", str(out)
             seconds, processor, memory = call(*ahead)
             show("first forecast" if i == 0 else "later forecast", seconds, processor, memory)
-            if seconds > (LATER if i else SECONDS) or memory > GIGABYTES:
-                slow.append("a later call" if i else "the first call")
+            if i == 0 and (seconds > SECONDS or memory > GIGABYTES):
+                slow.append("the first call")
+            if i > 0 and seconds > LATER:
+                slow.append("a later call")
     if slow:
         sys.exit(f"over its limit of time or memory: {', '.join(slow)}")
 
