@@ -18,13 +18,12 @@ from math import sqrt
 from pathlib import Path
 
 import numpy as np
-from mixture_cases import Case, cases, load
-from private_sums import CHOICE_SEEDS, DAYS, SHARE, experts
+from mixture_cases import Case, cases
+from private_sums import CHOICE_SEEDS, experts, with_newcomers
 
 from fuels.config import Privacy
-from fuels.data.newcomers import newcomers
 from fuels.evaluation.evaluate import nothing_shared
-from fuels.experts.history import History, make_history
+from fuels.experts.history import History
 from fuels.experts.horizon import fit_horizon
 from fuels.privacy.accountant import epsilon_of, loss_for
 from fuels.privacy.sensitivity import Protected, Relation, Unit
@@ -60,14 +59,8 @@ def grouped(days: np.ndarray, groups: int, rng: np.random.Generator) -> np.ndarr
 
 def errors(case: Case, privacy: Privacy, groups: int, share: float) -> tuple[Errors, list[int]]:
     """Errors of the newcomers, and the sizes of the groups; `share` 0: exact days."""
-    dataset, history = load(case)
+    dataset, history, new, (mean, std) = with_newcomers(case)
     period, end = history.period, case.fit * history.period
-    new = np.isin(dataset.ids, newcomers(dataset.ids, SHARE, case.seed))
-    values = history.observed * dataset.std[:, None] + dataset.mean[:, None]
-    values[new, : end - DAYS * period] = np.nan
-    mean, std = np.nanmean(values[:, :end], axis=1), np.nanstd(values[:, :end], axis=1)
-    panel = replace(dataset.panel, values=values[:, dataset.offset :].T)
-    history = make_history(panel, period, mean, std, dataset.offset, dataset.calendar)
     rng, days = np.random.default_rng(case.seed), mean_days(history, end)
     left = privacy
     if share and groups > 1:

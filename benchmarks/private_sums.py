@@ -28,6 +28,7 @@ from mixture_cases import Case, cases, load
 
 from fuels.config import Privacy, Sharing, newcomer_share
 from fuels.data.newcomers import newcomers
+from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.evaluation.evaluate import nothing_shared
 from fuels.evaluation.outcome import SOLO, SOLO_NOTHING_SHARED
@@ -58,8 +59,8 @@ def experts(
     return PrivateExperts.protected(BOTH, protection, trained, scale)
 
 
-def errors(case: Case, privacy: Privacy, colluding: int) -> tuple[Errors, float]:
-    """Errors of the newcomers on the first window, and the epsilon spent."""
+def with_newcomers(case: Case) -> tuple[Dataset, History, np.ndarray, Scale]:
+    """The data of a case in which some clients are new, who they are, and everybody's scale."""
     dataset, history = load(case)
     period, end = history.period, case.fit * history.period
     new = np.isin(dataset.ids, newcomers(dataset.ids, SHARE, case.seed))
@@ -68,6 +69,13 @@ def errors(case: Case, privacy: Privacy, colluding: int) -> tuple[Errors, float]
     mean, std = np.nanmean(values[:, :end], axis=1), np.nanstd(values[:, :end], axis=1)
     panel = replace(dataset.panel, values=values[:, dataset.offset :].T)
     history = make_history(panel, period, mean, std, dataset.offset, dataset.calendar)
+    return dataset, history, new, (mean, std)
+
+
+def errors(case: Case, privacy: Privacy, colluding: int) -> tuple[Errors, float]:
+    """Errors of the newcomers on the first window, and the epsilon spent."""
+    dataset, history, new, (mean, std) = with_newcomers(case)
+    period, end = history.period, case.fit * history.period
     first, last = (day * period for day in next(iter(case.windows.values())))
     shared = experts(privacy, history, end, colluding, (mean, std))
     history = shared.with_live_mean(history, dataset.ids)
