@@ -30,7 +30,7 @@ from fuels.federation.flower.sum_keys import read_server_roster
 from fuels.federation.flower.transport import PAUSE, POLL, FlowerTransport
 from fuels.federation.guard import OVERHEAD, PER_CLIENT
 from fuels.federation.refusals import Refusals
-from fuels.federation.transport import Failure, Reply, SkippedError
+from fuels.federation.transport import Failure, Reply, SkippedError, TooFewError
 from fuels.methods.messages import Arrays, Download, Upload
 from fuels.runs.settings import ResolvedSettings
 from fuels.sharing.masked_uploads import NAME, Mean, Terms, mean_of, shape_of
@@ -165,7 +165,13 @@ class MaskedTransport(FlowerTransport):
             if self.clock() >= end:
                 break
             self.sleep(POLL)
-        raise self._failed_attempt(reason)
+        reason = f"round {self.round}: {reason}"
+        if self.attempt >= self.rules.attempts:
+            raise FuelsError(
+                f"{reason}; the run stops after {self.attempt} attempts and can be resumed"
+            )
+        log.warning("%s; attempt %d failed", reason, self.attempt)
+        raise TooFewError(reason)
 
     def _never(self, roster: Roster) -> dict[str, str]:
         """The sites that cannot take part however long the server waits, and why.

@@ -194,17 +194,13 @@ class FlowerTransport:
             failures = list(dict.fromkeys(self.failures))
             return [self.replies[site] for site in sorted(self.replies)], failures
         self.lost |= asked.keys() - self.replies.keys()
-        raise self._failed_attempt(f"{there} of {len(counted)} sites replied, {needed} are needed")
-
-    def _failed_attempt(self, reason: str) -> FuelsError:
-        """The error that ends this attempt at the round, or the run if it was the last."""
-        reason = f"round {self.round}: {reason}"
+        reason = f"round {self.round}: {there} of {len(counted)} sites replied, {needed} are needed"
         if self.attempt >= self.rules.attempts:
-            return FuelsError(
+            raise FuelsError(
                 f"{reason}; the run stops after {self.attempt} attempts and can be resumed"
             )
         log.warning("%s; attempt %d failed", reason, self.attempt)
-        return TooFewError(reason)
+        raise TooFewError(reason)
 
     def _absent(self, sites: set[str]) -> list[Failure]:
         """Failures of the sites that are not asked because they are away or silent."""
