@@ -23,9 +23,10 @@ import numpy as np
 from mixture_cases import COUNT_CHOICE, COUNT_SEEDS, Case, cases, count_cases, load
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.config import Mixture, Settings, Sharing, merge
 from fuels.data.loading import load_panel
-from fuels.data.panel import Floats, Panel
+from fuels.data.panel import Panel
 from fuels.data.screening import Screen, Screened
 from fuels.data.windows import Dataset
 from fuels.experts.history import History, make_history

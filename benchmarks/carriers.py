@@ -24,10 +24,11 @@ from unittest import mock
 import numpy as np
 from mixture_cases import Case, cases, load, mean_error
 
+from fuels.arrays import Floats
 from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.data import sample
 from fuels.data.calendar import Calendar, encoder_clock_width
-from fuels.experts.history import Floats, History
+from fuels.experts.history import History
 from fuels.experts.horizon import fit_horizon
 from fuels.experts.shared import SharedExperts
 from fuels.runs.run import run

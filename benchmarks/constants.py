@@ -24,8 +24,8 @@ import numpy as np
 from mixture import Played, awake, play
 from mixture_cases import COUNT_CHOICE, Case, best_reference, cases, count_cases, mean_error
 
+from fuels.arrays import Floats
 from fuels.errors import FuelsError
-from fuels.experts.history import Floats
 from fuels.experts.mixture import Mixture
 from fuels.kernels import mixture
 

@@ -19,8 +19,8 @@ from dataclasses import replace
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.config import Engine, Settings, merge, with_preset
 from fuels.data.inputs import EVERYONE, with_inputs
 from fuels.data.panel import Panel
@@ -33,7 +33,6 @@ from fuels.experts.personal_model import forecast_chain, with_input_weights
 from fuels.runs.build import build, kept_parameters, load_dataset
 from fuels.storage.models import PersonalModels
 
-Floats = NDArray[np.float64]
 HORIZONS = (1, 6, 24)
 SHARED = (False, True)
 KINDS = ("smooth", "white", "event")

@@ -25,9 +25,9 @@ import numpy as np
 from mixture import play
 from mixture_cases import COUNT_CHOICE, COUNT_SEEDS, Case, cases, count_cases
 
+from fuels.arrays import Floats
 from fuels.errors import FuelsError
 from fuels.evaluation.coverage import interval_scores
-from fuels.experts.history import Floats
 from fuels.experts.intervals import AHEAD, CHOSEN, Bands, Constants, Intervals
 
 LEVELS = (80.0, 95.0)

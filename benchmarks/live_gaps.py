@@ -13,16 +13,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.config import PRESETS, Engine, Settings, merge
 from fuels.data.loading import load_panel
 from fuels.experts.ensemble import new_ensemble
 from fuels.experts.history import history_of
 from fuels.runs.build import build, kept_parameters
 from fuels.sharing.live_mean import estimated
-
-Floats = NDArray[np.float64]
 
 
 def main() -> None:

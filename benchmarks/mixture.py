@@ -33,10 +33,10 @@ from mixture_cases import (
     mean_error,
 )
 
+from fuels.arrays import Floats
 from fuels.config import Mixture
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.experts.history import Floats
 from fuels.experts.horizon import Backtest, first_out_of_sample, fit_horizon
 from fuels.experts.limits import Limits
 from fuels.experts.mixture import LEARNER_NAMES

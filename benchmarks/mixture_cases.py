@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from fuels.arrays import Floats
 from fuels.config import Settings, merge
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.evaluation.references import references
-from fuels.experts.history import Floats, History, fill_from_earlier, history_of
+from fuels.experts.history import History, fill_from_earlier, history_of
 from fuels.runs.build import load_dataset
 
 COUNT_CLIENTS, COUNT_DAYS = 16, 62  # of the made-up counts

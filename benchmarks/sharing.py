@@ -32,6 +32,7 @@ from pathlib import Path
 import numpy as np
 from mixture_cases import Case, cases, load
 
+from fuels.arrays import Floats
 from fuels.config import Sharing
 from fuels.data.newcomers import newcomers
 from fuels.data.panel import Panel
@@ -42,7 +43,7 @@ from fuels.evaluation.outcome import NOTHING_SHARED
 from fuels.evaluation.summary import paired_test
 from fuels.experts import blend
 from fuels.experts import shared as pools
-from fuels.experts.history import Floats, History, make_history
+from fuels.experts.history import History, make_history
 from fuels.experts.horizon import first_out_of_sample, fit_horizon
 from fuels.experts.linear import RidgeExpert, day_lags
 from fuels.experts.shared import SharedExperts

@@ -17,16 +17,15 @@ from pathlib import Path
 
 import matplotlib
 
+from fuels.arrays import Floats
+
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from fuels.data.city_profiles import KINDS
 from fuels.data.synthetic import kinds_of, synthesise
-
-Floats = NDArray[np.float64]
 
 CLIENTS = 432  # twelve whole districts, about as many cells as Milan's 440
 TRAIN = 40 * 24

@@ -300,6 +300,8 @@ def api_page() -> str:
         "# Python API",
         "`Forecaster` is what most people need; the other modules are for researchers and for those"
         " who extend `fuels`.",
+        "`Floats`, `Floats32`, `Integers` and `Flags` are NumPy arrays of float64, float32, int64"
+        " and bool.",
     ]
     for module, names in API.items():
         parts.append(f"## {module}")

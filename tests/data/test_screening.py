@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fuels.arrays import Floats
 from fuels.config import PRESETS, Settings, merge
 from fuels.data.describe import describe
-from fuels.data.panel import Floats, Panel
+from fuels.data.panel import Panel
 from fuels.data.screening import ACCEPTED, OUTSIDE, STUCK, Screen, Screened, screen_panel
 from fuels.data.synthetic import synthesise
 from fuels.data.windows import Dataset

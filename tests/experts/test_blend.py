@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fuels.arrays import Floats
 from fuels.experts.blend import AHEAD, NEAR, ONLY, PULL, REACH, Blend, mixture_for, shares
-from fuels.experts.history import Floats, make_history
+from fuels.experts.history import make_history
 from fuels.experts.mixture import Mixture
 from helpers.panels import make_panel
 

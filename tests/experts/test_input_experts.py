@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fuels.arrays import Floats
 from fuels.config import Engine, Settings, Sharing, merge, with_preset
 from fuels.data.inputs import EVERYONE, with_inputs
 from fuels.data.panel import Panel
@@ -17,7 +18,7 @@ from fuels.data.synthetic import synthesise
 from fuels.data.windows import Dataset
 from fuels.experts import linear, regressions
 from fuels.experts.ensemble import Ensemble, new_ensemble
-from fuels.experts.history import Floats, History, history_of, make_history
+from fuels.experts.history import History, history_of, make_history
 from fuels.experts.input_experts import input_experts
 from fuels.experts.linear import RidgeExpert
 from fuels.experts.unseen import forecast_unseen

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fuels.arrays import Floats
 from fuels.config import Engine, Settings, merge
 from fuels.data.inputs import EVERYONE, with_inputs
 from fuels.data.panel import Panel
-from fuels.experts.history import Floats, History, history_of, make_history
+from fuels.experts.history import History, history_of, make_history
 from fuels.experts.input_weights import added_by_inputs, fit_input_weights
 from fuels.experts.personal_model import forecast, forecasts_ahead
 from fuels.runs.build import Job, build, kept_parameters

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fuels.arrays import Floats
 from fuels.config import Sharing
 from fuels.data.synthetic import synthesise
 from fuels.experts import groups, linear, regressions, shared
-from fuels.experts.history import Floats, History, make_history
+from fuels.experts.history import History, make_history
 from fuels.experts.horizon import HorizonEnsemble, fit_horizon
 from fuels.experts.linear import RidgeExpert
 from fuels.experts.shared import EVERY_EXPERT, SharedExperts

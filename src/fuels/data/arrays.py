@@ -15,11 +15,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.data.clock import SECOND, parse_moment, parse_step, zone_id, zone_info
 from fuels.data.coordinates import check_coordinates
 from fuels.data.grid import check_years, panel_from_matrix
 from fuels.data.ids import id_texts
-from fuels.data.panel import Floats, Panel
+from fuels.data.panel import Panel
 from fuels.data.sources import Place
 from fuels.data.times import read_times
 from fuels.errors import FuelsError

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats, Integers
 from fuels.errors import FuelsError
 from fuels.version import not_installed
 
-Floats = NDArray[np.float64]
 MOST_SLOTS = 48  # a longer period is divided into this many slots
 
 
@@ -29,18 +29,18 @@ class Calendar:
     holidays: frozenset[np.datetime64] = frozenset()  # day resolution
     inverted: bool = False  # swaps working days and days off
 
-    def free(self, times: NDArray[np.datetime64]) -> NDArray[np.bool_]:
+    def free(self, times: NDArray[np.datetime64]) -> Flags:
         """Whether each time [step] falls on a day off."""
         days = times.astype("datetime64[D]")
         listed = np.array(sorted(self.holidays), dtype="datetime64[D]")
-        result: NDArray[np.bool_] = ((weekday(times) >= 5) | np.isin(days, listed)) != self.inverted
+        result: Flags = ((weekday(times) >= 5) | np.isin(days, listed)) != self.inverted
         return result
 
     def indicator_columns(
         self,
         names: Sequence[str],
         times: NDArray[np.datetime64],
-        phase: NDArray[np.int64],
+        phase: Integers,
         period: int,
     ) -> Floats:
         """Indicators of the time, [step, column], as linear models and forecasting heads read it.
@@ -61,7 +61,7 @@ class Calendar:
         self,
         names: Sequence[str],
         times: NDArray[np.datetime64],
-        phase: NDArray[np.int64],
+        phase: Integers,
         period: int,
     ) -> Floats:
         """The features of the encoder, which are fewer, [step, column].
@@ -91,7 +91,7 @@ def encoder_clock_width(names: Sequence[str]) -> int:
     return sum(_ENCODER_WIDTHS[name] for name in names)
 
 
-def weekday(times: NDArray[np.datetime64]) -> NDArray[np.int64]:
+def weekday(times: NDArray[np.datetime64]) -> Integers:
     """0 for Monday; 1 January 1970 was a Thursday."""
     return (times.astype("datetime64[D]").astype(np.int64) + 3) % 7
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fuels.data.panel import Floats
+from fuels.arrays import Floats
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _ASCII = " ...:::##"

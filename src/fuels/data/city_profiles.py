@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from fuels.arrays import Floats
 
 FIRST_DAY: Final = date(2013, 11, 1)  # a Friday and a holiday in Italy
 LAST_DAY: Final = date(2014, 3, 29)  # the clocks change on the day after

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fuels.data.panel import Floats
+from fuels.arrays import Floats
 
 _CODES = (
     *(-1.0, -9.0, -99.0, -999.0, -9999.0, -99999.0, -999999.0, -32768.0, -32767.0),

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from fuels.arrays import Floats
 from fuels.data.numbers import MISSING_WORDS
-from fuels.data.panel import Floats
 from fuels.errors import FuelsError
 
 LONGITUDE = ("lng", "lon", "longitude")

@@ -12,9 +12,8 @@ one in a thousand at the earlier rate of still periods.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fuels.data.panel import Floats
+from fuels.arrays import Floats
 
 _STILL = 0.01  # of the movement at the percentile below
 _LIVELY = 90  # percentile of the client's movement over periods
@@ -77,7 +76,7 @@ def _movement(values: Floats, period: int, periods: int) -> Floats:
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def _still_at_end(movement: NDArray[np.float64]) -> int:
+def _still_at_end(movement: Floats) -> int:
     """Number of still periods at the end if the client is dead, otherwise 0."""
     known = movement[~np.isnan(movement)]
     if len(known) == 0:

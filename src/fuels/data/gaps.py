@@ -8,9 +8,8 @@ only on the training part; after it, only on earlier steps, as in a live forecas
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fuels.data.panel import Floats
+from fuels.arrays import Flags, Floats
 
 
 def fill_gaps(
@@ -41,7 +40,7 @@ def fill_gaps(
     return filled, int(np.count_nonzero(fillable & ~np.isnan(filled)))
 
 
-def _fillable(observed: NDArray[np.bool_], train_end: int, max_gap: int) -> NDArray[np.bool_]:
+def _fillable(observed: Flags, train_end: int, max_gap: int) -> Flags:
     """Whether each missing value is in a short gap, by data that may be used there."""
     length = observed.shape[0]
     step = np.arange(length, dtype=np.int32)[:, None]

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats, Integers
 from fuels.data.clock import SECOND, YEAR_SECONDS, format_moment, format_step, parse_step
-from fuels.data.groups import Codes, resolve_duplicates
+from fuels.data.groups import resolve_duplicates
 from fuels.data.irregular import binned, mostly_regular, nearly_regular, usual_step
-from fuels.data.panel import Floats, Panel
+from fuels.data.panel import Panel
 from fuels.data.sources import Place
 from fuels.data.table_options import NOTHING_GIVEN, TableOptions
 from fuels.data.times import Times, rounded
@@ -30,7 +30,7 @@ _YEARS = range(1900, 2200)
 
 
 def panel_from_rows(
-    codes: Codes,
+    codes: Integers,
     times: Times,
     values: Floats,
     ids: Sequence[str],
@@ -57,7 +57,7 @@ def panel_from_matrix(
 class _Rows:
     """Values [row, column] of clients, by code, at times; a wide table has code 0 and no ids."""
 
-    codes: Codes
+    codes: Integers
     times: Times
     values: Floats
     ids: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class _Rows:
         step = int(parse_step(given.resample) / SECOND)
         return replace(self, times=times, codes=codes, values=values, step=step)
 
-    def _usual_gap(self, place: Place) -> tuple[int, Codes, NDArray[np.bool_]]:
+    def _usual_gap(self, place: Place) -> tuple[int, Integers, Flags]:
         """The most common distance between times, all distances, and which rows are off it."""
         seconds = self.times.seconds
         gaps, ascending = _gaps(seconds, self.codes)
@@ -126,9 +126,7 @@ class _Rows:
         residues, counts = np.unique(seconds % step, return_counts=True)
         return step, gaps, seconds % step != residues[np.argmax(counts)]
 
-    def _off_step(
-        self, off: NDArray[np.bool_], step: int, usual: int | None, place: Place
-    ) -> FuelsError:
+    def _off_step(self, off: Flags, step: int, usual: int | None, place: Place) -> FuelsError:
         seconds = self.times.seconds
         row = int(np.flatnonzero(off)[np.argmin(seconds[off])])
         of = f" of client {self.ids[self.codes[row]]}" if self.ids else ""
@@ -144,7 +142,7 @@ class _Rows:
             f" the regular step of {near}: {hint}"
         )
 
-    def placed(self, clients: int, place: Place) -> tuple[int, Codes]:
+    def placed(self, clients: int, place: Place) -> tuple[int, Integers]:
         """Start of the grid, and the position of every row on it."""
         times, seconds, step = self.times, self.times.seconds, self.step
         start = int(seconds.min())
@@ -159,8 +157,8 @@ class _Rows:
         return start, index
 
     def without_duplicates(
-        self, keys: Codes, place: Place, given: TableOptions
-    ) -> tuple[Codes, Floats, tuple[str, ...]]:
+        self, keys: Integers, place: Place, given: TableOptions
+    ) -> tuple[Integers, Floats, tuple[str, ...]]:
         """The rows, one of each key, and a note on those that were more."""
         seen = np.zeros(int(keys.max()) + 1, dtype=bool)
         seen[keys] = True
@@ -224,7 +222,7 @@ def check_years(first: int, last: int, source: object) -> None:
             raise FuelsError(f"{source}: a time is in the year {year}: is a date wrong?")
 
 
-def _gaps(seconds: Codes, codes: Codes) -> tuple[Codes, bool]:
+def _gaps(seconds: Integers, codes: Integers) -> tuple[Integers, bool]:
     """Positive distances between successive rows of a client, and whether rows are sorted.
 
     Most files are, and sorting millions of rows would be slow.

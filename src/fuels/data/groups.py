@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fuels.data.panel import Floats
+from fuels.arrays import Floats, Integers
 from fuels.errors import FuelsError
 
-Codes = NDArray[np.int64]
 
-
-def combine(keys: Codes, values: Floats, how: str) -> tuple[Codes, Floats]:
+def combine(keys: Integers, values: Floats, how: str) -> tuple[Integers, Floats]:
     """One row for each key, ascending, of values [row, column].
 
     first and last go by the order of rows; a sum with a missing part is missing, a mean ignores
@@ -36,11 +33,11 @@ def combine(keys: Codes, values: Floats, how: str) -> tuple[Codes, Floats]:
 
 
 def resolve_duplicates(
-    keys: Codes,
+    keys: Integers,
     values: Floats,
     policy: str | None,
     refuse: Callable[[int, str], FuelsError],
-) -> tuple[Codes, Floats, int]:
+) -> tuple[Integers, Floats, int]:
     """One row for each key of values [row, column], and how many rows that saved.
 
     By default rows with the same values are accepted. `refuse` makes the error from the position of

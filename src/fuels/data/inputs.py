@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.data.clock import format_step
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 
-Floats = NDArray[np.float64]
 Inputs = Mapping[str, Panel]
 Adding = Callable[[Panel], Panel] | None  # what adds inputs to a panel, if anything does
 EVERYONE = ("",)  # the ids of an input that holds for all clients

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.data.clock import SECOND, format_step, parse_step
-from fuels.data.groups import Codes, combine
-from fuels.data.panel import Floats
+from fuels.data.groups import combine
 from fuels.data.table_options import TableOptions
 from fuels.data.times import Times, local_offset
 
@@ -25,7 +24,7 @@ _LITTLE = 0.1  # of a step: a time that is off by at most this belongs to the st
 _MOSTLY = 0.9  # of the rows: if more are exactly on a step, the others are errors
 
 
-def usual_step(gaps: NDArray[np.int64]) -> int | None:
+def usual_step(gaps: Integers) -> int | None:
     """The round step nearest to the usual distance between times, if one is near."""
     if len(gaps) == 0:
         return None
@@ -44,15 +43,15 @@ def mostly_regular(times: Times, step: int) -> bool:
     return float((_off(times, step) == 0).mean()) >= _MOSTLY
 
 
-def _off(times: Times, step: int) -> NDArray[np.int64]:
+def _off(times: Times, step: int) -> Integers:
     """Signed distance of each time from the nearest step."""
     seconds = times.seconds + local_offset(times)
     return (seconds + step // 2) % step - step // 2
 
 
 def binned(
-    times: Times, codes: Codes, values: Floats, gaps: Codes, given: TableOptions
-) -> tuple[Times, Codes, Floats]:
+    times: Times, codes: Integers, values: Floats, gaps: Integers, given: TableOptions
+) -> tuple[Times, Integers, Floats]:
     """Rows [row, column] combined into the steps of --resample: time, client and values of each.
 
     Steps at the two ends that the data do not cover are dropped.

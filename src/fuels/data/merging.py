@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Flags
 from fuels.data.clock import format_moment
 from fuels.data.inputs import merged
 from fuels.data.panel import Panel
@@ -16,8 +16,6 @@ from fuels.errors import FuelsError
 LATE = np.timedelta64(7, "D")  # a value that is later than this is not learned
 LARGEST_GAP = np.timedelta64(400, "D")  # between known and new values
 
-Marks = NDArray[np.bool_]  # [time, client] of the merged panel
-
 
 @dataclass(frozen=True)
 class Merged:
@@ -25,17 +23,17 @@ class Merged:
 
     panel: Panel
     known: int  # steps that were known before
-    late: Marks  # values of known steps that were missing
-    revised: Marks  # values that were different
+    late: Flags  # values of known steps that were missing
+    revised: Flags  # values that were different
     dropped: int  # values from before the first known step
 
     @property
-    def changed(self) -> Marks:
+    def changed(self) -> Flags:
         """Values of known steps that are late or revised."""
         return self.late | self.revised
 
     @property
-    def young(self) -> NDArray[np.bool_]:
+    def young(self) -> Flags:
         """Steps that were at most seven days old, [time]."""
         newest = self.panel.start + (self.known - 1) * self.panel.step
         return self.panel.times > newest - LATE
@@ -58,7 +56,7 @@ class Merged:
             )
         return found
 
-    def _count(self, marks: Marks, was: str) -> str:
+    def _count(self, marks: Flags, was: str) -> str:
         """`3 late values of 2 clients (a, b) from 2014-01-03 04:00 to 2014-01-03 05:00`."""
         count, zone = int(marks.sum()), self.panel.timezone
         rows = np.flatnonzero(marks.any(axis=1))

@@ -13,13 +13,11 @@ from itertools import product
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.data.sources import Place
 from fuels.data.table_options import NOTHING_GIVEN, TableOptions
 from fuels.errors import FuelsError
-
-Floats = NDArray[np.float64]
 
 # In small letters.
 MISSING_WORDS = (

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.data.clock import (
     Moment,
     Step,
@@ -25,8 +26,6 @@ from fuels.data.clock import (
     standard_offset,
 )
 from fuels.errors import FuelsError
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class Panel:
         """The zone's standard time minus UTC; zero if no zone is known."""
         return standard_offset(self.timezone, int(str(self.start)[:4]))
 
-    def phases(self, period: int) -> NDArray[np.int64]:
+    def phases(self, period: int) -> Integers:
         """Position of every step inside its period, [time]: the hour for 24 hourly steps.
 
         Counted from midnight 1970-01-01 in local standard time, so that panels with different
@@ -101,7 +100,7 @@ class Panel:
 
     # -- parts of a panel ----------------------------------------------------------------------
 
-    def take(self, columns: Sequence[int] | NDArray[np.int64]) -> Panel:
+    def take(self, columns: Sequence[int] | Integers) -> Panel:
         """The panel of some clients, by position."""
         index = np.asarray(columns, dtype=np.int64)
         return replace(

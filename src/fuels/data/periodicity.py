@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fuels.data.panel import Floats, Panel
+from fuels.arrays import Floats
+from fuels.data.panel import Panel
 
 _MOST_CLIENTS = 256  # evenly spaced: more would hardly change the mean curve
 _CLEAR = 0.1  # a peak must be this high, and this much above the lowest point before it
@@ -69,7 +69,7 @@ def autocorrelation(values: Floats, lags: int) -> Floats:
     return np.mean(curves, axis=0) if curves else np.zeros(lags)
 
 
-def _autocorrelation_of_one(series: NDArray[np.float64], lags: int) -> Floats | None:
+def _autocorrelation_of_one(series: Floats, lags: int) -> Floats | None:
     present = ~np.isnan(series)
     if present.sum() < 4:
         return None

@@ -27,9 +27,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats, Integers
 from fuels.config import KEEP, MISSING
 from fuels.data.clock import format_moment
-from fuels.data.panel import Floats, Panel
+from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.kernels.screening import (
     ACCEPTED,
@@ -68,8 +69,8 @@ class Screened:
     ids: tuple[str, ...]
     times: NDArray[np.datetime64]  # of all steps
     timezone: str | None
-    client: NDArray[np.int64]  # position among the ids; this and all following are [row]
-    step: NDArray[np.int64]
+    client: Integers  # position among the ids; this and all following are [row]
+    step: Integers
     value: Floats
     score: Floats  # above 1 if the value is implausible by itself; NaN if too little is known
     low: Floats  # the range of plausible values
@@ -77,10 +78,10 @@ class Screened:
     code: NDArray[np.int8]
 
     @property
-    def implausible(self) -> NDArray[np.bool_]:
+    def implausible(self) -> Flags:
         return np.asarray((self.code == OUTSIDE) | (self.code == STUCK))
 
-    def where(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> Screened:
+    def where(self, rows: Flags | Integers) -> Screened:
         return replace(self, **{name: getattr(self, name)[rows] for name in ROWS})
 
     def of(self, ids: Sequence[str]) -> Screened:
@@ -144,7 +145,7 @@ class Screened:
         more = ", ..." if len(firsts) > NAMED else ""
         return f"values that stayed implausible are accepted: {', '.join(named)}{more}"
 
-    def runs(self) -> Iterator[NDArray[np.int64]]:
+    def runs(self) -> Iterator[Integers]:
         """Rows of one client at successive steps."""
         breaks = (np.diff(self.client) != 0) | (np.diff(self.step) != 1)
         yield from (run for run in np.split(np.arange(len(self.step)), np.flatnonzero(breaks) + 1)
@@ -156,7 +157,7 @@ class Screened:
     def _time(self, row: int) -> str:
         return format_moment(self.times[self.step[row]], self.timezone)
 
-    def _run_in_words(self, run: NDArray[np.int64]) -> str:
+    def _run_in_words(self, run: Integers) -> str:
         first, last, values = run[0], run[-1], self.value[run]
         client = self.ids[self.client[first]]
         bound = self.low[first] if values[0] < self.low[first] else self.high[first]
@@ -236,7 +237,7 @@ class Screen:
     def copy(self) -> Screen:
         return Screen(self.profile.copy(), self.numbers.copy(), self.constants)
 
-    def take(self, clients: NDArray[np.bool_]) -> Screen:
+    def take(self, clients: Flags) -> Screen:
         """The screen of some clients."""
         return Screen(self.profile[clients], self.numbers[clients], self.constants)
 

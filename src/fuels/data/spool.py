@@ -19,7 +19,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.data.panel import Floats, Panel
+from fuels.arrays import Floats
+from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 
 _CLIENTS_AT_ONCE = 512

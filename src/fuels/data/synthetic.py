@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.data.city_profiles import (
     FAIR,
     GREETINGS,
@@ -31,9 +31,6 @@ from fuels.data.city_profiles import (
 )
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 SIDE = 6  # places along one side of a district
 PLACES = SIDE * SIDE
@@ -108,8 +105,8 @@ def _stream(seed: int, name: int, district: int = 0, service: int = 0) -> np.ran
 class _Cells:
     """The constants of the cells of one district; arrays over cells."""
 
-    place: Ints  # position along the district's path
-    kind: Ints  # the main kind, an index of KINDS
+    place: Integers  # position along the district's path
+    kind: Integers  # the main kind, an index of KINDS
     blend: Floats  # [cell, kind], rows sum to 1
     contrast: Floats  # exponent of the usual week: above 1, peaks and lulls are stronger
     lag: Floats  # hours by which the cell's day runs late
@@ -117,7 +114,7 @@ class _Cells:
     season: Floats  # share of the citywide seasonal change
     capacity: Floats  # in levels
     noise: Floats  # size of the cell's own movement
-    shift_hour: Ints  # when the network around the cell is rearranged
+    shift_hour: Integers  # when the network around the cell is rearranged
     shift: Floats  # natural logarithm of its effect, 0 for most cells
 
 
@@ -150,7 +147,7 @@ def _draw_cells(seed: int, district: int) -> _Cells:
     )
 
 
-def _path() -> Ints:
+def _path() -> Integers:
     """Column and row of each place along a path that snakes through a district, [place, 2]."""
     row, step = np.divmod(np.arange(PLACES), SIDE)
     return np.stack([np.where(row % 2 == 0, step, SIDE - 1 - step), row], axis=1)

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from fuels.arrays import Floats
 from fuels.data.clock import zone_id
 from fuels.data.coordinates import coordinate_columns, coordinates_of, read_coordinates
 from fuels.data.grid import check_magnitudes, panel_from_matrix, panel_from_rows
 from fuels.data.header import ABOUT, Layout, find_layout, listed
 from fuels.data.ids import id_texts
-from fuels.data.numbers import Floats, read_numbers
+from fuels.data.numbers import read_numbers
 from fuels.data.panel import Panel, sort_ids
 from fuels.data.sources import Place
 from fuels.data.table_options import NOTHING_GIVEN, TableOptions, missing_numbers

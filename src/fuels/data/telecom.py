@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats, Integers
 from fuels.data.clock import SECOND, Step, format_moment, format_step, parse_step, standard_offset
-from fuels.data.panel import Floats, Panel
+from fuels.data.panel import Panel
 from fuels.data.spool import Spool, open_spool
 from fuels.data.telecom_file import ACTIVITIES, FileSums, Part, Progress, check_span
 from fuels.errors import FuelsError
@@ -65,7 +65,7 @@ class Sums:
     root: Path
     parts: Sequence[Part]
     activities: Sequence[str]
-    cells: NDArray[np.int64]  # all square ids, ascending
+    cells: Integers  # all square ids, ascending
     first_bin: int
     bins: int
     step: np.timedelta64
@@ -73,7 +73,7 @@ class Sums:
     zone: str
     notes: tuple[str, ...]
 
-    def panel(self, activity: str, cells: NDArray[np.int64]) -> Panel:
+    def panel(self, activity: str, cells: Integers) -> Panel:
         """One activity of some cells, ascending; missing if a file has no record of a cell."""
         slot = self.activities.index(activity)
         values = np.full((len(cells), self.bins), np.nan)  # [cell, bin], like the parts
@@ -91,14 +91,7 @@ class Sums:
             notes=self.notes,
         )
 
-    def _add(
-        self,
-        part: Part,
-        slot: int,
-        cells: NDArray[np.int64],
-        values: Floats,
-        seen: NDArray[np.bool_],
-    ) -> None:
+    def _add(self, part: Part, slot: int, cells: Integers, values: Floats, seen: Flags) -> None:
         low = max(part.first_bin, self.first_bin)
         high = min(part.first_bin + part.bins, self.first_bin + self.bins)
         known = part.cells

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.data.panel import Floats
+from fuels.arrays import Floats, Integers
 from fuels.data.spool import Spool, Stored, release_memory
 from fuels.errors import FuelsError
 from fuels.kernels.telecom import ELSEWHERE, MALFORMED, NO_NUMBER, sum_lines
@@ -59,7 +59,7 @@ class Part:
     span: tuple[int, int]  # first and last time of the file, ms
 
     @property
-    def cells(self) -> NDArray[np.int64]:
+    def cells(self) -> Integers:
         """The square ids of the file, ascending: the cells of `sums` and `seen`."""
         return np.flatnonzero(np.unpackbits(self.mask))
 
@@ -75,7 +75,7 @@ class FileSums:
     spool: Spool
     capacity: int = 1 << 14  # one column per id; untouched zero pages cost nothing
     blocks: dict[int, _Block] = field(default_factory=dict)
-    span: NDArray[np.int64] = field(default_factory=lambda: np.array([1 << 62, -1]))
+    span: Integers = field(default_factory=lambda: np.array([1 << 62, -1]))
 
     def __post_init__(self) -> None:
         self.bins = max(1, 86_400_000 // self.step_ms)  # bins of a block: a day

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Integers
 from fuels.data.sources import Place
 from fuels.errors import FuelsError
 
-Seconds = NDArray[np.int64]
-Ints = NDArray[np.int64]
+Seconds = Integers
 
 OFFSET = r"(Z|[+-]\d{2}:?\d{2})$"
 _SPAN = r"^(.*?\b(\d{1,2}):(\d{2})(?::\d{2})?) *[-–] *(?:.* )?(\d{1,2}):(\d{2})(?::\d{2})?$"
@@ -42,7 +41,7 @@ class ClockTimes:
 
     seconds: Seconds
     shift: Seconds | None
-    fractions: NDArray[np.bool_]  # where a time has a fraction of a second, cut off here
+    fractions: Flags  # where a time has a fraction of a second, cut off here
     notes: tuple[str, ...] = ()
 
 

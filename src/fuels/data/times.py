@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from fuels.arrays import Flags
 from fuels.data.clock import (
     SECOND,
     YEAR_SECONDS,
@@ -135,7 +135,7 @@ def _whole_seconds(naive: pl.Series, column: pl.Series, place: Place, whole: boo
     return np.asarray(ticks // second, dtype=np.int64)
 
 
-def _check_fractions(broken: NDArray[np.bool_], column: pl.Series, place: Place) -> None:
+def _check_fractions(broken: Flags, column: pl.Series, place: Place) -> None:
     if broken.any():
         wrong = column.filter(broken).head(1).cast(pl.String)[0]
         raise FuelsError(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats, Floats32, Integers
 from fuels.data.calendar import Calendar, make_calendar
 from fuels.data.eligibility import find_ineligible
 from fuels.data.gaps import fill_gaps
@@ -82,13 +83,13 @@ class Dataset:
     calendar: Calendar
     split: Split
     offset: int
-    series: NDArray[np.float32]  # z-scored, gaps filled, 0 if unknown
-    known: NDArray[np.bool_]  # observed or filled
-    window: NDArray[np.bool_]  # every lag of the sample at this step is known
-    observed: NDArray[np.bool_]
-    target: NDArray[np.bool_]  # the value was observed, and its window is known
-    mean: NDArray[np.float64]  # [client], of the training part
-    std: NDArray[np.float64]  # [client], of the training part
+    series: Floats32  # z-scored, gaps filled, 0 if unknown
+    known: Flags  # observed or filled
+    window: Flags  # every lag of the sample at this step is known
+    observed: Flags
+    target: Flags  # the value was observed, and its window is known
+    mean: Floats  # [client], of the training part
+    std: Floats  # [client], of the training part
     filled: int  # values filled
     left_out: dict[str, str]  # client: reason
     screened: Screened | None = (
@@ -116,14 +117,14 @@ class Dataset:
             **{name: getattr(self, name)[index] for name in _CLIENT_ARRAYS},
         )
 
-    def inputs(self, clients: NDArray[np.int64], first: int, last: int) -> NDArray[np.float32]:
+    def inputs(self, clients: Integers, first: int, last: int) -> Floats32:
         """Windows [client, step, lag] of the steps first..last-1; unknown values are 0."""
         steps = np.arange(first, last)[:, None] - np.asarray(self.sample.lags)[None, :]
         known = (steps >= 0) & (steps < self.series.shape[1])
         gathered = self.series[clients][:, np.where(known, steps, 0)]
         return np.where(known, gathered, np.float32(0))
 
-    def clock(self, first: int, last: int, inverted: bool = False) -> NDArray[np.float32]:
+    def clock(self, first: int, last: int, inverted: bool = False) -> Floats32:
         """Calendar features of the samples of steps first..last-1, [step, H, column].
 
         `inverted` swaps working days and days off.
@@ -133,7 +134,7 @@ class Dataset:
         calendar = replace(self.calendar, inverted=inverted)
         return self.sample.clock(calendar, local + steps * self.panel.step, first)
 
-    def values(self, part: str) -> NDArray[np.float64]:
+    def values(self, part: str) -> Floats:
         """The observed values of a part in the data's unit, [client, step]; NaN if missing."""
         first, last = self.split.part(part)
         return self.panel.values[max(0, first - self.offset) : last - self.offset].T
@@ -279,7 +280,7 @@ def panel_calendar(panel: Panel, holidays: Sequence[str]) -> Calendar:
     return make_calendar(holidays, range(first, last + 11))
 
 
-def known_windows(known: NDArray[np.bool_], lags: Branches) -> NDArray[np.bool_]:
+def known_windows(known: Flags, lags: Branches) -> Flags:
     """Whether every lag of the sample at a step is known, [client, step]."""
     window = np.ones(known.shape, dtype=np.bool_)
     for lag in {lag for branch in lags for lag in branch}:

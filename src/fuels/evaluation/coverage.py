@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from fuels.evaluation.means import Floats, known, mean, ratio
+from fuels.arrays import Flags, Floats
+from fuels.evaluation.means import known, mean, ratio
 from fuels.experts.intervals import MOST_SLOTS, Bands
 from fuels.experts.limits import NO_LIMITS, Limits
 
@@ -86,7 +86,7 @@ def pinball(bands: Bands, truth: Floats) -> float:
     return float(np.nanmean(loss)) if np.isfinite(loss).any() else float("nan")
 
 
-def restricted(bands: Bands, where: NDArray[np.bool_]) -> Bands:
+def restricted(bands: Bands, where: Flags) -> Bands:
     """Intervals of some targets [client, step]; NaN elsewhere."""
     lower, upper = (np.where(where, band, np.nan) for band in (bands.lower, bands.upper))
     return replace(bands, lower=lower, upper=upper)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats
 from fuels.config import Mixture as MixtureSettings
 from fuels.config import Sharing
 from fuels.data.windows import Dataset
@@ -25,7 +26,7 @@ from fuels.evaluation.outcome import (
 from fuels.evaluation.references import references
 from fuels.evaluation.scores import Scores, errors, score
 from fuels.experts.ensemble import Ensemble, new_ensemble
-from fuels.experts.history import Floats, History, history_of
+from fuels.experts.history import History, history_of
 from fuels.experts.horizon import Backtest, HorizonEnsemble, first_out_of_sample
 from fuels.experts.input_experts import uses_inputs
 from fuels.experts.input_mixture import mixture_of
@@ -290,7 +291,7 @@ def steps_ahead(
 
 
 def _coverage(
-    part: Backtest | None, truth: Floats, common: NDArray[np.bool_], levels: int
+    part: Backtest | None, truth: Floats, common: Flags, levels: int
 ) -> tuple[tuple[float, ...], tuple[float, ...], float]:
     """Coverage and mean width of the intervals on some targets, by level, and pinball loss.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.evaluation.means import known
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class MixtureOutcome:
 
     model: str  # the personal model's name among the experts
     names: tuple[str, ...]
-    weights: NDArray[np.float64]  # [step, client, expert]
+    weights: Floats  # [step, client, expert]
     bands: Bands  # intervals, normalised
     intervals: IntervalScores
     scores: dict[str, Scores]  # of each expert
@@ -79,8 +79,8 @@ class SharingOutcome:
     used: tuple[str, ...]  # statistics, live_mean; empty if there were too few clients
     note: str  # why nothing was used
     numbers: dict[str, int]  # that each client sent
-    errors: NDArray[np.float64] | None = None  # [row, client]: MSE of method and nothing shared
-    daily: NDArray[np.float64] | None = None  # [row, day]: the same, mean over clients
+    errors: Floats | None = None  # [row, client]: MSE of method and nothing shared
+    daily: Floats | None = None  # [row, day]: the same, mean over clients
     compared_with: str = ""  # the row with nothing shared
 
 

@@ -7,16 +7,15 @@ before the step it forecasts, and coefficients fitted on the training part.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Floats32, Integers
 from fuels.data.windows import Dataset
 from fuels.experts.ridge import fit_ridge
 
-Forecast = NDArray[np.float32]
 CHUNK = 64  # clients fitted at once, to limit the memory for their features
 
 
-def references(dataset: Dataset, part: str) -> dict[str, Forecast]:
+def references(dataset: Dataset, part: str) -> dict[str, Floats32]:
     """All references by name; the weekly one only if the data reach back far enough."""
     found = {"last value": lagged(dataset, part, 1)}
     found["one period ago"] = lagged(dataset, part, dataset.period)
@@ -29,7 +28,7 @@ def references(dataset: Dataset, part: str) -> dict[str, Forecast]:
     return found
 
 
-def lagged(dataset: Dataset, part: str, lag: int) -> Forecast:
+def lagged(dataset: Dataset, part: str, lag: int) -> Floats32:
     """The value `lag` steps earlier, or the last value if that is not known."""
     first, last = dataset.split.part(part)
     known = dataset.known[:, first - lag : last - lag]
@@ -37,7 +36,7 @@ def lagged(dataset: Dataset, part: str, lag: int) -> Forecast:
     return np.where(known, dataset.series[:, first - lag : last - lag], newest)
 
 
-def ridge(dataset: Dataset, part: str, phase: bool = False) -> Forecast:
+def ridge(dataset: Dataset, part: str, phase: bool = False) -> Floats32:
     """A ridge regression per client on the encoder's lags.
 
     `phase` adds one indicator per time of the period. Generalised cross-validation on the training
@@ -55,9 +54,7 @@ def ridge(dataset: Dataset, part: str, phase: bool = False) -> Forecast:
     return np.concatenate(forecasts)
 
 
-def _features(
-    dataset: Dataset, first: int, last: int, phase: bool, clients: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _features(dataset: Dataset, first: int, last: int, phase: bool, clients: Integers) -> Floats:
     """Lags, and with `phase` one indicator per time of the period, [client, step, feature]."""
     x = dataset.inputs(clients, first, last).astype(np.float64)
     if not phase:

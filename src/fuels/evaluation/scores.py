@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.evaluation.means import ratio
@@ -22,9 +23,9 @@ from fuels.evaluation.means import ratio
 class Scores:
     """MSE and MAE of every client, normalised; `std` turns them into the data's unit."""
 
-    mse: NDArray[np.float64]  # [client], NaN for a client without a target
-    mae: NDArray[np.float64]
-    std: NDArray[np.float64]
+    mse: Floats  # [client], NaN for a client without a target
+    mae: Floats
+    std: Floats
 
     def means(self) -> dict[str, float]:
         return {
@@ -56,9 +57,7 @@ def weighted_percentage(dataset: Dataset, part: str, scores: Scores) -> float | 
     return float(error / actual) if actual > 0 else None
 
 
-def errors(
-    actual: NDArray[Any], predicted: NDArray[Any], target: NDArray[np.bool_]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def errors(actual: NDArray[Any], predicted: NDArray[Any], target: Flags) -> tuple[Floats, Floats]:
     """MSE and MAE of each client over its targets, [client]; NaN for a client without any."""
     difference = np.where(target, actual.astype(np.float64) - predicted, 0.0)
     count = target.sum(axis=1)

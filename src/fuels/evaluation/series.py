@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats
 from fuels.errors import FuelsError
-from fuels.evaluation.means import Floats, mean
+from fuels.evaluation.means import mean
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Series:
         return max(range(len(self.levels)), key=lambda i: float(self.levels[i]), default=None)
 
     @cached_property
-    def missed(self) -> NDArray[np.bool_]:
+    def missed(self) -> Flags:
         """Values outside the widest interval; without intervals, errors four times as large as the
         client's mean error."""
         if self.widest is None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.data.clock import format_moment
 from fuels.evaluation.outcome import SharingOutcome, method_rows
 from fuels.methods.messages import BYTES
@@ -132,7 +132,7 @@ def sharing_facts(found: SharingOutcome) -> dict[str, Any]:
     }
 
 
-def paired_test(rows: NDArray[np.float64]) -> float | None:
+def paired_test(rows: Floats) -> float | None:
     """Two-sided p of Wilcoxon's signed-rank test of two rows; None without differences."""
     from scipy.stats import wilcoxon  # slow to import
 

@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.experts.history import Floats, History
+from fuels.arrays import Floats
+from fuels.experts.history import History
 from fuels.experts.mixture import Mixed, Mixture
 from fuels.experts.state import COUNT, State, copied, joined, part_of, restored
 from fuels.kernels import blend as kernels

@@ -24,11 +24,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.config import Mixture, Sharing
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.experts.chosen import restored_experts, shared_experts
-from fuels.experts.history import Floats, History
+from fuels.experts.history import History
 from fuels.experts.horizon import (
     Backtest,
     HorizonEnsemble,

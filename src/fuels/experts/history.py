@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.data.calendar import Calendar
 from fuels.data.inputs import aligned
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 
-Floats = NDArray[np.float64]
 WEEK_SECONDS = 7 * 86400
 ALL = slice(None)
 REACH = 0.5  # of the range of an input in training: values farther beyond it count as its end
@@ -49,7 +49,7 @@ class Past:
     silent: Floats  # steps without a value at the end, [client]
     smoothing: Mapping[int, Floats] = field(default_factory=dict)  # states, by horizon
 
-    def take(self, clients: NDArray[np.int64] | slice) -> Past:
+    def take(self, clients: Integers | slice) -> Past:
         """The past of some clients, by position."""
         states = {horizon: state[clients] for horizon, state in self.smoothing.items()}
         return Past(self.newest[clients], self.silent[clients], states)
@@ -79,7 +79,7 @@ class History:
     def length(self) -> int:
         return int(self.observed.shape[1])
 
-    def take(self, clients: NDArray[np.int64] | slice) -> History:
+    def take(self, clients: Integers | slice) -> History:
         """The history of some clients, by position."""
         live = None if self.live is None else self.live[clients]
         past = None if self.past is None else self.past.take(clients)

@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.errors import FuelsError
 from fuels.experts.blend import Blend, shares
 from fuels.experts.groups import by_groups
-from fuels.experts.history import Floats, History
+from fuels.experts.history import History
 from fuels.experts.input_mixture import InputMixture, base_of, mixture_of
 from fuels.experts.intervals import Bands, Intervals
 from fuels.experts.linear import Arrays
@@ -319,7 +320,7 @@ def _later_warm_ups(
                 forecasts[rows, skipped:] = made[name]
 
 
-def own_warm_ups(history: History, end: int, fitted: int, horizon: int) -> NDArray[np.int64]:
+def own_warm_ups(history: History, end: int, fitted: int, horizon: int) -> Integers:
     """The step at which the warm-up of each client begins, at least `fitted`, [client].
 
     As for the whole group, two periods of the client's own values remain to fit on.

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.experts.blend import Blend, blended, mixture_for
-from fuels.experts.history import Floats
 from fuels.experts.input_experts import uses_inputs
 from fuels.experts.mixture import Mixed, Mixture
 from fuels.experts.pool import FittedPool

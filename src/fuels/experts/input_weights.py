@@ -17,8 +17,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from fuels.arrays import Floats
 from fuels.experts.groups import by_groups
-from fuels.experts.history import Floats, History
+from fuels.experts.history import History
 from fuels.experts.input_mixture import best_share
 from fuels.experts.linear import season_lag
 from fuels.experts.ridge import SHRINKAGES, fit_ridge

@@ -29,11 +29,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.errors import FuelsError
 from fuels.experts.state import COUNT, State, copied, joined, part_of, restored
 from fuels.kernels.intervals import run
-
-Floats = NDArray[np.float64]
 
 MOST_SLOTS = 48
 
@@ -215,7 +214,7 @@ class Intervals:
             raise FuelsError(f"points of shape {f.shape} do not fit {clients} clients")
         return f
 
-    def _slots(self, first: int, steps: int) -> NDArray[np.int64]:
+    def _slots(self, first: int, steps: int) -> Integers:
         slots = min(self.period, MOST_SLOTS)
         return np.arange(first, first + steps) % self.period * slots // self.period
 

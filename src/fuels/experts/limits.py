@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.config import Mixture
 from fuels.errors import FuelsError
 from fuels.experts.personal_model import Forecast
-
-Floats = NDArray[np.float64]
 
 NO_BOUND = "none"
 

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fuels.experts.history import Columns, Floats, History
+from fuels.arrays import Floats
+from fuels.experts.history import Columns, History
 from fuels.experts.ridge import PENALTIES, SHRINKAGES, Ridge, fit_ridge
 from fuels.kernels.dispatch import has_twin
 
 CHUNK = 64  # clients fitted at once, to limit the memory for their features
 
-Arrays = dict[str, NDArray[np.float64]]
+Arrays = dict[str, Floats]
 Terms = Callable[[History, int], Mapping[int, float]]
 
 

@@ -20,17 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.errors import FuelsError
 from fuels.experts.state import COUNT, State, copied, joined, part_of, restored
-from fuels.kernels.mixture import (
-    AHEAD,
-    LEARNERS,
-    Constants,
-    Floats,
-    first_learner_weights,
-    run,
-    step_ahead,
-)
+from fuels.kernels.mixture import AHEAD, LEARNERS, Constants, first_learner_weights, run, step_ahead
 
 
 def _nothing() -> Floats:

@@ -16,11 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fuels.arrays import Floats
 from fuels.data.clock import zone_name
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.experts.groups import by_groups
-from fuels.experts.history import Floats, History, Past, make_history
+from fuels.experts.history import History, Past, make_history
 from fuels.experts.input_weights import added_by_inputs, fit_input_weights
 from fuels.storage.models import PersonalModels
 
@@ -36,12 +37,12 @@ class Forecast:
 
     ids: tuple[str, ...]
     times: NDArray[np.datetime64]  # [step]; UTC where the zone is known
-    values: NDArray[np.float64]  # [client, step]; NaN where the newest values are missing
+    values: Floats  # [client, step]; NaN where the newest values are missing
     timezone: str | None
     unknown: tuple[str, ...]  # clients in the data that have no model
     levels: tuple[float, ...] = ()  # of the intervals, in percent
-    lower: NDArray[np.float64] | None = None  # [level, client, step]
-    upper: NDArray[np.float64] | None = None
+    lower: Floats | None = None  # [level, client, step]
+    upper: Floats | None = None
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.errors import FuelsError
-from fuels.experts.history import Floats, History
+from fuels.experts.history import History
 from fuels.experts.linear import (
     Arrays,
     FixedLinear,
@@ -125,9 +125,7 @@ class Pool:
         learned = {name: learned[name] for name in experts}
         return FittedPool(self, horizon, history.clients, learned)
 
-    def load(
-        self, arrays: Mapping[str, NDArray[np.float64]], clients: int, horizon: int = 1
-    ) -> FittedPool:
+    def load(self, arrays: Mapping[str, Floats], clients: int, horizon: int = 1) -> FittedPool:
         """A fitted pool from the arrays of `FittedPool.arrays`."""
         experts = {e.name: e for e in self.for_horizon(horizon)}
         learned: dict[str, Arrays] = {name: {} for name in experts}
@@ -220,7 +218,7 @@ class FittedPool:
     def _pooled(self, name: str) -> bool:
         return any(e.pooled for e in self.pool.experts if e.name == name)
 
-    def arrays(self) -> dict[str, NDArray[np.float64]]:
+    def arrays(self) -> dict[str, Floats]:
         """What was learned, by horizon/expert/array, to be saved."""
         return {
             f"{self.horizon}/{name}/{part}": value

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.config import Privacy, Sharing
 from fuels.errors import FuelsError
-from fuels.experts.history import Floats, History
+from fuels.experts.history import History
 from fuels.experts.linear import Arrays
 from fuels.experts.pool import EXPERTS, Pool
 from fuels.experts.private_releases import (
@@ -194,7 +194,7 @@ class PrivateExperts(SharedExperts):
 
     def _ready(
         self, history: History, ids: Sequence[str]
-    ) -> tuple[NDArray[np.int64], private.Scale, Floats] | None:
+    ) -> tuple[Integers, private.Scale, Floats] | None:
         """The cell of every step, the scale, and the mean day; None with too few clients."""
         sums = self._sums(history)
         cell, cells = cells_of(history)

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.config import Privacy, Sharing
 from fuels.errors import FuelsError
-from fuels.experts.history import Floats, History
+from fuels.experts.history import History
 from fuels.experts.linear import Arrays, live_lags, period_lags, season_lag, week_lags
 from fuels.experts.shared import PooledRidge, declared, slots
 from fuels.privacy.accountant import multipliers
@@ -138,7 +138,7 @@ def live_from(history: History, usual: Floats, means: Iterable[tuple[Release, Fl
 
 
 def rows_of(
-    history: History, horizon: int, day: Floats, cell: NDArray[np.int64], until: int, *, live: bool
+    history: History, horizon: int, day: Floats, cell: Integers, until: int, *, live: bool
 ) -> private.Rows:
     """The rows of the statistics; the calendar of the first `until` steps counts."""
     near = season_lag(history.period, horizon)
@@ -171,7 +171,7 @@ def fitted(
 # -- times -----------------------------------------------------------------------------------------
 
 
-def cells_of(history: History) -> tuple[NDArray[np.int64], int]:
+def cells_of(history: History) -> tuple[Integers, int]:
     """The cell of every step, slot of the period and free day, and their number."""
     slot = slots(history, 0, history.length)
     number = int(slots(history, 0, history.period).max()) + 1

@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from fuels.arrays import Floats
 from fuels.config import Privacy, Sharing
 from fuels.data.calendar import Calendar
-from fuels.experts.history import Floats, History, steps_in_week
+from fuels.experts.history import History, steps_in_week
 from fuels.experts.horizon import warm_up_begins
 from fuels.experts.linear import Arrays
 from fuels.experts.private import PrivateExperts

@@ -10,19 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats, Integers
 from fuels.data.calendar import MOST_SLOTS
 from fuels.experts.groups import by_groups
-from fuels.experts.history import Columns, Floats, History
+from fuels.experts.history import Columns, History
 from fuels.experts.linear import Arrays, RidgeExpert
 from fuels.experts.ridge import PENALTIES, SHRINKAGES
 from fuels.experts.shared import declared_by, slots
 from fuels.kernels import lagged, ridge
 from fuels.sharing.live_mean import CLIP
 from fuels.sharing.statistics import Columns as Declared
-
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -31,8 +29,8 @@ class Plan:
 
     experts: Sequence[RidgeExpert]
     columns: Sequence[Columns]  # of each expert
-    lags: Indices
-    live: Indices  # lags of the live mean
+    lags: Integers
+    live: Integers  # lags of the live mean
 
     @classmethod
     def of(cls, experts: Sequence[RidgeExpert], history: History, horizon: int) -> Plan:
@@ -42,7 +40,7 @@ class Plan:
         return cls(experts, columns, np.array(lags, np.int64), np.array(live, np.int64))
 
     @property
-    def both(self) -> tuple[Indices, Indices]:
+    def both(self) -> tuple[Integers, Integers]:
         return self.lags, self.live
 
     def places(self, r: int) -> tuple[list[int], list[int]]:
@@ -222,7 +220,7 @@ def contributions(columns: Declared, history: History, first: int, last: int) ->
     return [own for part in by_groups(history.clients, add) for own in part]
 
 
-def clock(history: History, first: int, last: int) -> tuple[Indices, NDArray[np.bool_], int]:
+def clock(history: History, first: int, last: int) -> tuple[Integers, Flags, int]:
     """The slot of steps first..last-1, whether each is on a free day, and the number of slots."""
     slots = min(history.period, MOST_SLOTS)
     slot = np.arange(first, last) % history.period * slots // history.period

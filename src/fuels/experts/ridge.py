@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from fuels.arrays import Flags, Floats
+
 PENALTIES = np.asarray(10.0 ** np.arange(-3, 5), np.float64)  # in units of one squared z-score
 SHRINKAGES = np.asarray(
     10.0 ** np.arange(-1, 7), np.float64
@@ -34,9 +34,7 @@ class Ridge:
         return result
 
 
-def fit_ridge(
-    x: Floats, y: Floats, used: NDArray[np.bool_], penalties: Floats = PENALTIES
-) -> Ridge:
+def fit_ridge(x: Floats, y: Floats, used: Flags, penalties: Floats = PENALTIES) -> Ridge:
     """Fit y [client, step] on x [client, step, feature] over the `used` steps.
 
     A client without a used step gets the forecast 0, the mean of its training part.

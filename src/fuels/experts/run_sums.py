@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fuels.arrays import Floats
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.experts.history import Floats, History, history_of, steps_in_week
+from fuels.experts.history import History, history_of, steps_in_week
 from fuels.experts.horizon import warm_up_begins
 from fuels.experts.shared import SharedExperts, contributions, declared
 from fuels.sharing.fixed_point import Words, to_words

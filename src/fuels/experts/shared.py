@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.config import Sharing
-from fuels.experts.history import Floats, History
+from fuels.experts.history import History
 from fuels.experts.input_experts import with_inputs
 from fuels.experts.linear import (
     Arrays,
@@ -164,7 +164,7 @@ def mostly_live(history: History, end: int) -> bool:
     return history.live is not None and bool((~np.isnan(history.live[:, :end])).mean() > 0.5)
 
 
-def slots(history: History, first: int, last: int) -> NDArray[np.int64]:
+def slots(history: History, first: int, last: int) -> Integers:
     """The slot of steps first..last-1."""
     phase = np.arange(first, last) % history.period
     return phase * min(history.period, MOST_SLOTS) // history.period

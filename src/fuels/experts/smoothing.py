@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fuels.experts.history import Floats, History
+from fuels.arrays import Floats, Integers
+from fuels.experts.history import History
 from fuels.experts.linear import Arrays
 from fuels.kernels.smoothing import choose_pace, smooth_all
 
@@ -59,7 +59,7 @@ class Smoothing:
         return state
 
 
-def _slots(history: History, last: int) -> tuple[NDArray[np.int64], int]:
+def _slots(history: History, last: int) -> tuple[Integers, int]:
     """Slot of every step before `last`: the phase, with separate slots for free days."""
     phase = np.arange(last) % history.period
     free = history.calendar.free(history.times(0, last))

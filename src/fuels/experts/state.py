@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.errors import FuelsError
 
-State = dict[str, NDArray[np.float64]]
+State = dict[str, Floats]
 COUNT = "steps"  # seen so far, by all clients: the only array without clients
 
 

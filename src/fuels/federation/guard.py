@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from math import inf, prod
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats32
 from fuels.federation.codec import Envelope
 from fuels.methods.base import Sent
 from fuels.methods.messages import Download, Upload
@@ -84,9 +84,7 @@ def download_refusal(
     return ""
 
 
-def _misfit(
-    arrays: Mapping[str, NDArray[np.float32]], declared: Mapping[str, Sent], count: int | None
-) -> str:
+def _misfit(arrays: Mapping[str, Floats32], declared: Mapping[str, Sent], count: int | None) -> str:
     """How names, dtypes or shapes differ from what is declared, [count, ...] or shared."""
     if set(arrays) != set(declared):
         missing = sorted(set(declared) - set(arrays))
@@ -113,7 +111,7 @@ def _miscounted(upload: Upload, counted: bool) -> str:
     return ""
 
 
-def _out_of_bounds(arrays: Mapping[str, NDArray[np.float32]], declared: Mapping[str, Sent]) -> str:
+def _out_of_bounds(arrays: Mapping[str, Floats32], declared: Mapping[str, Sent]) -> str:
     for name, sent in declared.items():
         largest = float(np.abs(arrays[name]).max(initial=0.0))
         if not np.isfinite(largest):

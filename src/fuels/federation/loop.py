@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.config import Training, late_joiners
 from fuels.errors import FuelsError
 from fuels.federation.guard import refusals
@@ -54,7 +55,7 @@ class Round:
     left_out: int = 0  # clients whose upload the method did not use, see Method.left_out
     skipped: str = ""  # why the round has no result; the server's state is that of the round before
     stages: dict[str, float] = field(default_factory=dict)  # seconds
-    site_rows: NDArray[np.int64] | None = None  # changed rows of the sites' state; None: all
+    site_rows: Integers | None = None  # changed rows of the sites' state; None: all
     writer: WritesItself | None = None  # sites whose state is not among the arrays to save
     last: bool = False  # the final round
 
@@ -72,7 +73,7 @@ class Round:
             values["skipped"] = self.skipped
         return {k: (None if isinstance(v, float) and np.isnan(v) else v) for k, v in values.items()}
 
-    def changed_rows(self, names: Iterable[str]) -> dict[str, NDArray[np.int64]]:
+    def changed_rows(self, names: Iterable[str]) -> dict[str, Integers]:
         """The changed rows of each array of the sites' state; other arrays changed as a whole."""
         rows = self.site_rows
         return {} if rows is None else {n: rows for n in names if n.startswith(f"{SITES}/")}
@@ -264,7 +265,7 @@ class Loop:
         extra = {self.clients[i] for i in present} & self.without_upload - set(chosen)
         return Chosen(sorted(extra | set(chosen), key=self.position.__getitem__), extra)
 
-    def _present(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _present(self, number: int) -> tuple[Integers, Integers]:
         """Positions of the clients that are present in a round, and of the late ones."""
         share, joining = late_joiners(self.training.late)
         count = len(self.clients)
@@ -304,7 +305,7 @@ class Loop:
 
     def _record(self, reports: Sequence[Report], done: Round) -> None:
         """Store the error figures of the sites that share them."""
-        losses: dict[str, list[NDArray[np.float64]]] = {}
+        losses: dict[str, list[Floats]] = {}
         for report in reports:
             rows = [self.position[client] for client in report.clients]
             if not np.isnan(report.val_mse).all():

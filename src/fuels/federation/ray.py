@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Integers
 from fuels.config import Engine
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
@@ -149,7 +150,7 @@ class RayTransport:
         calls = [(site, (round_number, download.take(site.clients))) for site in self.sites]
         return self._call("evaluate", calls, f"round {round_number}")
 
-    def changed_rows(self) -> NDArray[np.int64] | None:
+    def changed_rows(self) -> Integers | None:
         return None
 
     def state(self) -> State:

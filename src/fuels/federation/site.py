@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Floats32, Integers
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.evaluation.scores import errors
@@ -38,9 +39,9 @@ class Report:
     """Error figures of a round at one site, one number per client."""
 
     clients: tuple[str, ...]
-    losses: dict[str, NDArray[np.float64]]  # mean training losses, [client]
-    val_mse: NDArray[np.float64]  # [client], NaN without a validation part
-    val_mae: NDArray[np.float64]
+    losses: dict[str, Floats]  # mean training losses, [client]
+    val_mse: Floats  # [client], NaN without a validation part
+    val_mae: Floats
     evaluation_seconds: float = field(
         default=0.0, kw_only=True
     )  # spent on validation after training
@@ -94,7 +95,7 @@ class Site:
         """Begin a round: train the named clients locally."""
         self.changed = np.zeros(len(self.ids), dtype=np.bool_)
 
-        def work(index: NDArray[np.int64]) -> tuple[Upload, Report]:
+        def work(index: Integers) -> tuple[Upload, Report]:
             group = self.group(index, round_number)
             arrays = self.method.local(group, download)
             self._store(group, index)
@@ -114,7 +115,7 @@ class Site:
     def evaluate(self, round_number: int, download: Download) -> Report:
         """Validation error of every client's model after aggregation."""
 
-        def work(index: NDArray[np.int64]) -> Report:
+        def work(index: Integers) -> Report:
             group = self.group(index, round_number)
             return self._evaluate(group, index, download, {}, round_number)
 
@@ -135,7 +136,7 @@ class Site:
         sizes = self.network.sizes
         last = {name: torch.empty(len(self.ids), sizes[name], device=self.device) for name in MODEL}
 
-        def work(index: NDArray[np.int64]) -> None:
+        def work(index: Integers) -> None:
             parts = self.method.model(self.group(index, 0), download)
             rows = torch.from_numpy(index).to(self.device)
             for name, part in last.items():
@@ -147,11 +148,11 @@ class Site:
             return {name: torch.where(known, self.best[name], last[name]) for name in MODEL}
         return last
 
-    def forecast(self, models: Parts, part: str) -> NDArray[np.float32]:
+    def forecast(self, models: Parts, part: str) -> Floats32:
         """One-step forecasts of a part, normalised, [client, step]."""
         first, last = self.dataset.split.part(part)
 
-        def work(index: NDArray[np.int64]) -> NDArray[np.float32]:
+        def work(index: Integers) -> Floats32:
             chosen = {name: value[index].to(self.device) for name, value in models.items()}
             return self._predict(chosen, index, first, last)[:, :, 0]
 
@@ -194,21 +195,19 @@ class Site:
         slots = {name: method.facts.optimiser.fresh(part) for name, part in parts.items()}
         return parts, slots
 
-    def _expand(self, rows: Mapping[str, NDArray[np.float32]]) -> Parts:
+    def _expand(self, rows: Mapping[str, Floats32]) -> Parts:
         return {
             name: torch.from_numpy(row).to(self.device).repeat(len(self.ids), 1)
             for name, row in rows.items()
         }
 
-    def _rows(self, clients: Sequence[str]) -> NDArray[np.int64]:
+    def _rows(self, clients: Sequence[str]) -> Integers:
         unknown = [client for client in clients if client not in self.position]
         if unknown:
             raise FuelsError(f"client {unknown[0]} is not a client of this site")
         return np.array([self.position[client] for client in clients], dtype=np.int64)
 
-    def _in_groups(
-        self, work: Callable[[NDArray[np.int64]], T], rows: NDArray[np.int64]
-    ) -> list[T]:
+    def _in_groups(self, work: Callable[[Integers], T], rows: Integers) -> list[T]:
         """`work` on groups of clients, in the order of the rows."""
         # Every thread gets the same number of equal groups, so that all finish together. No
         # operation mixes clients, so the grouping does not change any result.
@@ -221,7 +220,7 @@ class Site:
             self.pool = ThreadPoolExecutor(self.threads, initializer=prepare_thread)
         return list(self.pool.map(work, groups))
 
-    def group(self, index: NDArray[np.int64], round_number: int) -> Group:
+    def group(self, index: Integers, round_number: int) -> Group:
         facts = self.method.facts
         rows = torch.from_numpy(index).to(self.device)
         return Group(
@@ -240,7 +239,7 @@ class Site:
             own_error=partial(self.own_error, index),
         )
 
-    def _store(self, group: Group, index: NDArray[np.int64]) -> None:
+    def _store(self, group: Group, index: Integers) -> None:
         """Store what stays on the clients; groups are disjoint, so threads never conflict."""
         rows = torch.from_numpy(index).to(self.device)
         self.changed[index] = True
@@ -252,9 +251,9 @@ class Site:
     def _evaluate(
         self,
         group: Group,
-        index: NDArray[np.int64],
+        index: Integers,
         download: Download,
-        losses: dict[str, NDArray[np.float64]],
+        losses: dict[str, Floats],
         round_number: int,
     ) -> Report:
         """Validation error of the group's models; stores each model that is the best so far.
@@ -280,8 +279,8 @@ class Site:
 
     @torch.no_grad()
     def _errors(
-        self, models: Parts, index: NDArray[np.int64], first: int, last: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        self, models: Parts, index: Integers, first: int, last: int
+    ) -> tuple[Floats, Floats]:
         """MSE and MAE of models on the steps first..last-1, [client]."""
         predicted = self._predict(models, index, first, last)
         actual = values_ahead(self.dataset, index, first, last)
@@ -289,7 +288,7 @@ class Site:
         flat = len(index), -1
         return errors(actual.reshape(flat), predicted.reshape(flat), target.reshape(flat))
 
-    def own_error(self, index: NDArray[np.int64], models: Parts) -> NDArray[np.float64]:
+    def own_error(self, index: Integers, models: Parts) -> Floats:
         """MSE of models on the validation part, or else on the last periods of training."""
         first, last = self.dataset.split.part("val")
         if last == first:
@@ -298,9 +297,7 @@ class Site:
             first = max(reach, last - HELD * self.dataset.period)
         return self._errors(models, index, first, last)[0]
 
-    def _predict(
-        self, models: Parts, index: NDArray[np.int64], first: int, last: int
-    ) -> NDArray[np.float32]:
+    def _predict(self, models: Parts, index: Integers, first: int, last: int) -> Floats32:
         """Forecasts of all heads for the steps first..last-1, [client, step, H]."""
         x = torch.from_numpy(self.dataset.inputs(index, first, last)).to(self.device)
         clock = torch.from_numpy(self.dataset.clock(first, last)).to(self.device)

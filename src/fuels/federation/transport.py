@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Integers
 from fuels.errors import FuelsError
 from fuels.federation.site import Report, Site
 from fuels.methods.messages import Download, Upload
@@ -73,7 +74,7 @@ class Transport(Protocol):
 
     def evaluate(self, round_number: int, download: Download) -> Sequence[Report | Failure]: ...
 
-    def changed_rows(self) -> NDArray[np.int64] | None:
+    def changed_rows(self) -> Integers | None:
         """Rows of `state` that the current round changed; None: possibly all."""
         ...
 
@@ -128,7 +129,7 @@ class LocalTransport:
     def evaluate(self, round_number: int, download: Download) -> list[Report]:
         return [self.site.evaluate(round_number, download)]
 
-    def changed_rows(self) -> NDArray[np.int64] | None:
+    def changed_rows(self) -> Integers | None:
         return np.flatnonzero(self.site.changed)
 
     def state(self) -> dict[str, NDArray[Any]]:

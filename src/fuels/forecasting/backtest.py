@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from fuels.data.panel import Floats, Panel
+from fuels.arrays import Floats
+from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.experts.ensemble import forecast_ensemble
 from fuels.experts.personal_model import Forecast, check_horizon, forecast

@@ -13,16 +13,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.data.panel import Panel
 from fuels.forecasting.folder import located
 from fuels.forecasting.memory import LIVE, VALUES, Memory
 from fuels.forecasting.saved_run import SavedRun
 from fuels.sharing.live_mean import CLIP
 from fuels.storage.run_folder import HISTORY
-
-Floats = NDArray[np.float64]
 
 
 class LiveClients:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats32, Integers
 from fuels.errors import FuelsError
 from fuels.experts.personal_model import Forecast
 from fuels.forecasting.memory import LIVE
@@ -38,8 +39,8 @@ class Issued:
     levels: tuple[float, ...]
     step: np.timedelta64
     cutoffs: NDArray[np.datetime64]  # [origin]: the last known step, in order
-    issued: NDArray[np.int64]  # [origin]: seconds since 1970, UTC
-    made: NDArray[np.float32]  # [origin, bound, client, step]: forecast, lower and upper bounds
+    issued: Integers  # [origin]: seconds since 1970, UTC
+    made: Floats32  # [origin, bound, client, step]: forecast, lower and upper bounds
 
     @property
     def horizon(self) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from fuels.arrays import Floats
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.evaluation.scores import errors
 from fuels.experts.ensemble import Ensemble
-from fuels.experts.history import Floats, History
+from fuels.experts.history import History
 from fuels.experts.personal_model import forecasts_ahead, history_for
 from fuels.storage.models import PersonalModels
 

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats32
 from fuels.data.calendar import MOST_SLOTS
 from fuels.data.files import writing
 from fuels.errors import FuelsError
@@ -209,7 +210,7 @@ class _Graph:
         return self._node("Squeeze", last, self._whole([0]))
 
     @staticmethod
-    def _gates(array: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _gates(array: Floats32) -> Floats32:
         r, z, n = np.split(array, 3)
         return np.concatenate([z, r, n])
 
@@ -225,9 +226,7 @@ class _Graph:
             made = self._node("Add", made, self._from_calendar(name, clock))
         return made
 
-    def _clock_weights(
-        self, network: Network, weights: NDArray[np.float32]
-    ) -> dict[str, NDArray[np.float32]]:
+    def _clock_weights(self, network: Network, weights: Floats32) -> dict[str, Floats32]:
         """The heads' weights of each kind of calendar column, [H, column]."""
         found, start = {}, network.reads
         slots = min(self.sample.period, MOST_SLOTS)
@@ -237,7 +236,7 @@ class _Graph:
             start += width
         return found
 
-    def _from_calendar(self, name: str, clock: NDArray[np.float32]) -> str:
+    def _from_calendar(self, name: str, clock: Floats32) -> str:
         """What one kind of calendar column adds to the heads, [row, H]."""
         period = self.sample.period
         if name == "weekday":

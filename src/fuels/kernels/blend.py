@@ -10,11 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.kernels.jit import compiled
-
-Floats = NDArray[np.float64]
 
 
 class Constants(NamedTuple):

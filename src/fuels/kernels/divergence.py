@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 from numba import float32, int64, void
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats32, Integers
 from fuels.kernels.jit import compiled
 from fuels.kernels.simd import (
     LANES,
@@ -39,9 +39,7 @@ BLOCK = 16  # distributions that stay in the cache while all others are read
 Lanes = Any  # a register; Numba infers its type
 
 
-def pairwise_jsd(
-    P: NDArray[np.float32], fresh: NDArray[np.int64], out: NDArray[np.float32], threads: int = 1
-) -> None:
+def pairwise_jsd(P: Floats32, fresh: Integers, out: Floats32, threads: int = 1) -> None:
     """Blocks of fresh distributions on several threads.
 
     Every pair is computed in the same way in any block, so the result does not depend on threads.

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fuels.arrays import Integers
 from fuels.errors import FuelsError
 from fuels.kernels.gru_loops import GATES, MAX_ROWS, gru_backward, gru_forward
 from fuels.kernels.simd import LANES, TILE
@@ -136,7 +136,7 @@ class Encoding:
         )  # fmt: skip
 
 
-def _plan(inputs: Sequence[Tensor], shape: GruShape) -> NDArray[np.int64]:
+def _plan(inputs: Sequence[Tensor], shape: GruShape) -> Integers:
     """A row for each branch; gru_loops.py names the columns."""
     rows, offset = [], 0
     for b, (x, (length, width)) in enumerate(zip(inputs, shape.branches, strict=True)):

@@ -9,12 +9,9 @@ slot, value, then lower and upper bound of each level.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.kernels.jit import compiled
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 TINY = 1e-9  # the smallest usual error: keeps scores finite if all errors are 0
 FIRST = 4  # the first bound in an entry of the queue
@@ -60,7 +57,7 @@ def _correct(
 
 
 @compiled()
-def _remember(score: float, point: float, c: int, parts: Parts, order: Indices) -> None:
+def _remember(score: float, point: float, c: int, parts: Parts, order: Integers) -> None:
     """Replace client c's oldest score; `order` keeps listing the scores from least to largest."""
     scores, points, seen = parts[2], parts[3], parts[4]
     memory = scores.shape[1]
@@ -87,7 +84,7 @@ def _learn(
     misses: Floats,
     constants: tuple[float, ...],
     parts: Parts,
-    order: Indices,
+    order: Integers,
 ) -> None:
     """Update the state of client c with one past step, if its value and forecast are known."""
     error = entry[3] - entry[0]
@@ -105,7 +102,7 @@ def _learn(
 
 @compiled()
 def _tail(
-    scores: Floats, weights: Floats, order: Indices, count: int, room: float, upper: bool
+    scores: Floats, weights: Floats, order: Integers, count: int, room: float, upper: bool
 ) -> float:
     """The score with a weight of at most `room` beyond it, and at least as much with itself."""
     beyond, score = 0.0, 0.0
@@ -139,7 +136,7 @@ def _issue(
     constants: tuple[float, ...],
     limits: Floats,
     parts: Parts,
-    order: Indices,
+    order: Integers,
     weights: Floats,
     entry: Floats,
 ) -> None:
@@ -179,13 +176,13 @@ def _issue(
 def run(
     truth: Floats,
     points: Floats,
-    slot: Indices,
+    slot: Integers,
     misses: Floats,
     delay: int,
     constants: tuple[float, ...],
     limits: Floats,
     parts: Parts,
-    order: Indices,
+    order: Integers,
     bounds: Floats,
     ahead: bool,
 ) -> None:

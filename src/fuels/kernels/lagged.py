@@ -6,12 +6,9 @@ The references are in experts/linear.py, experts/shared.py and sharing/statistic
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats, Integers
 from fuels.kernels.jit import compiled
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 _FORECAST = (
     "(f8[:, ::1], f8[:, ::1], i8, UniTuple(i8[::1], 2), i8[::1], b1[:, ::1], f8[:, :, ::1],"
@@ -24,9 +21,9 @@ def forecast(
     values: Floats,
     live: Floats,
     first: int,
-    lags: tuple[Indices, Indices],
-    slot: Indices,
-    uses: NDArray[np.bool_],
+    lags: tuple[Integers, Integers],
+    slot: Integers,
+    uses: Flags,
     weights: Floats,
     clock: Floats,
     out: Floats,
@@ -62,8 +59,8 @@ def forecast_alike(
     values: Floats,
     live: Floats,
     first: int,
-    lags: Indices,
-    means: NDArray[np.bool_],
+    lags: Integers,
+    means: Flags,
     weights: Floats,
     start: Floats,
     out: Floats,
@@ -98,9 +95,9 @@ def contributions(
     live: Floats,
     first: int,
     last: int,
-    lags: tuple[Indices, Indices],
-    slot: Indices,
-    free: NDArray[np.bool_],
+    lags: tuple[Integers, Integers],
+    slot: Integers,
+    free: Flags,
     clip: float,
     out: Floats,
 ) -> None:

@@ -27,8 +27,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.kernels.jit import ABSENT, compiled
 
 if ABSENT:
@@ -37,8 +37,6 @@ else:
     from fuels.kernels.tracking_simd import best_lately, median
 
 from fuels.kernels.tracking import TINY
-
-Floats = NDArray[np.float64]
 
 STEADY, SWITCHING, TRACKING, LEARNERS = 0, 1, 2, 3
 SLOW = 0.998  # memory of the usual error: a step's weight halves in about 350 steps

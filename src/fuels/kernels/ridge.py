@@ -17,19 +17,16 @@ Cholesky factor, which is faster for so few columns.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats, Integers
 from fuels.kernels.jit import compiled
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 PATTERNS = 8  # sets of regressions whose sums are kept apart before they are handed out
 QUICK = {"reassoc", "contract", "nsz"}  # sums in any order; missing values stay missing
 
 
 @compiled()
-def _read_lags(series: Floats, k: int, lags: Indices, first: int, row: Floats) -> int:
+def _read_lags(series: Floats, k: int, lags: Integers, first: int, row: Floats) -> int:
     """Write lags of a series, from the second on as differences from the first one."""
     missing = 0
     for i in range(len(lags)):
@@ -49,8 +46,8 @@ def read_row(
     live: Floats,
     bases: Floats,
     k: int,
-    lags: Indices,
-    live_lags: Indices,
+    lags: Integers,
+    live_lags: Integers,
     row: Floats,
 ) -> int:
     """Write the row of step k, with 0 for missing inputs; returns the missing ones as bits."""
@@ -85,7 +82,7 @@ def add_row(row: Floats, slot: int, free: bool, products: Floats, clock: Floats)
 
 @compiled()
 def hand_out(
-    patterns: Indices, count: int, products: Floats, clock: Floats, totals: Floats, clocks: Floats
+    patterns: Integers, count: int, products: Floats, clock: Floats, totals: Floats, clocks: Floats
 ) -> None:
     """Add the sums of each pattern to those of its sets, and clear them."""
     for p in range(count):
@@ -104,11 +101,11 @@ def add_up(
     live: Floats,
     bases: Floats,
     end: int,
-    lags: Indices,
-    live_lags: Indices,
-    slot: Indices,
-    free: NDArray[np.bool_],
-    needs: Indices,
+    lags: Integers,
+    live_lags: Integers,
+    slot: Integers,
+    free: Flags,
+    needs: Integers,
     room: tuple[Floats, Floats],
     totals: Floats,
     clocks: Floats,
@@ -150,7 +147,7 @@ def add_up(
 
 
 @compiled()
-def pick(totals: Floats, columns: Indices, products: Floats, sums: Floats) -> float:
+def pick(totals: Floats, columns: Integers, products: Floats, sums: Floats) -> float:
     """Centred products of a regression's columns, and their sums; returns the number of rows.
 
     Each column is a sum of two of the row, or one of them (-1 instead of the other).
@@ -178,7 +175,7 @@ def pick(totals: Floats, columns: Indices, products: Floats, sums: Floats) -> fl
 
 @compiled(fastmath=QUICK)
 def eliminate(
-    clock: Floats, columns: Indices, sums: Floats, penalty: float, before: Floats, after: Floats
+    clock: Floats, columns: Integers, sums: Floats, penalty: float, before: Floats, after: Floats
 ) -> float:
     """The calendar's part: centred sums `before` [column, slot of two kinds] and their solution.
 
@@ -304,7 +301,7 @@ def score(
 def regress(
     totals: Floats,
     clock: Floats,
-    columns: Indices,
+    columns: Integers,
     calendar: bool,
     penalties: Floats,
     weights: Floats,
@@ -352,11 +349,11 @@ def fit(
     live: Floats,
     bases: Floats,
     end: int,
-    lags: tuple[Indices, Indices],
-    slot: Indices,
-    free: NDArray[np.bool_],
+    lags: tuple[Integers, Integers],
+    slot: Integers,
+    free: Flags,
     slots: int,
-    plan: tuple[Indices, Indices, Indices, Indices, NDArray[np.bool_], Floats],
+    plan: tuple[Integers, Integers, Integers, Integers, Flags, Floats],
     weights: Floats,
     constants: Floats,
     rows: Floats,

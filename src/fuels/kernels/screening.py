@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.kernels.jit import compiled
-
-Floats = NDArray[np.float64]
 
 PLAUSIBLE, OUTSIDE, STUCK, ACCEPTED = 0, 1, 2, 3  # what a value can be; a missing one is plausible
 
@@ -213,7 +212,7 @@ def _screen_one(
 )
 def screen_steps(
     values: Floats,
-    phase: NDArray[np.int64],
+    phase: Integers,
     profile: Floats,
     state: Floats,
     constants: tuple[float, ...],

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.kernels.dispatch import has_twin
 from fuels.kernels.jit import compiled
-
-Floats = NDArray[np.float64]
 
 
 @compiled()
 def smooth(
-    y: Floats, slot: NDArray[np.int64], horizon: int, pace: Floats, state: Floats, out: Floats
+    y: Floats, slot: Integers, horizon: int, pace: Floats, state: Floats, out: Floats
 ) -> None:
     """Forecasts out [step] of one series y [step], NaN where missing; slot is [step + horizon].
 
@@ -50,8 +48,8 @@ def smooth(
 @has_twin("fuels.kernels.smoothing_simd")
 @compiled()
 def choose_pace(
-    y: Floats, slot: NDArray[np.int64], slots: int, horizon: int, warm: int, grid: Floats
-) -> NDArray[np.int64]:
+    y: Floats, slot: Integers, slots: int, horizon: int, warm: int, grid: Floats
+) -> Integers:
     """The row of the grid with the least squared error after `warm` steps, for each series."""
     best = np.zeros(len(y), dtype=np.int64)
     out, state = np.empty(y.shape[1]), np.empty(2 + slots)
@@ -73,7 +71,7 @@ def choose_pace(
 
 @compiled(ahead="(f8[:, ::1], i8[::1], i8, f8[:, ::1], f8[:, ::1], f8[:, ::1])")
 def smooth_all(
-    y: Floats, slot: NDArray[np.int64], horizon: int, pace: Floats, state: Floats, out: Floats
+    y: Floats, slot: Integers, horizon: int, pace: Floats, state: Floats, out: Floats
 ) -> None:
     """The forecasts of all series y [client, step], each at its pace [client, 3].
 

@@ -9,23 +9,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.kernels.jit import compiled
 from fuels.kernels.numba_internals import ir, types
 from fuels.kernels.registers import VECTOR, everywhere, load, padded, registers, store
 from fuels.kernels.simd import address, instructions, number
 from fuels.kernels.simd_f64 import WIDE
 
-Floats = NDArray[np.float64]
-
 ALPHA, GAMMA, PHI, LASTING, LEVEL, DEVIATION, ERROR, ROWS = 0, 1, 2, 3, 4, 5, 6, 7
 
 
 @compiled(ahead="(f8[:, ::1], i8[::1], i8, i8, i8, f8[:, ::1])")
 def choose_pace(
-    y: Floats, slot: NDArray[np.int64], slots: int, horizon: int, warm: int, grid: Floats
-) -> NDArray[np.int64]:
+    y: Floats, slot: Integers, slots: int, horizon: int, warm: int, grid: Floats
+) -> Integers:
     """As in smoothing.py."""
     count, width = len(grid), padded(len(grid))
     lanes, profile = np.zeros((ROWS, width)), np.empty((slots, width))

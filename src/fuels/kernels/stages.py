@@ -25,6 +25,7 @@ from numba import carray, int64, void  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fuels.arrays import Integers
 from fuels.kernels.jit import compiled
 from fuels.kernels.numba_internals import cgutils, code_address, extending, ir, types
 from fuels.kernels.simd import DOUBLE, INT, instructions, number, pointer
@@ -164,7 +165,7 @@ def _call(builder: ir.IRBuilder, function: Any, table: Any, client: Any) -> None
 
 
 @compiled(void(int64[:, ::1], int64))
-def call_all(stages: NDArray[np.int64], clients: int) -> None:
+def call_all(stages: Integers, clients: int) -> None:
     """Run all stages [(function, table)] of each client, client by client."""
     for client in range(clients):
         for stage in range(len(stages)):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.kernels.jit import compiled
 
 DONE, MALFORMED, ELSEWHERE, NO_NUMBER = 0, 1, 2, 3
@@ -28,10 +29,10 @@ def _sum_lines(
     shift_ms: int,
     step_ms: int,
     first_bin: int,
-    slots: NDArray[np.int64],
-    sums: NDArray[np.float64],
+    slots: Integers,
+    sums: Floats,
     seen: NDArray[np.uint8],
-    span: NDArray[np.int64],
+    span: Integers,
 ) -> tuple[int, int, int, Any, Any]:
     """Add the records in text[begin:end], which ends with a line feed, to a block.
 

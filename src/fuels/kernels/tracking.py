@@ -6,11 +6,9 @@ Its twin, with which the mixture is compiled, is tracking_simd.py.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.kernels.jit import compiled
-
-Floats = NDArray[np.float64]
 
 SWEEPS = 30  # pairwise moves of the weights at one step
 CLOSE = 1e-9  # of the pull: slopes that differ by less are equal

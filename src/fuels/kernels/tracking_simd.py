@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.kernels.jit import compiled
 from fuels.kernels.numba_internals import cgutils, ir, types
 from fuels.kernels.registers import (
@@ -34,8 +34,6 @@ from fuels.kernels.registers import (
 from fuels.kernels.simd import DOUBLE, INT, address, instructions, number
 from fuels.kernels.simd_f64 import WIDE
 from fuels.kernels.tracking import CLOSE, SWEEPS, TINY
-
-Floats = NDArray[np.float64]
 
 BITS = ir.IntType(WIDE)
 INFINITY = float("inf")

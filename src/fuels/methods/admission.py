@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Floats32 = NDArray[np.float32]
+from fuels.arrays import Flags, Floats, Floats32
+
+Floats32 = Floats32
 FEWEST = 5  # clients from which a median says who is far from the others
 BLOCK = 512  # clients whose divergences are computed at once
 
@@ -46,14 +46,14 @@ def median(values: Floats, votes: Floats | None) -> Any:
     return np.take_along_axis(values, row, axis=-1)[..., 0]
 
 
-def admitted(uploads: Floats32, k: float, votes: Floats | None = None) -> NDArray[np.bool_]:
+def admitted(uploads: Floats32, k: float, votes: Floats | None = None) -> Flags:
     """Whether each upload [client, row, width] is close enough to the others."""
     if not k or len(uploads) < FEWEST:
         return np.ones(len(uploads), dtype=np.bool_)
     distance = divergences(uploads, votes)
     middle = median(distance, votes)
     spread = median(np.abs(distance - middle), votes)
-    close: NDArray[np.bool_] = distance <= middle + k * spread
+    close: Flags = distance <= middle + k * spread
     return close
 
 

@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats, Floats32, Integers
 from fuels.config import Defence
 from fuels.methods.admission import FEWEST, admitted, median
 from fuels.methods.base import weighted_mean
 from fuels.methods.messages import Arrays
 
-Floats = NDArray[np.float64]
-Rows = NDArray[np.float32]
 COLUMNS = 4096  # parameters whose rows are sorted or compared at once
 SMALLEST = 1e-9  # of the largest eigenvalue; what is below is rounding
 
@@ -54,15 +53,13 @@ def aggregated(
     return {name: trimmed_mean(rows, cut) for name, rows in models.items()}
 
 
-def weights_by_site(samples: NDArray[np.int64], sites: Sequence[str]) -> Floats:
+def weights_by_site(samples: Integers, sites: Sequence[str]) -> Floats:
     """Samples as a share of those of the client's site: every site weighs the same."""
     names = np.array(sites)
     return np.array([n / samples[names == s].sum() for n, s in zip(samples, names, strict=True)])
 
 
-def admitted_models(
-    models: Arrays, before: Arrays, k: float, votes: Floats | None = None
-) -> NDArray[np.bool_]:
+def admitted_models(models: Arrays, before: Arrays, k: float, votes: Floats | None = None) -> Flags:
     """Whether the update of each client points in a direction like the others'."""
     updates = np.concatenate([rows - before[name] for name, rows in models.items()], axis=1)
     return admitted(updates[:, None, :], k, votes)
@@ -137,7 +134,7 @@ def update_norms(models: Arrays, before: Arrays) -> Floats:
     return norms
 
 
-def trimmed_mean(rows: Rows, cut: int) -> Rows:
+def trimmed_mean(rows: Floats32, cut: int) -> Floats32:
     """The mean of each parameter without its `cut` smallest and largest values, [size]."""
     result = np.empty(rows.shape[1], dtype=np.float32)
     for start in range(0, rows.shape[1], COLUMNS):
@@ -146,7 +143,7 @@ def trimmed_mean(rows: Rows, cut: int) -> Rows:
     return result
 
 
-def krum(models: Arrays, share: float) -> NDArray[np.int64]:
+def krum(models: Arrays, share: float) -> Integers:
     """The clients whose models are closest to their nearest neighbours, all but the false ones.
 
     The score of a model is the sum of the squared distances to its n - f - 2 nearest.
@@ -181,6 +178,6 @@ def inner_products(models: Arrays, origin: Mapping[str, NDArray[Any]]) -> Floats
     return products
 
 
-def _mean(rows: Rows) -> Rows:
-    mean: Rows = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
+def _mean(rows: Floats32) -> Floats32:
+    mean: Floats32 = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
     return mean

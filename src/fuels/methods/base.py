@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fuels.arrays import Floats32
 from fuels.config import Defence, Privacy, Training
 from fuels.data.sample import Sample
 from fuels.data.windows import Dataset
@@ -167,7 +168,7 @@ class Method(ABC):
 
     # -- client --------------------------------------------------------------------------------
 
-    def initial_parts(self, client: str) -> dict[str, NDArray[np.float32]]:
+    def initial_parts(self, client: str) -> dict[str, Floats32]:
         """Initial values of a client's parts beyond the model, [size] each."""
         return {}
 
@@ -298,7 +299,7 @@ def moved(parts: Parts, direction: Parts, distance: float) -> Parts:
     return {name: parts[name] + distance * direction[name] for name in direction}
 
 
-def weighted_mean(rows: NDArray[np.float32], weights: NDArray[Any]) -> NDArray[np.float32]:
+def weighted_mean(rows: Floats32, weights: NDArray[Any]) -> Floats32:
     """Mean of rows [client, size] with weights [client], summed in double precision."""
     total = np.zeros(rows.shape[1])
     # Row by row: converting all rows at once would take three times the memory.
@@ -307,5 +308,5 @@ def weighted_mean(rows: NDArray[np.float32], weights: NDArray[Any]) -> NDArray[n
     return total.astype(np.float32)
 
 
-def tensor(array: NDArray[np.float32], device: torch.device) -> Tensor:
+def tensor(array: Floats32, device: torch.device) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array)).to(device)

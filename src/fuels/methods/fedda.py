@@ -40,6 +40,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fuels.arrays import Floats, Floats32, Integers
 from fuels.data.calendar import Calendar
 from fuels.errors import FuelsError
 from fuels.methods.base import MODEL, GlobalModel, Options, Sent, at_least, positive
@@ -48,7 +49,6 @@ from fuels.methods.messages import Arrays, Download, Upload
 from fuels.paper.losses import prediction_loss
 from fuels.training.groups import Group, Optimiser, gradients, leaves
 
-Floats = NDArray[np.float64]
 DEGREES = 360.0  # bound of longitude and latitude
 UNKNOWN = -1  # label of a client without an augmented set: the last cluster
 
@@ -101,7 +101,7 @@ class FedDA(FedAvg):
         return -(-self.facts.train_periods // self.options.week)
 
     @property
-    def lags(self) -> NDArray[np.int64]:
+    def lags(self) -> Integers:
         return np.array(self.facts.sample.lags, dtype=np.int64)
 
     @property
@@ -130,7 +130,7 @@ class FedDA(FedAvg):
             return super().local(group, download)
         return {"augmented": self.augmented_set(group), "place": places(group)}
 
-    def augmented_set(self, group: Group) -> NDArray[np.float32]:
+    def augmented_set(self, group: Group) -> Floats32:
         """Means by week and phase of what was observed, standardised, [client, week x phase]."""
         shape = (len(group.ids), self.weeks, self.facts.period)
         total, count = np.zeros(shape), np.zeros(shape)
@@ -144,9 +144,7 @@ class FedDA(FedAvg):
         means = np.where(count > 0, total / np.maximum(count, 1), 0.0).reshape(len(group.ids), -1)
         centred = means - means.mean(axis=1, keepdims=True)
         spread = centred.std(axis=1, keepdims=True)
-        standard: NDArray[np.float32] = (centred / np.where(spread > 0, spread, 1.0)).astype(
-            np.float32
-        )
+        standard: Floats32 = (centred / np.where(spread > 0, spread, 1.0)).astype(np.float32)
         return standard
 
     # -- server --------------------------------------------------------------------------------
@@ -176,7 +174,7 @@ class FedDA(FedAvg):
         server.warm = joined(server.parts)
         server.models = np.tile(server.warm, (count + 1, 1))
 
-    def warm_up(self, sets: NDArray[np.float32], start: Arrays) -> Arrays:
+    def warm_up(self, sets: Floats32, start: Arrays) -> Arrays:
         """A model trained on the windows of the augmented sets, client after client."""
         options, network = self.options, self.facts.network
         steps = np.arange(self.reach * self.facts.period, sets.shape[1])
@@ -204,7 +202,7 @@ class FedDA(FedAvg):
             )
         return {name: part[0].numpy() for name, part in parts.items()}
 
-    def clock(self, steps: NDArray[np.int64]) -> Tensor:
+    def clock(self, steps: Integers) -> Tensor:
         """Calendar features of steps of an augmented set: its days are means of many days, so only
         the time of the period is known."""
         sample = self.facts.sample
@@ -236,7 +234,7 @@ class FedDA(FedAvg):
             moved[layer] -= self.options.epsilon * pull
         return moved
 
-    def layers(self) -> list[NDArray[np.int64]]:
+    def layers(self) -> list[Integers]:
         """For each tensor of the model, the positions of its numbers in the joined parts."""
         numbers, first = {}, 0
         for name in MODEL:
@@ -274,7 +272,7 @@ class Clusters(GlobalModel):
         self.labels[: len(state["labels"])] = state["labels"]  # clients may have joined since
 
 
-def places(group: Group) -> NDArray[np.float32]:
+def places(group: Group) -> Floats32:
     """Longitude, latitude and 1 for each client, or zeros if they are unknown, [client, 3]."""
     found = np.zeros((len(group.ids), 3), dtype=np.float32)
     if group.data.coordinates is not None:
@@ -297,7 +295,7 @@ def spread_out(points: Floats, count: int) -> Floats:
     return points[chosen]
 
 
-def k_means(points: Floats, centres: Floats) -> NDArray[np.int64]:
+def k_means(points: Floats, centres: Floats) -> Integers:
     """Lloyd's k-means from the given centres until nothing changes; the label of every point."""
     labels = np.full(len(points), -1, dtype=np.int64)
     while True:

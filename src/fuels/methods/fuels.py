@@ -22,9 +22,9 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fuels.arrays import Flags, Floats32
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.methods.admission import admitted, unit_rows
@@ -108,7 +108,7 @@ class Fuels(Method):
     def shift(self) -> float:
         return self.options.shift
 
-    def initial_parts(self, client: str) -> dict[str, NDArray[np.float32]]:
+    def initial_parts(self, client: str) -> dict[str, Floats32]:
         """W_n ~ N(0, 1): ReLU gives no gradient where W <= 0, so the sign of the start matters."""
         draw = generator(self.facts.seed, FILTER, client).standard_normal(self.facts.period**2)
         if self.options.filter_start == "positive":
@@ -143,7 +143,7 @@ class Fuels(Method):
         )
         return {"prototype": noised if self.order is None else self.order.apply(noised)}
 
-    def train(self, group: Group, alignment: Alignment | None) -> NDArray[np.float32]:
+    def train(self, group: Group, alignment: Alignment | None) -> Floats32:
         """The local epochs on Eq. 15; returns the prototypes."""
         options, B = self.options, self.facts.period
         names = self.stays if options.intra and options.filter else MODEL
@@ -165,7 +165,7 @@ class Fuels(Method):
 
         batches = group.batches(self.facts.local_epochs, augment=options.intra)
         self.descend(group, batches, names, contrast, average)
-        value: NDArray[np.float32] = prototype.value().cpu().numpy()
+        value: Floats32 = prototype.value().cpu().numpy()
         return value
 
     def prototype(self, group: Group) -> Prototype:
@@ -213,7 +213,7 @@ class Fuels(Method):
         if "prototype" in upload.arrays:
             server.update(upload.clients, upload.arrays["prototype"], upload.sites)
 
-    def admitted(self, server: SimilarityTable) -> NDArray[np.bool_]:
+    def admitted(self, server: SimilarityTable) -> Flags:
         """The clients whose prototypes others may get, [client]."""
         if server.used is None:
             used = server.known.copy()

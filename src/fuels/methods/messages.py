@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
-Arrays = dict[str, NDArray[np.float32]]
+from fuels.arrays import Floats32, Integers
+
+Arrays = dict[str, Floats32]
 
 BYTES = 4  # of one float32
 
@@ -25,7 +26,7 @@ class Upload:
 
     clients: tuple[str, ...]
     arrays: Arrays
-    samples: NDArray[np.int64] | None = None  # [client]; not counted as payload
+    samples: Integers | None = None  # [client]; not counted as payload
     sites: tuple[str, ...] = ()  # of the clients, if every site has one vote; nobody sends them
 
     @property
@@ -34,7 +35,7 @@ class Upload:
         return sum(prod(array.shape[1:]) for array in self.arrays.values())
 
     @property
-    def weights(self) -> NDArray[np.int64]:
+    def weights(self) -> Integers:
         """The samples of each client, for a method that declares to count them."""
         assert self.samples is not None, "the method does not declare that samples are counted"
         return self.samples

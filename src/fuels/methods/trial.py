@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fuels.arrays import Floats32
 from fuels.methods.base import MODEL
 from fuels.randomness import TRIAL, generator
 from fuels.training.groups import Group, Slots
@@ -32,10 +32,10 @@ UNTRIED, WITHOUT, WITH = -1.0, 0.0, 1.0
 def train_with_trial(
     group: Group,
     alignment: Alignment,
-    train: Callable[[Group, Alignment | None], NDArray[np.float32]],
+    train: Callable[[Group, Alignment | None], Floats32],
     every: int,
     secret: bytes = b"",
-) -> NDArray[np.float32]:
+) -> Floats32:
     """One round of local training, with a trial where one is due; returns the prototypes."""
     trust = group.parts[TRUST][:, 0]
     key = (secret.hex(),) if secret else ()
@@ -56,7 +56,7 @@ def train_with_trial(
     _keep(group, worse, *trained)
     group.losses = losses
     group.parts[TRUST] = torch.where(due, torch.where(worse, WITHOUT, WITH), trust).unsqueeze(1)
-    chosen: NDArray[np.float32] = np.where(worse.cpu().numpy()[:, None, None], without, with_inter)
+    chosen: Floats32 = np.where(worse.cpu().numpy()[:, None, None], without, with_inter)
     return chosen
 
 

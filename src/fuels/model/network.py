@@ -14,9 +14,9 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fuels.arrays import Floats32
 from fuels.config import Model, nearest
 from fuels.data.sample import Branches, Sample
 from fuels.errors import FuelsError
@@ -34,7 +34,7 @@ class Encoder(Protocol):
     bounded: bool  # representations are in [-1, 1]
     gru: GruShape | None  # of an encoder of GRUs, which has a compiled twin
 
-    def initial(self, rng: np.random.Generator) -> NDArray[np.float32]: ...
+    def initial(self, rng: np.random.Generator) -> Floats32: ...
 
     def inputs(self, x: Tensor, signs: Tensor) -> list[Tensor]: ...
 
@@ -54,7 +54,7 @@ class GruEncoder:
         self.gru: GruShape | None = self.shape
         self.size, self.width = self.shape.size, self.shape.width
 
-    def initial(self, rng: np.random.Generator) -> NDArray[np.float32]:
+    def initial(self, rng: np.random.Generator) -> Floats32:
         """Uniform in +-1/sqrt(hidden), as torch.nn.GRU starts."""
         bound = 1 / np.sqrt(self.shape.hidden)
         return rng.uniform(-bound, bound, self.size).astype(np.float32)
@@ -93,7 +93,7 @@ class LinearEncoder:
         self.width = hidden * len(branches)
         self.size = self.width * (self.lags + 1)
 
-    def initial(self, rng: np.random.Generator) -> NDArray[np.float32]:
+    def initial(self, rng: np.random.Generator) -> Floats32:
         bound = 1 / np.sqrt(self.lags)
         return rng.uniform(-bound, bound, self.size).astype(np.float32)
 
@@ -148,7 +148,7 @@ class Network:
     def width(self) -> int:
         return self.encoder.width
 
-    def initial(self, seed: int) -> dict[str, NDArray[np.float32]]:
+    def initial(self, seed: int) -> dict[str, Floats32]:
         """The one model every client starts from, [size] per part, drawn from the seed."""
         rng = generator(seed, WEIGHTS)
         bound = 1 / np.sqrt(self.reads)

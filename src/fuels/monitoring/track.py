@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fuels.arrays import Floats
 from fuels.config import Settings
 from fuels.data.clock import format_moment
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
-from fuels.evaluation.means import Floats
 from fuels.evaluation.series import read_series
 from fuels.experts.history import WEEK_SECONDS
 from fuels.forecasting.folder import CONFIG, located

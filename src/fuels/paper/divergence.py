@@ -7,16 +7,14 @@ The work is pairs x rows x width, 21.6 million x 6144 for 6575 prototypes, so th
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats32, Integers
 from fuels.kernels.checks import check_divergence
 from fuels.kernels.dispatch import has_twin
 
-Floats = NDArray[np.float32]
-
 
 @has_twin("fuels.kernels.divergence", check_divergence)
-def pairwise_jsd(P: Floats, fresh: NDArray[np.int64], out: Floats, threads: int = 1) -> None:
+def pairwise_jsd(P: Floats32, fresh: Integers, out: Floats32, threads: int = 1) -> None:
     """Update out [N, N] for every pair with a member in `fresh`; other entries stay.
 
     Each row of P [N, rows, width] is a distribution. The divergence of two members is the mean over

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats, Floats32, Integers
 from fuels.kernels.dispatch import threads
 from fuels.paper.divergence import pairwise_jsd
 
-Floats32 = NDArray[np.float32]
+Floats32 = Floats32
 BLOCK = 512  # clients whose distributions or means are computed at once
 SAME = 1e-5  # clients with equal data differ by less than this, because W_n is drawn
 
@@ -35,7 +36,7 @@ def softmax_rows(prototypes: Floats32) -> Floats32:
     return rows
 
 
-def _blocks(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+def _blocks(rows: Integers) -> list[Integers]:
     """At least one block of some hundreds of clients: weights of all would take 8 N^2 bytes."""
     return np.array_split(rows, max(1, -(-len(rows) // BLOCK)))
 
@@ -62,9 +63,9 @@ class SimilarityTable:
         self.pairs_computed = 0
         self.distributions = distributions
         # Clients whose prototypes others get; None: not decided since the last update.
-        self.used: NDArray[np.bool_] | None = None
+        self.used: Flags | None = None
         # A number for each client's site, if every site has one vote; not in the paper.
-        self.sites: NDArray[np.int64] | None = None
+        self.sites: Integers | None = None
 
     def update(
         self, clients: Sequence[str], prototypes: Floats32, sites: Sequence[str] = ()
@@ -93,14 +94,14 @@ class SimilarityTable:
         old = len(members) - len(fresh)
         self.pairs_computed += len(fresh) * old + len(fresh) * (len(fresh) - 1) // 2
 
-    def votes(self, used: NDArray[np.bool_]) -> NDArray[np.float64] | None:
+    def votes(self, used: Flags) -> Floats | None:
         """The votes of the used clients, which share the one of their site; None: one each."""
         if self.sites is None:
             return None
         _, place, count = np.unique(self.sites[used], return_inverse=True, return_counts=True)
         return 1 / count[place]
 
-    def threshold(self, percentile: float, used: NDArray[np.bool_] | None = None) -> float:
+    def threshold(self, percentile: float, used: Flags | None = None) -> float:
         """beta: a percentile of the divergences of all pairs of different used clients.
 
         Default of `used`, here and below: all known clients.
@@ -118,7 +119,7 @@ class SimilarityTable:
         """How many of these clients have sent a prototype."""
         return int(self.known[[self.position[client] for client in clients]].sum())
 
-    def alike(self, percentile: float) -> NDArray[np.bool_]:
+    def alike(self, percentile: float) -> Flags:
         """Whether client m is in PC_n, [n, m]; a client is always in its own PC_n."""
         return (self.jsd <= self.threshold(percentile)) & self.known[None, :]
 
@@ -127,7 +128,7 @@ class SimilarityTable:
         clients: Sequence[str],
         percentile: float,
         *,
-        used: NDArray[np.bool_] | None = None,
+        used: Flags | None = None,
         farthest: float = 100.0,
         rows_as: Callable[[Floats32], Floats32] | None = None,
     ) -> tuple[tuple[str, ...], Floats32, Floats32]:
@@ -158,13 +159,13 @@ class SimilarityTable:
 
     def _means(
         self,
-        rows: NDArray[np.int64],
+        rows: Integers,
         near: float,
         far: float,
-        used: NDArray[np.bool_],
+        used: Flags,
         flat: Floats32,
-        votes: NDArray[np.float64] | None,
-    ) -> tuple[NDArray[np.bool_], Floats32, Floats32]:
+        votes: Floats | None,
+    ) -> tuple[Flags, Floats32, Floats32]:
         """Which of these clients have both, and the means of those that do."""
         alike = (self.jsd[rows] <= near) & used[None, :]
         unlike = ~alike & used[None, :]
@@ -197,7 +198,7 @@ class SimilarityTable:
             self.sites[:old] = state["sites"]
 
 
-def _weights(members: NDArray[np.bool_], votes: NDArray[np.float64] | None) -> Floats32:
+def _weights(members: Flags, votes: Floats | None) -> Floats32:
     """The weight of each member in a mean, [n, m]."""
     counted = members if votes is None else members * votes
     weights = counted / counted.sum(axis=1, keepdims=True)

@@ -15,14 +15,14 @@ from math import ceil, sqrt
 from secrets import randbelow
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Integers
 from fuels.errors import FuelsError
 
 FINE = 2**16  # steps of the grid in one sensitivity
 
 
-def draw(sigma: int, count: int) -> NDArray[np.int64]:
+def draw(sigma: int, count: int) -> Integers:
     """`count` independent integers n with probability proportional to exp(-n^2 / (2 sigma^2))."""
     return np.array([_gaussian(sigma) for _ in range(count)], dtype=np.int64)
 

@@ -19,11 +19,11 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats32, Integers
 from fuels.randomness import HIDDEN, generator
 
-Floats32 = NDArray[np.float32]
+Floats32 = Floats32
 START, ORDER = 1, 2  # what is drawn
 
 
@@ -40,7 +40,7 @@ def hidden_seed(seed: int, secret: bytes, purpose: int = START) -> int:
 class Order:
     """The order of a prototype's numbers, flattened."""
 
-    source: NDArray[np.int64]  # where each number that is sent comes from
+    source: Integers  # where each number that is sent comes from
 
     def apply(self, prototypes: Floats32) -> Floats32:
         """Prototypes [client, row, width] in the secret order."""

@@ -26,14 +26,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.errors import FuelsError
 from fuels.privacy import gaussian
 from fuels.privacy.accountant import TOLERANCE, check, epsilon_of, loss_for
 from fuels.privacy.sensitivity import SECONDS, Relation, Unit
 
-Floats = NDArray[np.float64]
 FORMAT = 1
 
 
@@ -85,7 +84,7 @@ class Release:
         """(sensitivity / noise)^2; the noise is in proportion to the sensitivity with rounding."""
         return self.multiplier**-2
 
-    def rounded(self, contribution: Floats) -> NDArray[np.int64]:
+    def rounded(self, contribution: Floats) -> Integers:
         """What a client adds, in steps of the grid."""
         if contribution.shape != self.shape or not np.isfinite(contribution).all():
             raise FuelsError(
@@ -94,7 +93,7 @@ class Release:
             )
         return np.rint(contribution / self.grid).astype(np.int64)
 
-    def noise(self, sites: int = 1, colluding: int = 0) -> NDArray[np.int64]:
+    def noise(self, sites: int = 1, colluding: int = 0) -> Integers:
         """The noise of one of several sites, in steps of the grid."""
         whole = gaussian.steps_of_noise(self.sensitivity, self.multiplier, self.numbers)
         own = int(np.ceil(gaussian.share_of_noise(whole, sites, colluding)))
@@ -106,7 +105,7 @@ class Entry:
     """A release as the ledger keeps it."""
 
     release: Release
-    message: NDArray[np.int64]  # in steps of the grid
+    message: Integers  # in steps of the grid
     about: Mapping[str, Any] = field(default_factory=dict)
 
     @property

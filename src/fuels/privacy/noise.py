@@ -19,13 +19,13 @@ from collections.abc import Callable, Sequence
 from math import sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Floats32
 from fuels.config import nearest
 from fuels.errors import FuelsError
 from fuels.randomness import NOISE, generator
 
-Draw = Callable[[np.random.Generator, float, tuple[int, ...]], NDArray[np.float64]]
+Draw = Callable[[np.random.Generator, float, tuple[int, ...]], Floats]
 
 NONE = "none"
 KINDS: dict[str, Draw] = {
@@ -54,7 +54,7 @@ def reach(kind: str, scale: float) -> float:
 
 
 def add_noise(
-    values: NDArray[np.float32],
+    values: Floats32,
     clients: Sequence[str],
     kind: str,
     scale: float,
@@ -62,7 +62,7 @@ def add_noise(
     seed: int,
     round_number: int,
     secret: bytes = b"",
-) -> NDArray[np.float32]:
+) -> Floats32:
     """`values` [client, ...] with independent noise for each client.
 
     Drawn from (seed, client, round); with a secret, from all arguments and the secret.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fuels.arrays import Floats
 from fuels.data.clock import zone_name
-from fuels.evaluation.means import Floats
 from fuels.evaluation.outcome import Outcome
 from fuels.report import style
 from fuels.report.families import PERSONAL, REGRESSION, SHARED, SIMPLE, by_family

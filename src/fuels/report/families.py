@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fuels.evaluation.means import Floats
+from fuels.arrays import Floats
 
 PERSONAL, SHARED, REGRESSION, SIMPLE = (
     "personal model",

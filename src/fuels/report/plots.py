@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats
 from fuels.data.clock import format_step, zone_name
 from fuels.data.files import make_folder
-from fuels.evaluation.means import Floats, mean, ratio
+from fuels.evaluation.means import mean, ratio
 from fuels.evaluation.outcome import Outcome, best_reference, method_rows
 from fuels.report import style
 from fuels.report.families import by_client
@@ -91,7 +92,7 @@ def telling_clients(outcome: Outcome) -> dict[int, str]:
     return by_client(picks) if len(order) > 1 else {int(order[0]): "the only client with a score"}
 
 
-def constant_clients(dataset: Dataset) -> NDArray[np.bool_]:
+def constant_clients(dataset: Dataset) -> Flags:
     """Clients whose observed values are the same throughout the test part, [client]."""
     first, last = dataset.split.part("test")
     series, target = dataset.series[:, first:last], dataset.target[:, first:last]
@@ -152,7 +153,7 @@ def _intervals(
         yield f"{bands.levels[i]:g} % interval", lower, upper, style.tint(style.METHOD, shades[i])
 
 
-def shown_steps(step_seconds: int, period: int, observed: NDArray[np.bool_]) -> tuple[int, int]:
+def shown_steps(step_seconds: int, period: int, observed: Flags) -> tuple[int, int]:
     """The first days of a series, or later ones with fewer gaps: [first, last)."""
     length = min(len(observed), int(np.clip(DAYS_SHOWN * 86400 // step_seconds, *STEPS_SHOWN)))
     starts = np.arange(0, len(observed) - length + 1, period)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.data.clock import zone_info
 from fuels.data.files import os_errors
-from fuels.evaluation.means import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes

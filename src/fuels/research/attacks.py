@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats, Floats32
 from fuels.config import Defence
 from fuels.federation.site import Site
 from fuels.federation.transport import Failure, LocalTransport, Reply
@@ -25,7 +25,6 @@ from fuels.methods.aggregation import aggregated
 from fuels.methods.messages import Arrays, Download, Upload
 from fuels.randomness import generator
 
-Rows = NDArray[np.float64]
 ATTACKERS, NOISE = 101, 102  # purposes of random numbers that nothing in the core uses
 HALVINGS = 8  # of the interval in which the largest admitted step is searched
 LENGTHS, OWN_PARTS = (1.0, 0.5, 0.25), (0.0, 0.5, 1.0)  # what attackers try
@@ -35,26 +34,26 @@ LENGTHS, OWN_PARTS = (1.0, 0.5, 0.25), (0.0, 0.5, 1.0)  # what attackers try
 class Position:
     """What the attackers know of a round: updates of models, or prototypes, flattened."""
 
-    own: Rows  # their own honest rows, [attacker, size]
-    honest: Rows  # of all others, [client, size]
-    start: Rows  # what rows are relative to: the global model, or 0, [size]
+    own: Floats  # their own honest rows, [attacker, size]
+    honest: Floats  # of all others, [client, size]
+    start: Floats  # what rows are relative to: the global model, or 0, [size]
     rng: np.random.Generator
 
 
-def sign_flip(at: Position) -> Rows:
+def sign_flip(at: Position) -> Floats:
     return -at.own
 
 
-def scaled(at: Position) -> Rows:
+def scaled(at: Position) -> Floats:
     return -10.0 * at.own
 
 
-def inner_product(at: Position) -> Rows:
+def inner_product(at: Position) -> Floats:
     """Against the mean of the others (Xie et al., UAI 2019)."""
     return np.tile(-at.honest.mean(axis=0), (len(at.own), 1))
 
 
-def alie(at: Position) -> Rows:
+def alie(at: Position) -> Floats:
     """A little is enough (Baruch et al., NeurIPS 2019): as far off as the honest majority is."""
     false, count = len(at.own), len(at.own) + len(at.honest)
     needed = count // 2 + 1 - false  # honest clients that must be farther from the mean
@@ -63,17 +62,17 @@ def alie(at: Position) -> Rows:
     return np.tile(at.honest.mean(axis=0) - z * at.honest.std(axis=0), (false, 1))
 
 
-def mimic(at: Position) -> Rows:
+def mimic(at: Position) -> Floats:
     """All send what one client sends (Karimireddy et al., ICLR 2022): the least typical one."""
     apart = np.square(at.honest - at.honest.mean(axis=0)).sum(axis=1)
     return np.tile(at.honest[apart.argmax()], (len(at.own), 1))
 
 
-def constant(at: Position) -> Rows:
+def constant(at: Position) -> Floats:
     return np.tile(1e6 - at.start, (len(at.own), 1))  # cut to the bound where there is one
 
 
-def random(at: Position) -> Rows:
+def random(at: Position) -> Floats:
     return at.rng.standard_normal(at.own.shape)
 
 
@@ -81,7 +80,7 @@ def random(at: Position) -> Rows:
 class Attack:
     name: str
     title: str
-    forge: Callable[[Position], Rows] | None  # None: a prototype rolled by half a period
+    forge: Callable[[Position], Floats] | None  # None: a prototype rolled by half a period
     stretches: bool = True  # may be lengthened to the bound without losing its point
 
 
@@ -136,7 +135,7 @@ class PoisonedTransport(LocalTransport):
         return Upload(upload.clients, upload.arrays | arrays, upload.samples)
 
     def _models(
-        self, upload: Upload, before: Arrays, is_false: NDArray[np.bool_], rng: np.random.Generator
+        self, upload: Upload, before: Arrays, is_false: Flags, rng: np.random.Generator
     ) -> Arrays:
         sent, names = upload.arrays, list(upload.arrays)
         start = np.concatenate([before[name] for name in names]).astype(np.float64)
@@ -149,7 +148,7 @@ class PoisonedTransport(LocalTransport):
             bound = self.defence.clip * np.median(np.linalg.norm(at.honest, axis=1))
             length = np.full_like(length, bound)
 
-        def accepted(rows: Rows) -> NDArray[np.bool_]:
+        def accepted(rows: Floats) -> Flags:
             updates[is_false] = rows
             return admitted(updates.astype(np.float32)[:, None, :], self.defence.admission)
 
@@ -158,7 +157,7 @@ class PoisonedTransport(LocalTransport):
         forged = stretched(forged, length)
         ends = np.cumsum([before[name].size for name in names])[:-1]
 
-        def models(rows: Rows) -> Arrays:
+        def models(rows: Floats) -> Arrays:
             updates[is_false] = rows
             pieces = np.split(updates + start, ends, axis=1)
             return {n: piece.astype(np.float32) for n, piece in zip(names, pieces, strict=True)}
@@ -166,7 +165,7 @@ class PoisonedTransport(LocalTransport):
         if not (self.defence.joint and self.attack.stretches):
             return models(forged)
 
-        def progress(rows: Rows) -> float:
+        def progress(rows: Floats) -> float:
             """How far the server would move in the wanted direction."""
             new = aggregated(models(rows), upload.weights, before, self.defence)
             moved = np.concatenate([new[name] for name in names]) - start
@@ -180,9 +179,7 @@ class PoisonedTransport(LocalTransport):
         ]
         return models(max(tried, key=progress))
 
-    def _prototypes(
-        self, sent: NDArray[np.float32], is_false: NDArray[np.bool_], rng: np.random.Generator
-    ) -> NDArray[np.float32]:
+    def _prototypes(self, sent: Floats32, is_false: Flags, rng: np.random.Generator) -> Floats32:
         shape = sent[is_false].shape
         if self.attack.forge is None:
             wanted = np.roll(sent[is_false], sent.shape[1] // 2, axis=1).astype(np.float64)
@@ -193,7 +190,7 @@ class PoisonedTransport(LocalTransport):
         wanted = np.clip(wanted, -1.0, 1.0)  # what the guard accepts
         result = sent.copy()
 
-        def accepted(rows: Rows) -> NDArray[np.bool_]:
+        def accepted(rows: Floats) -> Flags:
             result[is_false] = rows
             return admitted(result, self.defence.admission)
 
@@ -203,9 +200,7 @@ class PoisonedTransport(LocalTransport):
         return result
 
 
-def beginning(
-    own: Rows, honest: Rows, used: NDArray[np.bool_], is_false: NDArray[np.bool_]
-) -> Rows:
+def beginning(own: Floats, honest: Floats, used: Flags, is_false: Flags) -> Floats:
     """Rows that are admitted: the attackers' own, or else that of the most typical other client."""
     apart = np.square(honest - honest.mean(axis=0)).sum(axis=tuple(range(1, honest.ndim)))
     start = own.copy()
@@ -213,22 +208,22 @@ def beginning(
     return start
 
 
-def norms(rows: Rows) -> Rows:
+def norms(rows: Floats) -> Floats:
     """The length of every row, [client, 1]."""
     return np.asarray(np.linalg.norm(rows, axis=1, keepdims=True))
 
 
-def stretched(rows: Rows, length: Rows) -> Rows:
+def stretched(rows: Floats, length: Floats) -> Floats:
     """The rows with another length."""
     return np.asarray(rows / np.maximum(norms(rows), 1e-300) * length)
 
 
 def just_inside(
-    wanted: Rows,
-    start: Rows,
-    accepted: Callable[[Rows], NDArray[np.bool_]],
-    is_false: NDArray[np.bool_],
-) -> Rows:
+    wanted: Floats,
+    start: Floats,
+    accepted: Callable[[Floats], Flags],
+    is_false: Flags,
+) -> Floats:
     """The wanted rows, or what is still accepted of all attackers on the way there."""
     if accepted(wanted)[is_false].all():
         return wanted

@@ -14,10 +14,11 @@ from math import sqrt
 
 import numpy as np
 
+from fuels.arrays import Floats
 from fuels.config import Privacy, Sharing
 from fuels.data.synthetic import synthesise
 from fuels.errors import FuelsError
-from fuels.experts.history import Floats, History, make_history
+from fuels.experts.history import History, make_history
 from fuels.experts.horizon import WARM_SHARE
 from fuels.experts.linear import live_lags, season_lag
 from fuels.experts.private_releases import LEAST_PERIODS, PLANS, cells_of

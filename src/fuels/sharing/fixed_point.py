@@ -15,9 +15,9 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.errors import FuelsError
 
-Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
 
 FRACTION_BITS = 32

@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.errors import FuelsError
 from fuels.sharing.sums import MIN_CLIENTS, SumCarrier
 
-Floats = NDArray[np.float64]
 NUMBERS = 2  # that a client contributes at each step: its value and 1
 ESTIMATED = 3  # steps in a row for which a missing mean is estimated
 CLIP = 4.0  # standard deviations of the training part

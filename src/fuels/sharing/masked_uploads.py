@@ -22,13 +22,13 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Floats32
 from fuels.errors import FuelsError
 from fuels.methods.aggregation import shortened, update_norms
 from fuels.methods.base import Sent
 from fuels.methods.messages import Arrays, Upload
-from fuels.sharing.fixed_point import LARGEST, Floats, Words, to_words
+from fuels.sharing.fixed_point import LARGEST, Words, to_words
 
 NAME = "uploads"  # of the sum
 FIRST = 2  # the share and the length, before the numbers of the model
@@ -101,7 +101,7 @@ def mean_of(total: Floats, declared: Mapping[str, Sent]) -> Mean:
     share = float(total[0])
     if share <= 0:
         raise FuelsError(f"{NAME}: no client contributed")
-    mean: NDArray[np.float32] = (total[FIRST:] / share).astype(np.float32)
+    mean: Floats32 = (total[FIRST:] / share).astype(np.float32)
     if not np.isfinite(mean).all():
         raise FuelsError(f"{NAME}: the mean is not finite")
     parts, first = {}, 0

@@ -27,8 +27,9 @@ from math import prod
 
 import numpy as np
 
+from fuels.arrays import Floats
 from fuels.errors import FuelsError
-from fuels.sharing.fixed_point import Floats, Words, from_words
+from fuels.sharing.fixed_point import Words, from_words
 from fuels.version import not_installed
 
 try:

@@ -21,12 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats, Integers
 from fuels.sharing.statistics import Coefficients, Columns, lagged
-
-Floats = NDArray[np.float64]
-Cells = NDArray[np.int64]
 
 LEAST_POWER, MOST_POWER = -40, 80  # of sqrt(2): 1e-6 to 1e12
 BINS = 2 * (MOST_POWER - LEAST_POWER) + 1
@@ -42,7 +39,7 @@ class Scale:
 
     mean: Floats
     std: Floats
-    member: NDArray[np.bool_]
+    member: Flags
 
     def apply(self, values: Floats) -> Floats:
         """Values [client, step] of the contributing clients, on their scale."""
@@ -77,7 +74,7 @@ def scale_of(counts: Floats, sigma: float, least: float) -> Scale:
     return Scale(mean, std, (number >= least) & (std > 0))
 
 
-def day_sums(scaled: Floats, cell: Cells, cells: int) -> Floats:
+def day_sums(scaled: Floats, cell: Integers, cells: int) -> Floats:
     """What a client with values [step] adds to the mean day: sums and counts, [2, cell]."""
     known = ~np.isnan(scaled)
     value = np.clip(scaled[known], -CLIP, CLIP)
@@ -97,12 +94,12 @@ def mean_day(total: Floats, sigma: float) -> Floats:
     return np.clip(found, -CLIP, CLIP)
 
 
-def deviations(scaled: Floats, day: Floats, cell: Cells) -> Floats:
+def deviations(scaled: Floats, day: Floats, cell: Integers) -> Floats:
     """What clients with values [..., step] add to the live mean; a missing value adds nothing."""
     return np.nan_to_num(np.clip(scaled - day[cell], -CLIP, CLIP), nan=0.0)
 
 
-def lag_means(day: Floats, cell: Cells, lag: int) -> Floats:
+def lag_means(day: Floats, cell: Integers, lag: int) -> Floats:
     """The mean day `lag` steps before a step in each cell, [cell]; `cell` is that of each step."""
     now, before = cell[lag:], day[cell[: len(cell) - lag]]
     number = np.bincount(now, minlength=len(day))
@@ -116,12 +113,12 @@ class Rows:
     lags: tuple[int, ...]
     live_lags: tuple[int, ...]
     day: Floats  # [cell]
-    cell: Cells  # of every step
+    cell: Integers  # of every step
     usual: tuple[Floats, ...]  # of every column, [cell]
 
     @classmethod
     def of(
-        cls, lags: Sequence[int], live_lags: Sequence[int], day: Floats, cell: Cells, until: int
+        cls, lags: Sequence[int], live_lags: Sequence[int], day: Floats, cell: Integers, until: int
     ) -> Rows:
         """`until`: the calendar up to this step is used."""
         usual = tuple(lag_means(day, cell[:until], lag) for lag in (*lags, *live_lags))

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.errors import FuelsError
 from fuels.privacy.ledger import Entry, Ledger, Release
 from fuels.privacy.sensitivity import SECONDS, Protected, Unit
-
-Floats = NDArray[np.float64]
 
 
 @dataclass

@@ -18,14 +18,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.errors import FuelsError
 from fuels.sharing.live_mean import LiveMean, estimated
 from fuels.sharing.sums import MIN_CLIENTS
 from fuels.storage.checkpoint import load_state, replace_state
 
-Floats = NDArray[np.float64]
 FILE = "live-mean.safetensors"  # in a run folder
 FORMAT = 1
 

@@ -22,13 +22,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats, Integers
 from fuels.errors import FuelsError
 from fuels.sharing.live_mean import CLIP
 from fuels.sharing.sums import SumCarrier
 
-Floats = NDArray[np.float64]
 Detail = Literal["common", "slot constants", "slot coefficients"]
 
 PENALTY = 0.01  # in units of one squared z-score: only keeps the system solvable
@@ -79,7 +78,7 @@ class Columns:
         self,
         observed: Floats,
         live: Floats | None,
-        free: NDArray[np.bool_],
+        free: Flags,
         first: int,
         last: int,
         filled: Floats | None = None,
@@ -107,7 +106,7 @@ def lagged(values: Floats, lag: int, first: int, last: int) -> Floats:
     return result
 
 
-def moments(columns: Columns, rows: Floats, slot: NDArray[np.int64]) -> Floats:
+def moments(columns: Columns, rows: Floats, slot: Integers) -> Floats:
     """One client's contribution: sums of products of rows [step, width], packed [slot, pair]."""
     complete = ~np.isnan(rows).any(axis=1)
     upper = np.triu_indices(columns.width)
@@ -122,7 +121,7 @@ def exchange(
     carrier: SumCarrier,
     columns: Columns,
     rows: Mapping[str, Floats],
-    slot: NDArray[np.int64],
+    slot: Integers,
     *,
     step: int,
     name: str = "statistics",
@@ -181,7 +180,7 @@ class Coefficients:
     free: Floats  # [slot]
     constant: Floats  # [slot]
 
-    def predict(self, inputs: Floats, free: NDArray[np.bool_], slot: NDArray[np.int64]) -> Floats:
+    def predict(self, inputs: Floats, free: Flags, slot: Integers) -> Floats:
         """Forecasts [client, step] from inputs [client, step, column]; NaN where one is missing."""
         used = np.flatnonzero(np.any(self.inputs != 0, axis=0))
         # Summed step by step: a forecast does not depend on how many steps are asked for.

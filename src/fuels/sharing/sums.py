@@ -17,13 +17,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.errors import FuelsError
 from fuels.randomness import SUMS, generator
 from fuels.sharing.fixed_point import from_words, to_words
 
-Floats = NDArray[np.float64]
 MIN_CLIENTS = 10  # a sum over fewer clients says too much about each of them
 
 

@@ -24,12 +24,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Integers
 from fuels.data.files import os_errors
 from fuels.errors import FuelsError
 from fuels.storage.checkpoint import facts_of, load_state, map_arrays, prefixed, save_state, stamp
 
 Arrays = dict[str, NDArray[Any]]
-Rows = Mapping[str, NDArray[np.int64]]  # of some arrays: the rows that changed
+Rows = Mapping[str, Integers]  # of some arrays: the rows that changed
 SITES = "transport"  # prefix of the sites' arrays
 SHARES = "shares"  # the fact that names the sites' own files
 REMEDY = "restore it from a backup, or start a new run"

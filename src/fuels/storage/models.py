@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Floats32
 from fuels.config import Model, Settings
 from fuels.data.calendar import Calendar, listed_holidays
 from fuels.data.sample import Sample
@@ -34,8 +35,8 @@ class InputWeights:
     """What the heads of some clients make of external inputs (experts/input_weights.py)."""
 
     names: tuple[str, ...]
-    scales: NDArray[np.float64]  # [client, input, 4]: History.input_scales
-    heads: NDArray[np.float64]  # [client, H, column]
+    scales: Floats  # [client, input, 4]: History.input_scales
+    heads: Floats  # [client, H, column]
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,9 @@ class PersonalModels:
 
     ids: tuple[str, ...]
     parts: Parts  # [client, size]
-    own: dict[str, NDArray[np.float32]]  # what else a method keeps per client, e.g. W_n
-    mean: NDArray[np.float64]  # [client]
-    std: NDArray[np.float64]
+    own: dict[str, Floats32]  # what else a method keeps per client, e.g. W_n
+    mean: Floats  # [client]
+    std: Floats
     sample: Sample
     calendar: Calendar
     encoder: str
@@ -94,7 +95,7 @@ class PersonalModels:
 
 
 def personal_models(
-    dataset: Dataset, parts: Parts, own: Mapping[str, NDArray[np.float32]], settings: Settings
+    dataset: Dataset, parts: Parts, own: Mapping[str, Floats32], settings: Settings
 ) -> PersonalModels:
     """Whatever trained them: forecasts are made on the CPU, so the parts are brought there."""
     return PersonalModels(

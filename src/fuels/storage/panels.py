@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.storage.checkpoint import load_state, prefixed, replace_state
@@ -71,7 +72,7 @@ def read_panel_file(path: Path) -> tuple[Panel, dict[str, NDArray[Any]], dict[st
     return replace(panel, inputs=inputs), arrays, facts
 
 
-def compact(values: NDArray[np.float64]) -> NDArray[Any]:
+def compact(values: Floats) -> NDArray[Any]:
     """The values in single precision if that loses nothing."""
     single = values.astype(np.float32)
     same = np.array_equal(single.astype(np.float64), values, equal_nan=True)

@@ -32,9 +32,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Integers
 from fuels.config import Engine, Settings
 from fuels.data.files import make_folder, os_errors, writing
 from fuels.data.panel import Panel
@@ -59,7 +59,7 @@ class FinishedRound(Protocol):
     @property
     def writer(self) -> Writer | None: ...
     def line(self) -> Mapping[str, Any]: ...
-    def changed_rows(self, names: Iterable[str]) -> dict[str, NDArray[np.int64]]: ...
+    def changed_rows(self, names: Iterable[str]) -> dict[str, Integers]: ...
 
 
 class RunFolder:

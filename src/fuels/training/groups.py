@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fuels.arrays import Flags, Floats, Floats32, Integers
 from fuels.data.windows import Dataset
 from fuels.model.network import Network, Parts
 from fuels.model.optimiser import Update, adam, sgd
@@ -72,7 +72,7 @@ class Batch:
 class GroupData:
     """Training windows of a group, all periods one after another, as tensors."""
 
-    def __init__(self, dataset: Dataset, clients: NDArray[np.int64], device: torch.device) -> None:
+    def __init__(self, dataset: Dataset, clients: Integers, device: torch.device) -> None:
         period, end = dataset.period, dataset.split.train
         target = dataset.target[clients, :end].reshape(len(clients), -1, period)
         window = dataset.window[clients, :end].reshape(len(clients), -1, period)
@@ -112,9 +112,7 @@ class GroupData:
         return slice(start, start + self.period)
 
 
-def targets_ahead(
-    dataset: Dataset, clients: NDArray[np.int64], first: int, last: int
-) -> NDArray[np.bool_]:
+def targets_ahead(dataset: Dataset, clients: Integers, first: int, last: int) -> Flags:
     """Whether the value h steps after a step is a target of its window, [client, step, H]."""
     window, target = (part[clients, first:last] for part in (dataset.window, dataset.target))
     observed, steps = dataset.observed[clients, first:last], last - first
@@ -126,9 +124,7 @@ def targets_ahead(
     return np.stack(masks, axis=-1)
 
 
-def values_ahead(
-    dataset: Dataset, clients: NDArray[np.int64], first: int, last: int
-) -> NDArray[np.float32]:
+def values_ahead(dataset: Dataset, clients: Integers, first: int, last: int) -> Floats32:
     """The value of each step and of the H - 1 after it, [client, step, H]; 0 from `last` on."""
     values = np.zeros((len(clients), last - first, dataset.sample.horizon), np.float32)
     for h in range(min(dataset.sample.horizon, last - first)):
@@ -136,14 +132,14 @@ def values_ahead(
     return values
 
 
-def _row_weights(mask: NDArray[np.bool_]) -> NDArray[np.float32]:
+def _row_weights(mask: Flags) -> Floats32:
     """1 / (rows that count) for a row that counts, else 0, [client, period, B]."""
     count = mask.sum(axis=2, keepdims=True)
-    weights: NDArray[np.float32] = (mask / np.maximum(count, 1)).astype(np.float32)
+    weights: Floats32 = (mask / np.maximum(count, 1)).astype(np.float32)
     return weights
 
 
-def unknown_error(models: Parts) -> NDArray[np.float64]:
+def unknown_error(models: Parts) -> Floats:
     """The error of each client where there is nothing to measure it on: NaN."""
     return np.full(len(next(iter(models.values()))), np.nan)
 
@@ -162,7 +158,7 @@ class Group:
         seed: int,
         round_number: int,
         shift: float,
-        own_error: Callable[[Parts], NDArray[np.float64]] = unknown_error,
+        own_error: Callable[[Parts], Floats] = unknown_error,
     ) -> None:
         self.own_error = own_error  # of the clients, on data that they do not train on
         self.ids, self.data, self.network = tuple(ids), data, network
@@ -177,7 +173,7 @@ class Group:
     def device(self) -> torch.device:
         return self.data.y.device
 
-    def install(self, parts: dict[str, NDArray[np.float32]]) -> None:
+    def install(self, parts: dict[str, Floats32]) -> None:
         """Replace parts by the server's [size] and reset their optimiser state."""
         for name, value in parts.items():
             row = torch.from_numpy(np.ascontiguousarray(value)).to(self.device).unsqueeze(0)
@@ -255,7 +251,7 @@ class Group:
         for name, value in losses.items():
             self.losses.setdefault(name, []).append((value.detach(), batch.active))
 
-    def mean_losses(self) -> dict[str, NDArray[np.float64]]:
+    def mean_losses(self) -> dict[str, Floats]:
         """Mean over the batches in which a client was active, [client] per loss."""
         result = {}
         for name, values in self.losses.items():

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope, text_list
 
@@ -36,7 +37,7 @@ class Wait:
     hold: float  # seconds that the site may wait
     first: int  # time of the first sum
     seconds: int  # of a step; 0: unknown
-    sums: NDArray[np.float64]  # [step, 2]: total and count; NaN and 0: there will be no sum
+    sums: Floats  # [step, 2]: total and count; NaN and 0: there will be no sum
 
     def facts(self) -> dict[str, Any]:
         names = ("step", "hold", "first", "seconds")

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.errors import FuelsError
 from fuels.storage.checkpoint import load_state, save_state
 
@@ -38,7 +38,7 @@ class LiveRecord:
     path: Path
     seconds: int = 0  # of a step; 0: the sites have not said it yet
     first: int = 0  # time of the first step
-    sums: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 2)))  # total, count
+    sums: Floats = field(default_factory=lambda: np.empty((0, 2)))  # total, count
     asked: tuple[str, ...] = ()  # the set that was asked for the sum of the next step
     last: dict[str, Any] = field(default_factory=dict)  # the newest step with a sum
     skipped: list[dict[str, Any]] = field(default_factory=list)  # the newest ones
@@ -91,7 +91,7 @@ class LiveRecord:
         self.first += drop * self.seconds
         self.sums, self.asked, self.closed = sums[drop:], (), time.time()
 
-    def since(self, moment: int | None, most: int) -> tuple[int, NDArray[np.float64]]:
+    def since(self, moment: int | None, most: int) -> tuple[int, Floats]:
         """The sums from a time on, and the time of the first of them; None: all."""
         if not self.seconds:
             return 0, self.sums

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fuels.arrays import Floats
 from fuels.errors import FuelsError
 from fuels.experts.private_releases import (
     LEAST_PERIODS,
@@ -26,7 +27,7 @@ from fuels.forecasting.contributions import LiveClients
 from fuels.privacy.ledger import Release
 from fuels.privacy.sensitivity import Unit
 from fuels.sharing import private_statistics as private
-from fuels.sharing.fixed_point import SCALE, Floats, Words
+from fuels.sharing.fixed_point import SCALE, Words
 
 
 class NoisedSteps:

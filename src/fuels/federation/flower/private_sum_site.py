@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from fuels.arrays import Floats
 from fuels.config import Privacy
 from fuels.errors import FuelsError
-from fuels.experts.history import Floats, history_of
+from fuels.experts.history import history_of
 from fuels.experts.private_releases import (
     LEAST_PERIODS,
     declared_for,

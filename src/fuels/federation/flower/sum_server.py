@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.config import Settings
 from fuels.errors import FuelsError
 from fuels.experts.run_sums import (
@@ -38,7 +39,7 @@ from fuels.federation.guard import OVERHEAD
 from fuels.federation.transport import Failure
 from fuels.methods.messages import Download
 from fuels.runs.settings import ResolvedSettings
-from fuels.sharing.fixed_point import Floats, Words
+from fuels.sharing.fixed_point import Words
 from fuels.sharing.masks import LEAST_SITES, SumId, total
 from fuels.sharing.protection import MEAN
 from fuels.sharing.roster import Roster

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.errors import FuelsError
 from fuels.experts.history import history_of
 from fuels.experts.run_sums import (
@@ -35,7 +36,7 @@ from fuels.federation.flower.messages import SUMS
 from fuels.federation.flower.records import SiteRecords
 from fuels.federation.flower.sum_keys import secure_sums
 from fuels.runs.build import Job
-from fuels.sharing.fixed_point import Floats, Words
+from fuels.sharing.fixed_point import Words
 from fuels.sharing.live_mean import NUMBERS
 from fuels.sharing.masks import SumId
 from fuels.sharing.roster import Roster, read_roster

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Integers
 from fuels.errors import FuelsError
 from fuels.federation.codec import Envelope
 from fuels.federation.flower.exclusion import Exclusion
@@ -375,7 +376,7 @@ class FlowerTransport:
 
     # -- state ---------------------------------------------------------------------------------
 
-    def changed_rows(self) -> NDArray[np.int64] | None:
+    def changed_rows(self) -> Integers | None:
         return None
 
     def state(self) -> dict[str, NDArray[Any]]:

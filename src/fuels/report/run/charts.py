@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fuels.evaluation.means import Floats
+from fuels.arrays import Floats
 from fuels.evaluation.series import Series
 from fuels.report.page.svg import Chart
 from fuels.report.style import number
@@ -64,7 +63,7 @@ def time_axis(chart: Chart, times: Sequence[datetime], low: float, high: float) 
     chart.x_axis(low, high, labels, [x[i] for i in lines])
 
 
-def spanned(*arrays: NDArray[np.float64]) -> tuple[float, float]:
+def spanned(*arrays: Floats) -> tuple[float, float]:
     """The smallest and the largest known value."""
     known = np.concatenate([array[np.isfinite(array)] for array in arrays])
     return (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)

@@ -7,7 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from fuels.evaluation.means import Floats, mean, ratio
+from fuels.arrays import Floats
+from fuels.evaluation.means import mean, ratio
 from fuels.evaluation.series import Series
 from fuels.report.families import by_client
 from fuels.report.page.elements import SortColumn, capital, el, paragraphs, sortable

@@ -11,8 +11,8 @@ from typing import Any
 
 import polars as pl
 
+from fuels.arrays import Floats
 from fuels.errors import FuelsError
-from fuels.evaluation.means import Floats
 from fuels.evaluation.series import Series, read_series, read_table
 from fuels.evaluation.summary import BEST, Kept, why_last
 from fuels.methods.registry import find_method

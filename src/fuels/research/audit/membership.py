@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats, Integers
 from fuels.config import Settings, merge
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
@@ -27,7 +27,6 @@ from fuels.runs.build import load_dataset
 
 CANDIDATES = 4  # days of each client
 FALSE_POSITIVES = 0.01
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Coins:
 
     settings: Settings
     panel: Panel
-    heads: NDArray[np.bool_]  # [client, candidate]
+    heads: Flags  # [client, candidate]
     moves: Floats  # of the mean day by each candidate, [client, candidate, phase]
     without: Floats  # the mean day without any candidate, [client, phase]
 
@@ -73,7 +72,7 @@ def toss(settings: Settings, dataset: Dataset) -> Coins:
     return Coins(again, panel, heads, moves, without)
 
 
-def with_days(dataset: Dataset, days: NDArray[np.int64], present: NDArray[np.bool_]) -> Panel:
+def with_days(dataset: Dataset, days: Integers, present: Flags) -> Panel:
     """The data without the candidate days that are not present."""
     values, period = dataset.panel.values.copy(), dataset.period
     for client, (own, there) in enumerate(zip(days, present, strict=True)):
@@ -83,9 +82,7 @@ def with_days(dataset: Dataset, days: NDArray[np.int64], present: NDArray[np.boo
     return replace(dataset.panel, values=values)
 
 
-def mean_days_with(
-    settings: Settings, dataset: Dataset, days: NDArray[np.int64], present: NDArray[np.bool_]
-) -> Floats:
+def mean_days_with(settings: Settings, dataset: Dataset, days: Integers, present: Flags) -> Floats:
     return mean_days(load_dataset(settings, with_days(dataset, days, present)))
 
 
@@ -117,7 +114,7 @@ def scores(guess: Floats, coins: Coins) -> Floats:
     return found.ravel()
 
 
-def evaluate(score: Floats, member: NDArray[np.bool_]) -> Membership:
+def evaluate(score: Floats, member: Flags) -> Membership:
     return Membership(
         auc=auc(score, member),
         tpr=tpr(score, member),
@@ -126,7 +123,7 @@ def evaluate(score: Floats, member: NDArray[np.bool_]) -> Membership:
     )
 
 
-def auc(score: Floats, member: NDArray[np.bool_]) -> float:
+def auc(score: Floats, member: Flags) -> float:
     """The probability that a member's score is above another's; ties count half."""
     if member.all() or not member.any():
         return 0.5
@@ -134,7 +131,7 @@ def auc(score: Floats, member: NDArray[np.bool_]) -> float:
     return float((inside > outside).mean() + 0.5 * (inside == outside).mean())
 
 
-def tpr(score: Floats, member: NDArray[np.bool_]) -> float:
+def tpr(score: Floats, member: Flags) -> float:
     """The share of members above the score that at most 1 % of the others exceed."""
     if member.all() or not member.any():
         return 0.0

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fuels.arrays import Floats
 from fuels.config import Privacy, Sharing
 from fuels.data.windows import Dataset
-from fuels.evaluation.means import Floats
 from fuels.experts.history import history_of
 from fuels.experts.private_releases import cells_of, sums_of
 from fuels.experts.private_run_sums import Plan, shell_of

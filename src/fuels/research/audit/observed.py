@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Floats32
 from fuels.config import Engine, Settings, merge
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
@@ -29,7 +29,6 @@ from fuels.runs.settings import resolve
 
 Train = Callable[[Job], None]  # trains a job to its end
 GUESS = b"what the attacker takes for the secret of the sites"
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Seen:
     # Products of all pairs of uploads, the attacker's clients last, each group around its own mean:
     # [round, client, client]. Linear attacks need no more.
     grams: Floats
-    prototypes: NDArray[np.float32] | None  # [round, client, row, width]
+    prototypes: Floats32 | None  # [round, client, row, width]
     numbers: float  # that a client sent in the whole run
     job: Job | None = None
 
@@ -68,7 +67,7 @@ class ObservedTransport(LocalTransport):
         self.own_server: Any = own.method.server(own.ids)
         self.rounds: list[int] = []
         self.grams: list[Floats] = []
-        self.prototypes: list[NDArray[np.float32]] = []
+        self.prototypes: list[Floats32] = []
         self.numbers = 0.0
 
     def train(

@@ -13,13 +13,12 @@ a statement about one attacker: a better one may find more, and 0 does not mean 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fuels.arrays import Flags, Floats
 
 CONFIDENCE, DELTA = 0.95, 1e-5
 SHARES = (0.1, 0.5, 1.0)  # of the coins that are guessed: those with the most extreme scores
 LARGEST, STEPS = 30.0, 20  # of the search
-
-Floats = NDArray[np.float64]
 
 
 def p_value(epsilon: float, delta: float, coins: int, guesses: int, correct: int) -> float:
@@ -35,7 +34,7 @@ def p_value(epsilon: float, delta: float, coins: int, guesses: int, correct: int
     return min(value, 1.0)
 
 
-def epsilon_bound(score: Floats, member: NDArray[np.bool_]) -> float:
+def epsilon_bound(score: Floats, member: Flags) -> float:
     """The bound for guesses by the sign of a score; the best share of guesses counts.
 
     The confidence is divided among the shares that are tried.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.data.panel import Panel
 from fuels.data.synthetic import synthesise
 from fuels.data.windows import Dataset, prepare
@@ -18,7 +18,6 @@ from fuels.runs.settings import ResolvedSettings
 
 SEED = 1001  # no run reads this synthetic city
 HARMONICS, NOISE, MEMORY = 4, 0.15, 0.8  # of invented profiles, and of what varies around them
-Floats = NDArray[np.float64]
 
 
 def own_dataset(settings: ResolvedSettings, panel: Panel, clients: int) -> Dataset:

@@ -24,9 +24,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fuels.evaluation.means import Floats
+from fuels.arrays import Floats, Floats32, Integers
 from fuels.research.audit.observed import Seen
 
 PENALTIES = 10.0 ** np.arange(-5, 2.5, 0.5)  # in units of the mean squared length of an upload
@@ -56,7 +55,7 @@ def r2(guess: Floats, days: Floats) -> float:
     return product**2 / size if product > 0 and size > 0 else 0.0
 
 
-def learned(gram: Floats, known: NDArray[np.int64], days: Floats) -> Iterator[Floats]:
+def learned(gram: Floats, known: Integers, days: Floats) -> Iterator[Floats]:
     """Ridge regressions from known uploads to days, applied to all uploads; one per penalty."""
     own = gram[np.ix_(known, known)]
     values, vectors = np.linalg.eigh(own)
@@ -99,7 +98,7 @@ def distances(seen: Seen, gram: Floats) -> float:
     return best
 
 
-def components(prototypes: NDArray[np.float32], typical: Floats) -> Floats:
+def components(prototypes: Floats32, typical: Floats) -> Floats:
     """The first principal component of each prototype over its rows, [client, row]."""
     found = np.empty(prototypes.shape[:2])
     for i, prototype in enumerate(prototypes.astype(np.float64)):

@@ -8,14 +8,12 @@ does one that sees two sums of which a single client is missing in one.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.data.windows import Dataset
 from fuels.research.audit.observed import mean_days
 from fuels.research.audit.reconstruct import r2
 from fuels.sharing.statistics import Columns, Totals, moments, unpack
-
-Floats = NDArray[np.float64]
 
 
 def sums_of(dataset: Dataset) -> list[Totals]:

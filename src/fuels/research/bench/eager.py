@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fuels.arrays import Floats32
 from fuels.data.windows import Dataset
 from fuels.methods.fuels import Fuels, FuelsOptions
 from fuels.randomness import AUGMENTATION, generator
@@ -134,7 +134,7 @@ def inter_loss(u: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
     return functional.softplus(gap / OPTIONS.tau).mean()
 
 
-def unit_rows(given: Mapping[str, Sequence[NDArray[np.float32]]], client: str) -> list[Tensor]:
+def unit_rows(given: Mapping[str, Sequence[Floats32]], client: str) -> list[Tensor]:
     """PR_n and NR_n of a client, rows of length one, once for the whole round."""
     return [functional.normalize(torch.tensor(side), dim=1) for side in given.get(client, ())]
 
@@ -178,7 +178,7 @@ class Start:
         return drawn.view(PERIOD, PERIOD).requires_grad_()
 
 
-def flat(model: nn.Module) -> NDArray[np.float32]:
+def flat(model: nn.Module) -> Floats32:
     """All parameters in one row."""
     return nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
 
@@ -196,9 +196,7 @@ class Eager:
         self.shared = self.start.model()
         self.threads = self._best_threads(threads)
 
-    def turn(
-        self, method: str, round_number: int, given: Given
-    ) -> tuple[float, NDArray[np.float32]]:
+    def turn(self, method: str, round_number: int, given: Given) -> tuple[float, Floats32]:
         """Seconds of a round of the sampled clients, and what they would upload."""
         with eager_settings(self.threads):
             start = time.perf_counter()
@@ -228,14 +226,14 @@ class Eager:
                 seconds[count] = min(turns)
         return min(seconds, key=seconds.__getitem__)
 
-    def _fuels(self, round_number: int, given: Given) -> NDArray[np.float32]:
+    def _fuels(self, round_number: int, given: Given) -> Floats32:
         prototypes = [
             fuels_epoch(model, W, adam, data, round_number, unit_rows(given, data.id))
             for model, W, adam, data in self.personal
         ]
         return torch.stack(prototypes).numpy()
 
-    def _fedavg(self) -> NDArray[np.float32]:
+    def _fedavg(self) -> Floats32:
         models = []
         for data in self.start.clients:
             self.shared.load_state_dict(self.start.weights)

@@ -16,9 +16,9 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fuels.arrays import Floats32
 from fuels.kernels.jit import compiled
 from fuels.kernels.matmul import multiply
 from fuels.kernels.simd import TILE, address
@@ -50,9 +50,7 @@ def epoch_flop(rows: int, batches: int, hidden: int) -> float:
 
 
 @compiled()
-def _products(
-    W: NDArray[np.float32], h: NDArray[np.float32], out: NDArray[np.float32], repeats: int
-) -> None:
+def _products(W: Floats32, h: Floats32, out: Floats32, repeats: int) -> None:
     """[3H, H] x [H, rows], operands in the nearest cache."""
     gates, hidden = W.shape
     rows = h.shape[1]

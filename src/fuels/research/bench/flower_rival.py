@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fuels.arrays import Floats32
 from fuels.federation.ray import CLUSTER, QUIET
 from fuels.research.bench.eager import (
     Model,
@@ -145,7 +145,7 @@ class Rounds:
             time.sleep(POLL)
         return replies
 
-    def _result(self, method: str, arrays: list[Mapping[str, Tensor]]) -> NDArray[np.float32]:
+    def _result(self, method: str, arrays: list[Mapping[str, Tensor]]) -> Floats32:
         if method == "fuels":
             return torch.stack([array["prototype"] for array in arrays]).numpy()
         model = Model(self.sizes.hidden)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats32
 from fuels.federation.site import Site
 from fuels.methods.messages import Upload
 from fuels.research.bench.work import METHODS, Given, Sizes, make_dataset, make_method
@@ -31,7 +31,7 @@ class Ours:
             for name, method in self.methods.items()
         }
 
-    def turn(self, method: str, round_number: int) -> tuple[float, NDArray[np.float32]]:
+    def turn(self, method: str, round_number: int) -> tuple[float, Floats32]:
         """Seconds of a round, and what the sampled clients uploaded."""
         site, download = self.sites[method], self.downloads[method]
         start = time.perf_counter()
@@ -56,7 +56,7 @@ class Ours:
         self.downloads["fuels"] = method.download(server, upload.clients)
 
 
-def outcome(method: str, upload: Upload) -> NDArray[np.float32]:
+def outcome(method: str, upload: Upload) -> Floats32:
     """What the work is compared by: the prototypes, or the mean model of FedAvg in one row."""
     if method == "fuels":
         return upload.arrays["prototype"]

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fuels.arrays import Floats32
 from fuels.research.bench.eager import Model, Start, flat
 from fuels.research.bench.process import Answer, Endpoint, Order, RivalProcess
 from fuels.research.bench.work import PERIOD, Given, Sizes
@@ -97,7 +97,7 @@ class Turns:
         from pfl.metrics import Metrics
 
         seconds = time.perf_counter() - self.started
-        row: NDArray[np.float32] = flat(model.pytorch_model).copy()
+        row: Floats32 = flat(model.pytorch_model).copy()
         self.endpoint.answer(seconds, row)
         return not self.wait(), Metrics()
 

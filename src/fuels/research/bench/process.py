@@ -17,9 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fuels.arrays import Floats32
 from fuels.errors import FuelsError
 from fuels.research.bench.work import Given
 
@@ -27,7 +25,7 @@ START, TURN, END = 120.0, 120.0, 20.0  # seconds of patience
 READY = "ready"
 
 Order = tuple[str, int, Given]  # method, round, what the clients of FUELS get
-Answer = tuple[float, NDArray[np.float32]]  # seconds, and what the clients made
+Answer = tuple[float, Floats32]  # seconds, and what the clients made
 Serve = Callable[..., None]  # serve(endpoint, *arguments), in the other process
 
 
@@ -49,7 +47,7 @@ class Endpoint:
                 return
             yield order
 
-    def answer(self, seconds: float, result: NDArray[np.float32]) -> None:
+    def answer(self, seconds: float, result: Floats32) -> None:
         self.pipe.send((seconds, result))
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fuels.arrays import Floats32
 from fuels.config import Model, Settings
 from fuels.data.sample import sample_of
 from fuels.data.synthetic import synthesise
@@ -27,7 +25,7 @@ FIRST = 3  # periods that only feed the windows
 SETTINGS = Settings()
 
 # PR_n and NR_n of the sampled clients that have them, [24, d_r] each.
-Given = dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
+Given = dict[str, tuple[Floats32, Floats32]]
 
 
 @dataclass(frozen=True)

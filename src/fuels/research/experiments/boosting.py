@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from fuels.arrays import Floats
 from fuels.data.calendar import Calendar, weekday
 from fuels.data.windows import Dataset
 from fuels.evaluation.evaluate import mixture_outcome, restricted_to_test
 from fuels.evaluation.outcome import MixtureOutcome
 from fuels.evaluation.scores import Scores, score
-from fuels.experts.history import Floats, History, history_of
+from fuels.experts.history import History, history_of
 from fuels.experts.horizon import WARM_SHARE, fit_horizon
 from fuels.experts.linear import week_lags
 from fuels.experts.pool import Pool

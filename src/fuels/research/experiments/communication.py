@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fuels.evaluation.means import Floats
+from fuels.arrays import Floats
 from fuels.methods.messages import BYTES
 from fuels.methods.registry import find_method
 from fuels.report import style

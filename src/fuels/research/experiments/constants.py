@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fuels.arrays import Flags, Floats, Integers
 from fuels.errors import FuelsError
-from fuels.evaluation.means import Floats
 from fuels.federation.loop import Round
 from fuels.methods.messages import Download
 from fuels.model.network import Parts
@@ -126,7 +126,7 @@ class Probe:
         self.data = GroupData(self.job.dataset, self.index, self.job.site.device)
         self.when = set(np.linspace(1, last, min(LOOKS, last)).round().astype(int).tolist())
         self.before: Parts = {}
-        self.alike: NDArray[np.bool_] | None = None
+        self.alike: Flags | None = None
 
     def on_round(self, done: Round) -> None:
         table, beta = self.job.loop.server, self.job.method.options.beta
@@ -203,7 +203,7 @@ def shifted(parts: Parts, step: Tensor) -> Parts:
     return {name: parts[name] + piece for name, piece in zip(parts, pieces, strict=True)}
 
 
-def coupling(job: Job, data: GroupData, index: NDArray[np.int64], parts: Parts) -> float:
+def coupling(job: Job, data: GroupData, index: Integers, parts: Parts) -> float:
     """Largest ||d L_inter(n) / d delta_m^i|| over the clients looked at: L_h at this point.
 
     In the proof, the prototype of m is the mean over the I batches of en(delta_m^i), each with

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.data.windows import Dataset
-from fuels.evaluation.means import Floats, mean, ratio
+from fuels.evaluation.means import mean, ratio
 from fuels.report import style
 from fuels.report.tables import Cell, Table, columns
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name
@@ -93,7 +94,7 @@ def telling_pair(dataset: Dataset) -> tuple[int, int]:
     return int(min(first, second)), int(max(first, second))
 
 
-def peak_phases(dataset: Dataset) -> NDArray[np.int64]:
+def peak_phases(dataset: Dataset) -> Integers:
     """The phase at which the mean day of a client is highest, [client]."""
     return np.asarray(mean_days(dataset).argmax(axis=1), dtype=np.int64)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fuels.arrays import Floats
 from fuels.data.newcomers import newcomers
 from fuels.data.windows import Dataset
-from fuels.evaluation.means import Floats
 from fuels.evaluation.summary import paired_test
 from fuels.research.experiments import boosting
 from fuels.research.experiments.grid import title_of

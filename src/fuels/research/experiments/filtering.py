@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Floats32
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.evaluation.means import Floats
 from fuels.federation.loop import Round
 from fuels.report import style
 from fuels.report.tables import Cell, Table, columns
@@ -25,7 +25,7 @@ from fuels.research.experiments.base import Budget, Context, Experiment, Result,
 from fuels.research.experiments.inside import follow
 from fuels.runs.build import Job
 
-Floats32 = NDArray[np.float32]
+Floats32 = Floats32
 
 PINK, PURPLE = "#ef6fae", "#5b2a86"  # positive and not, as in the paper's figure
 SHOWN = (0, 1, 2, 5, 10, 20, 30, 50, 80, 120, 200)  # rounds in the table

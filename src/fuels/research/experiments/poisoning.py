@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Flags, Floats
 from fuels.config import DEFENCE_OF_BEST, PRESETS, Settings, merge
 from fuels.evaluation.evaluate import restricted_to_test
 from fuels.evaluation.scores import score
@@ -35,7 +35,6 @@ from fuels.storage.models import personal_models
 METHODS = ("fuels", "fedavg", "fedrep")
 NO_ATTACK, EXPERT = "none", "personal model"
 LIMIT, COST = 5.0, 0.5  # percent of MSE: the harm and the cost that are accepted
-Floats = NDArray[np.float64]
 
 DEFENCES: dict[str, Mapping[str, Any]] = {
     "off": {},
@@ -74,7 +73,7 @@ class Found:
     rounds: int
     inter: float | None  # share of the honest clients that use L_inter at the end
 
-    def means(self, honest: NDArray[np.bool_]) -> dict[str, float]:
+    def means(self, honest: Flags) -> dict[str, float]:
         return {
             "model": float(np.mean(np.array(self.model)[honest])),
             "mixture": float(np.mean(np.array(self.mixture)[honest])),

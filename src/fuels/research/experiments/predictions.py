@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fuels.evaluation.means import Floats
+from fuels.arrays import Floats
 from fuels.evaluation.series import read_series
 from fuels.report import style
 from fuels.report.tables import Cell, Table, columns

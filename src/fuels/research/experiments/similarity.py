@@ -17,11 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats, Integers
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.evaluation.means import Floats
 from fuels.methods.fuels import FuelsOptions
 from fuels.paper.similarity import SimilarityTable
 from fuels.report import style
@@ -86,7 +85,7 @@ def spearman(one: Floats, other: Floats) -> float:
     return float("nan") if constant else float(spearmanr(one, other).statistic)
 
 
-def order_by(values: Floats) -> NDArray[np.int64]:
+def order_by(values: Floats) -> Integers:
     """An order that groups similar clients: average linkage, optimal leaf order."""
     from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
     from scipy.spatial.distance import squareform

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from fuels.arrays import Floats
 from fuels.config import ADDED, KEEP, PRESETS
 from fuels.errors import FuelsError
 from fuels.evaluation.evaluate import targets_in_test
-from fuels.evaluation.means import Floats
 from fuels.evaluation.outcome import method_rows
 from fuels.methods.registry import METHODS, find_method
 from fuels.report.facts import percentage

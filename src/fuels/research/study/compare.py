@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata, wilcoxon
 
-from fuels.evaluation.means import Floats
+from fuels.arrays import Floats
 from fuels.evaluation.summary import LAST, why_last
 from fuels.methods.base import Method
 from fuels.methods.messages import BYTES

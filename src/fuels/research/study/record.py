@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.config import Settings, to_dict
 from fuels.data.files import os_errors
 from fuels.data.loading import SYNTHETIC
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.evaluation.means import Floats, ratio
+from fuels.evaluation.means import ratio
 from fuels.evaluation.outcome import Outcome, method_rows
 from fuels.evaluation.scores import Scores
 from fuels.evaluation.summary import NO_TARGETS

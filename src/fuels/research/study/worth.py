@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fuels.arrays import Floats
 from fuels.evaluation.outcome import method_rows
 from fuels.evaluation.summary import paired_test
 from fuels.report.style import number
@@ -62,9 +62,7 @@ def against(row: Row, base: Row) -> str:
     )
 
 
-def matched(
-    one: Mapping[tuple[int, T], float], other: Mapping[tuple[int, T], float]
-) -> NDArray[np.float64]:
+def matched(one: Mapping[tuple[int, T], float], other: Mapping[tuple[int, T], float]) -> Floats:
     """What both have by (seed, unit), mean over the seeds of each unit, [row, unit]."""
     pairs: dict[T, list[tuple[float, float]]] = {}
     for key in one:
@@ -73,7 +71,7 @@ def matched(
     return np.array([np.mean(each, axis=0) for each in pairs.values()]).reshape(-1, 2).T
 
 
-def _test(rows: NDArray[np.float64], unit: str) -> str:
+def _test(rows: Floats, unit: str) -> str:
     """A test over clients or days, each with its mean over the seeds."""
     p, count = paired_test(rows), rows.shape[1]
     said = "no difference" if p is None else f"p = {number(p, 2)}"
