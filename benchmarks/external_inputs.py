@@ -1,6 +1,7 @@
 """What an external input changes: one that drives the series, and random ones.
 
     python benchmarks/external_inputs.py [--data PATH] [--clients 24] [--seeds 5] [--alone]
+        [--horizons 1 6 24]
 
 Trains personal models for each service of the embedded data, or for a file, and again for each
 driver. They forecast with and without inputs: alone, in the mixture, and in the mixture with shared
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -33,7 +34,6 @@ from fuels.experts.personal_model import forecast_chain, with_input_weights
 from fuels.runs.build import build, kept_parameters, load_dataset
 from fuels.storage.models import PersonalModels
 
-HORIZONS = (1, 6, 24)
 SHARED = (False, True)
 KINDS = ("smooth", "white", "event")
 STRENGTH = 0.5  # standard deviations of the client per one of the input
@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=[f"synthetic:{s}" for s in ("net", "sms")])
     parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--horizons", type=int, nargs="+", default=[1, 6, 24])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--hidden", type=int, default=32)
     parser.add_argument("--preset", choices=("best", "paper"), default="best")
@@ -66,12 +67,17 @@ def main() -> None:
             "training": {"rounds": options.rounds},
         }
         chosen = merge(settings, changes, "benchmark")
-        for line in compare(chosen, load_dataset(chosen).panel, options.seeds, kinds):
+        panel = load_dataset(chosen).panel
+        for line in compare(chosen, panel, options.seeds, kinds, options.horizons):
             print(f"| {source} | {line} |", flush=True)
 
 
 def compare(
-    settings: Settings, panel: Panel, seeds: int, kinds: dict[str, bool | None]
+    settings: Settings,
+    panel: Panel,
+    seeds: int,
+    kinds: dict[str, bool | None],
+    horizons: Sequence[int],
 ) -> Iterator[str]:
     """The rows of a table."""
     random = [(kind,) for kind in KINDS] + [KINDS]
@@ -84,7 +90,7 @@ def compare(
         driven = [with_random(drive(panel, kind, s), (kind,), s) for s in range(seeds)]
         given[f"driver {kind}"] = [(trained(settings, one), one) for one in driven]
     for name, shared in kinds.items():
-        for horizon in HORIZONS:
+        for horizon in horizons:
             for said, cases in given.items():
                 with_it = [error(*run, one, horizon, shared) for run, one in cases]
                 blind = [replace(one, inputs={}) for _, one in cases]

@@ -113,8 +113,9 @@ def forecasts(run: RunFiles, figures: Figures) -> Section | None:
         )
         drawn.append(chart)
     text = (
-        "Typical and extreme clients, each on the days around its largest error, forecast one step"
-        f" ahead. Diamonds mark the failures: {outside(series)}. Point at one for its numbers."
+        "Typical and extreme clients by z-scored MSE, each on the days around its largest error,"
+        f" forecast one step ahead. Diamonds mark the failures: {outside(series)}. Point at one for"
+        " its numbers."
     )
     title = "Forecasts and actual values"
     return section("forecasts", title, "Forecasts", paragraphs(text), *drawn)

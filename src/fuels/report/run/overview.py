@@ -224,8 +224,8 @@ def errors_table(run: RunFiles) -> Table:
 def federation(run: RunFiles, figures: Figures) -> Section:
     """What federation adds, as far as this run can say."""
     summary, known = run.summary, facts(run.summary)
-    labels = ("Federation", "Shared sums", "Sharing")
-    texts = [f"{capital(known[label])}." for label in labels if label in known]
+    labels = {"Federation": "", "Shared sums": "for the shared sums, ", "Sharing": ""}
+    texts = [f"{capital(labels[label] + known[label])}." for label in labels if label in known]
     rows = [(name, summary["scores"].get(name)) for name in (run.title, method_rows(run.title)[2])]
     bars = None
     if all(means is not None for _, means in rows):
