@@ -17,7 +17,6 @@ import numpy as np
 
 from fuels.arrays import Flags, Floats, Floats32
 
-Floats32 = Floats32
 FEWEST = 5  # clients from which a median says who is far from the others
 BLOCK = 512  # clients whose divergences are computed at once
 

@@ -21,7 +21,6 @@ from fuels.arrays import Flags, Floats, Floats32, Integers
 from fuels.kernels.dispatch import threads
 from fuels.paper.divergence import pairwise_jsd
 
-Floats32 = Floats32
 BLOCK = 512  # clients whose distributions or means are computed at once
 SAME = 1e-5  # clients with equal data differ by less than this, because W_n is drawn
 

@@ -23,7 +23,6 @@ import numpy as np
 from fuels.arrays import Floats32, Integers
 from fuels.randomness import HIDDEN, generator
 
-Floats32 = Floats32
 START, ORDER = 1, 2  # what is drawn
 
 

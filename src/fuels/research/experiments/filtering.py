@@ -25,8 +25,6 @@ from fuels.research.experiments.base import Budget, Context, Experiment, Result,
 from fuels.research.experiments.inside import follow
 from fuels.runs.build import Job
 
-Floats32 = Floats32
-
 PINK, PURPLE = "#ef6fae", "#5b2a86"  # positive and not, as in the paper's figure
 SHOWN = (0, 1, 2, 5, 10, 20, 30, 50, 80, 120, 200)  # rounds in the table
 
