@@ -25,7 +25,7 @@ def data(seed: int = 0, worse: float = 0.0) -> tuple[Floats, Floats]:
 
 def blend(delay: int = 1, share: float = NEAR) -> Blend:
     made = Blend(CLIENTS, NAMES, ["shared"], delay)
-    made.share = np.full(CLIENTS, share)
+    made.state["share"] = np.full(CLIENTS, share)
     return made
 
 
@@ -52,7 +52,7 @@ def test_next_equals_run_and_changes_nothing(delay: int) -> None:
     one, other = blend(delay, 0.3), blend(delay, 0.3)
     one.run(truth[:, :200], forecasts[:, :, :200])
     other.load(one.arrays())
-    other.share = one.share
+    other.state["share"] = one.state["share"]
     # `next` is for the target `delay` steps ahead; those before it are queued without values.
     steps = slice(200, 200 + delay)
     expected = other.run(np.full((CLIENTS, delay), np.nan), forecasts[:, :, steps])
@@ -70,7 +70,7 @@ def test_several_steps_ahead_the_share_only_falls(truth: float, better: bool) ->
     values = np.full((CLIENTS, 60), truth)
     values[:, ::2] -= 0.1
     fixed = Blend(CLIENTS, NAMES, ["shared"], 3, fixed=True)
-    fixed.share = np.full(CLIENTS, 0.3)
+    fixed.state["share"] = np.full(CLIENTS, 0.3)
     plain, found = fixed.run(values, forecasts), blend(3, 0.3).run(values, forecasts)
     costs = [((made.combined - values) ** 2).mean(axis=1) for made in (found, plain)]
     assert (costs[0] < costs[1]).all() == better
@@ -87,7 +87,7 @@ def test_a_shared_forecast_is_confined_to_the_usual_error_of_the_local_one() -> 
     strange = forecasts[:, :, -1].copy()
     strange[2] += 100
     value, _ = made.next(strange)
-    local, _ = made.mixtures["alone"].next(strange[:2])
+    local, _ = made.inside["alone"].next(strange[:2])
     assert (np.abs(value - local) <= REACH * np.sqrt(errors / count) * 1.001).all()
     assert (np.abs(value - local) > 0).all()
 
@@ -102,7 +102,7 @@ def test_learned_share_by_hand() -> None:
     assert made.state["learned"].sum() == 0  # learned before the next forecast
     found = made.run(np.full((CLIENTS, 1), np.nan), forecasts)
     share = (PULL * NEAR + best) / (PULL + 1)
-    value = made.mixtures["whole"].next(forecasts[:, :, 0])[0]
+    value = made.inside["whole"].next(forecasts[:, :, 0])[0]
     expected = 1 + min(share, 1) * ((1 - ONLY) * value + ONLY * 2 - 1)
     np.testing.assert_allclose(found.combined[:, 0], expected, rtol=1e-9)
 

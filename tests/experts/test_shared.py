@@ -133,7 +133,7 @@ def test_several_steps_ahead_the_shared_experts_have_a_limited_share(trained: Tr
     assert isinstance(online.mixture, Blend)
     most = 0.25 * 22 / 24
     assert most < 168 / (168 + end)  # 20 days, without a gap
-    np.testing.assert_allclose(online.mixture.share, most)
+    np.testing.assert_allclose(online.mixture.state["share"], most)
     shared = [i for i, name in enumerate(found.experts) if name in online.pool.shared]
     assert len(shared) == len(LIVE) + len(SHRUNK) + len(POOLED_LIVE) + len(POOLED)
     assert (found.mixed.weights[:, :, shared].sum(axis=2) <= most + 1e-9).all()

@@ -20,7 +20,6 @@ forecast towards the shared one:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from numpy.typing import NDArray
 from fuels.arrays import Floats
 from fuels.experts.history import History
 from fuels.experts.mixture import Mixed, Mixture
-from fuels.experts.state import COUNT, State, copied, joined, part_of, restored
+from fuels.experts.state import COUNT, Learner, State, copied
 from fuels.kernels import blend as kernels
 from fuels.kernels.mixture import CLIP_FROM, SLOW
 from fuels.kernels.tracking import TINY
@@ -69,8 +68,30 @@ def mixture_for(
     return Blend(clients, names, shared, delay, fixed=saved is not None and "learned" not in saved)
 
 
-class Blend:
-    """Mixtures of all, of the local and of the shared experts, used like one `Mixture`."""
+class Mixtures(Learner):
+    """Mixtures of some experts each, by name, used like one `Mixture` of all of them."""
+
+    def __init__(
+        self, names: Sequence[str], state: State, inside: Mapping[str, Mixture | Blend]
+    ) -> None:
+        super().__init__(state, inside)
+        self.names = tuple(names)
+        place = {name: i for i, name in enumerate(names)}
+        self.places = {
+            part: [place[name] for name in mixture.names] for part, mixture in inside.items()
+        }
+
+    def spread(self, weights: Floats, part: str) -> Floats:
+        """The weights of a mixture [.., client, expert] among those of all experts."""
+        result = np.zeros((*weights.shape[:-1], len(self.names)))
+        result[..., self.places[part]] = weights
+        return result
+
+
+class Blend(Mixtures):
+    """Mixtures of all, of the local and of the shared experts."""
+
+    inside: Mapping[str, Mixture]
 
     def __init__(
         self,
@@ -80,56 +101,31 @@ class Blend:
         delay: int,
         fixed: bool = False,
     ) -> None:
-        self.names, self.delay, self.clients, self.fixed = tuple(names), delay, clients, fixed
-        self.parts = {"whole": list(range(len(names)))}
-        self.parts["alone"] = [i for i, name in enumerate(names) if name not in shared]
+        parts = {"whole": list(names), "alone": [name for name in names if name not in shared]}
         if delay == 1:
-            self.parts["only"] = [i for i, name in enumerate(names) if name in shared]
-        self.mixtures = {
-            part: Mixture(clients, [names[i] for i in chosen], delay)
-            for part, chosen in self.parts.items()
-        }
-        self.share = np.ones(clients)  # the first one
-        self.state: State = {
+            parts["only"] = [name for name in names if name in shared]
+        state: State = {"share": np.ones(clients)}  # the first one
+        if not fixed:
             # Discounted: steps; difference times the local error, its square; squared local error.
-            "learned": np.zeros((clients, 4)),
+            state["learned"] = np.zeros((clients, 4))
             # The last `delay` steps, not learned yet: difference, local forecast, actual value.
-            "pending": np.full((clients, delay, 3), np.nan),
-            COUNT: np.zeros(1),
-        }
+            state["pending"] = np.full((clients, delay, 3), np.nan)
+            state[COUNT] = np.zeros(1)
+        super().__init__(
+            names, state, {part: Mixture(clients, own, delay) for part, own in parts.items()}
+        )
+        self.delay, self.fixed = delay, fixed
 
-    def part(self, rows: slice) -> Blend:
-        """As `Mixture.part`."""
-        part = copy(self)
-        part.mixtures = {name: mixture.part(rows) for name, mixture in self.mixtures.items()}
-        part.share, part.state = self.share[rows], part_of(self.state, rows)
-        part.clients = len(part.share)
-        return part
-
-    @classmethod
-    def joined(cls, parts: Sequence[Blend]) -> Blend:
-        """As `Mixture.joined`."""
-        whole = copy(parts[0])
-        whole.mixtures = {
-            name: Mixture.joined([part.mixtures[name] for part in parts]) for name in whole.mixtures
-        }
-        whole.share = np.concatenate([part.share for part in parts])
-        whole.state = joined([part.state for part in parts])
-        whole.clients = len(whole.share)
-        return whole
-
-    def count(self, steps: int) -> None:
-        """As `Mixture.count`."""
-        for mixture in self.mixtures.values():
-            mixture.count(steps)
-        self.state[COUNT] += steps
+    @property
+    def clients(self) -> int:
+        return len(self.state["share"])
 
     def run(self, truth: NDArray[Any], forecasts: NDArray[Any], details: bool = True) -> Mixed:
         """As `Mixture.run`; learners and trust are blended as well."""
         f, y = np.asarray(forecasts), np.asarray(truth, dtype=np.float64)
         found = {
-            part: self.mixtures[part].run(y, f[chosen], details)
-            for part, chosen in self.parts.items()
+            part: mixture.run(y, f[self.places[part]], details)
+            for part, mixture in self.inside.items()
         }
         whole, alone = found["whole"], found["alone"]
         said = {part: mixed.combined for part, mixed in found.items()}
@@ -141,7 +137,7 @@ class Blend:
         by_step = share.T[:, :, None]
         return Mixed(
             blended(value, alone.combined, share),
-            blended(weights, self._spread(alone.weights, "alone"), by_step),
+            blended(weights, self.spread(alone.weights, "alone"), by_step),
             blended(whole.learners, alone.learners, share),
             blended(whole.trust, alone.trust, by_step),
         )
@@ -149,33 +145,13 @@ class Blend:
     def next(self, forecasts: NDArray[Any]) -> tuple[Floats, Floats]:
         """As `Mixture.next`."""
         f = np.asarray(forecasts)
-        found = {part: self.mixtures[part].next(f[chosen]) for part, chosen in self.parts.items()}
+        found = {part: one.next(f[self.places[part]]) for part, one in self.inside.items()}
         value, own = self._shared({n: v[:, None] for n, (v, _) in found.items()})
         weights = self._shared_weights({n: w[None] for n, (_, w) in found.items()}, own)
         local, local_weights = found["alone"]
         share = self._next_share(value[:, 0], local)
-        spread = self._spread(local_weights, "alone")
+        spread = self.spread(local_weights, "alone")
         return blended(value[:, 0], local, share), blended(weights[0], spread, share[:, None])
-
-    def arrays(self, copy: bool = True) -> State:
-        """As `Mixture.arrays`."""
-        own = copied(self.state) if copy else self.state
-        found = {"share": self.share.copy()} | ({} if self.fixed else own)
-        for part, mixture in self.mixtures.items():
-            found |= {f"{part}-{name}": array for name, array in mixture.arrays(copy).items()}
-        return found
-
-    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from a saved state of the same clients, experts and delay."""
-        for part, mixture in self.mixtures.items():
-            start = f"{part}-"
-            mixture.load(
-                {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
-            )
-        own = {"share": self.share} | ({} if self.fixed else self.state)
-        found = restored(own, arrays, "mixture")
-        self.share = found.pop("share")
-        self.state |= found
 
     def _shared(self, found: Mapping[str, Floats]) -> tuple[Floats, Floats | None]:
         """The shared forecast [client, step], and the share of the shared experts alone in it."""
@@ -190,7 +166,7 @@ class Blend:
         """The weights of the shared forecast, [step, client, expert]."""
         if share is None:
             return found["whole"]
-        return blended(self._spread(found["only"], "only"), found["whole"], share.T[:, :, None])
+        return blended(self.spread(found["only"], "only"), found["whole"], share.T[:, :, None])
 
     def _shares(
         self, truth: Floats, shared: Floats, local: Floats, *, ahead: bool = False
@@ -200,13 +176,13 @@ class Blend:
         `ahead`: of one step whose value is not known; changes nothing.
         """
         if self.fixed:
-            return np.where(np.isnan(shared - local), 1.0, self.share[:, None])
+            return np.where(np.isnan(shared - local), 1.0, self.state["share"][:, None])
         found, state = np.empty(shared.shape), copied(self.state) if ahead else self.state
         kernels.run(
             np.ascontiguousarray(truth),
             np.ascontiguousarray(shared),
             np.ascontiguousarray(local),
-            self.share,
+            self.state["share"],
             self._most(),
             int(state[COUNT][0]),
             _constants(),
@@ -226,13 +202,7 @@ class Blend:
 
     def _most(self) -> Floats:
         """The largest shares."""
-        return np.ones(self.clients) if self.delay == 1 else self.share
-
-    def _spread(self, weights: Floats, part: str) -> Floats:
-        """The weights of a part [.., client, expert] among those of all experts."""
-        result = np.zeros((*weights.shape[:-1], len(self.names)))
-        result[..., self.parts[part]] = weights
-        return result
+        return np.ones(self.clients) if self.delay == 1 else self.state["share"]
 
 
 def _constants() -> tuple[float, ...]:

@@ -36,6 +36,7 @@ from fuels.experts.linear import Arrays
 from fuels.experts.mixture import Mixed, Mixture
 from fuels.experts.pool import FittedPool, Pool
 from fuels.experts.state import State
+from fuels.storage.checkpoint import prefixed, unprefixed
 
 WARM_SHARE = 11 / 40  # of training, in whole periods: the warm-up
 
@@ -191,13 +192,12 @@ class HorizonEnsemble:
 
     def arrays(self, copy: bool = True) -> State:
         """The state that changes from step to step; the pool has its own arrays."""
-        parts = {"mixture": self.mixture.arrays(copy), "intervals": self.intervals.arrays(copy)}
-        return {f"{part}/{k}": v for part, arrays in parts.items() for k, v in arrays.items()}
+        mixture = prefixed("mixture", self.mixture.arrays(copy))
+        return mixture | prefixed("intervals", self.intervals.arrays(copy))
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        for part, owner in (("mixture", self.mixture), ("intervals", self.intervals)):
-            start = f"{part}/"
-            owner.load({k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)})
+        self.mixture.load(unprefixed("mixture", arrays))
+        self.intervals.load(unprefixed("intervals", arrays))
 
     def experts(
         self, history: History, first: int, last: int, external: External
@@ -257,7 +257,7 @@ def fit_horizon(
         early = pool.fit(own, fitted, horizon, before)
         ensemble = untrained(early, period, levels, external, bounds)
         if isinstance(base := base_of(ensemble.mixture), Blend):
-            base.share = shares(own, end, horizon)
+            base.state["share"] = shares(own, end, horizon)
         warm_up, points = None, None
         if first < end:
             experts = ensemble.experts(own, first, end, {})

@@ -16,18 +16,17 @@ nothing, and where all inputs are missing, the forecast is exactly the one witho
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from copy import copy
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fuels.arrays import Floats
-from fuels.experts.blend import Blend, blended, mixture_for
+from fuels.experts.blend import Blend, Mixtures, blended, mixture_for
 from fuels.experts.input_experts import uses_inputs
 from fuels.experts.mixture import Mixed, Mixture
 from fuels.experts.pool import FittedPool
-from fuels.experts.state import COUNT, State, copied, joined, part_of, restored
+from fuels.experts.state import COUNT, State, copied
 from fuels.kernels.mixture import CLIP_FROM, SLOW
 from fuels.kernels.tracking import TINY
 
@@ -41,8 +40,10 @@ CLIP = 3.0  # usual errors; a step with a larger error counts less
 BASE, WITH = "without", "with"
 
 
-class InputMixture:
-    """Two mixtures and the share of the second, used like one `Mixture`."""
+class InputMixture(Mixtures):
+    """Two mixtures and the share of the second."""
+
+    inside: Mapping[str, Mixture | Blend]
 
     def __init__(
         self,
@@ -51,50 +52,30 @@ class InputMixture:
         local: Sequence[str],
         using: Sequence[str],
     ) -> None:
-        self.names, self.delay, self.base = tuple(names), base.delay, base
-        place = {name: i for i, name in enumerate(names)}
-        self.without = [place[name] for name in base.names]
-        self.within = [place[name] for name in (*local, *using)]
-        self.using = [place[name] for name in using]
-        self.more = Mixture(base.clients, [*local, *using], base.delay)
-        self.state: State = {
+        state: State = {
             "learned": np.zeros((base.clients, LEARNED)),
             # The last `delay` steps, not learned yet: difference, forecast without, actual value.
             "pending": np.full((base.clients, base.delay, 3), np.nan),
             COUNT: np.zeros(1),
         }
+        more = Mixture(base.clients, [*local, *using], base.delay)
+        super().__init__(names, state, {BASE: base, WITH: more})
+        self.delay, self.using = base.delay, [self.names.index(name) for name in using]
+
+    @property
+    def base(self) -> Mixture | Blend:
+        """The mixture of the experts without inputs."""
+        return self.inside[BASE]
 
     @property
     def clients(self) -> int:
         return self.base.clients
 
-    def part(self, rows: slice) -> InputMixture:
-        """As `Mixture.part`."""
-        part = copy(self)
-        part.base, part.more = self.base.part(rows), self.more.part(rows)
-        part.state = part_of(self.state, rows)
-        return part
-
-    @classmethod
-    def joined(cls, parts: Sequence[InputMixture]) -> InputMixture:
-        """As `Mixture.joined`."""
-        whole, bases = copy(parts[0]), [part.base for part in parts]
-        whole.base = type(bases[0]).joined(bases)  # type: ignore[arg-type]
-        whole.more = Mixture.joined([part.more for part in parts])
-        whole.state = joined([part.state for part in parts])
-        return whole
-
-    def count(self, steps: int) -> None:
-        """As `Mixture.count`."""
-        self.base.count(steps)
-        self.more.count(steps)
-        self.state[COUNT] += steps
-
     def run(self, truth: NDArray[Any], forecasts: NDArray[Any], details: bool = True) -> Mixed:
         """As `Mixture.run`; learners and trust are blended as well."""
         f, y = np.asarray(forecasts), np.asarray(truth, dtype=np.float64)
-        base = self.base.run(y, f[self.without], details)
-        more = self.more.run(y, self._within(f), details)
+        base = self.base.run(y, f[self.places[BASE]], details)
+        more = self.inside[WITH].run(y, self._within(f), details)
         difference = more.combined - base.combined
         share = np.empty(difference.shape)
         for k in range(difference.shape[1]):
@@ -106,7 +87,7 @@ class InputMixture:
         if not details:
             return Mixed(blended(more.combined, base.combined, share))
         by_step = share.T[:, :, None]
-        weights = self._spread(more.weights, self.within), self._spread(base.weights, self.without)
+        weights = self.spread(more.weights, WITH), self.spread(base.weights, BASE)
         return Mixed(
             blended(more.combined, base.combined, share),
             blended(*weights, by_step),
@@ -117,42 +98,20 @@ class InputMixture:
     def next(self, forecasts: NDArray[Any]) -> tuple[Floats, Floats]:
         """As `Mixture.next`."""
         f = np.asarray(forecasts)
-        (base, base_weights), (more, weights) = (
-            self.base.next(f[self.without]),
-            self.more.next(self._within(f)),
-        )
+        base, base_weights = self.base.next(f[self.places[BASE]])
+        more, weights = self.inside[WITH].next(self._within(f))
         state = copied(self.state)
         for k in range(self.delay):
             entry = state["pending"][:, (int(state[COUNT][0]) + k) % self.delay]
             _learn(state["learned"], entry)
         share = _share(state["learned"], more - base)
-        both = self._spread(weights, self.within), self._spread(base_weights, self.without)
+        both = self.spread(weights, WITH), self.spread(base_weights, BASE)
         return blended(more, base, share), blended(*both, share[:, None])
-
-    def arrays(self, copy: bool = True) -> State:
-        """As `Mixture.arrays`."""
-        own = copied(self.state) if copy else self.state
-        found = {f"{WITH}-{name}": array for name, array in self.more.arrays(copy).items()}
-        found |= {f"{BASE}-{name}": array for name, array in self.base.arrays(copy).items()}
-        return found | own
-
-    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from a saved state of the same clients, experts and delay."""
-        for start, mixture in ((BASE, self.base), (WITH, self.more)):
-            own = {n.removeprefix(f"{start}-"): a for n, a in arrays.items() if n.startswith(start)}
-            mixture.load(own)
-        self.state = restored(self.state, arrays, "mixture")
 
     def _within(self, forecasts: NDArray[Any]) -> NDArray[Any]:
         """The forecasts of the second mixture; none where no linear expert with inputs has one."""
         silent = np.isnan(forecasts[self.using]).all(axis=0)
-        return np.where(silent, np.nan, forecasts[self.within])
-
-    def _spread(self, weights: Floats, chosen: Sequence[int]) -> Floats:
-        """The weights of some experts [.., client, expert] among those of all."""
-        result = np.zeros((*weights.shape[:-1], len(self.names)))
-        result[..., chosen] = weights
-        return result
+        return np.where(silent, np.nan, forecasts[self.places[WITH]])
 
 
 def _share(learned: Floats, difference: Floats) -> Floats:

@@ -22,16 +22,15 @@ interval that contains them can have less coverage.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fuels.arrays import Floats, Integers
 from fuels.errors import FuelsError
-from fuels.experts.state import COUNT, State, copied, joined, part_of, restored
+from fuels.experts.state import COUNT, Learner, State, copied
 from fuels.kernels.intervals import run
 
 MOST_SLOTS = 48
@@ -92,11 +91,13 @@ def checked_levels(levels: Any) -> tuple[float, ...]:
     return found
 
 
-class Intervals:
+class Intervals(Learner):
     """Intervals of every client for levels in percent, such as 80 and 95.
 
     `limits` [client, 2] are the least and largest possible values of each client.
     """
+
+    what = "intervals"
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class Intervals:
         self.limits = open_ended if limits is None else np.ascontiguousarray(limits, np.float64)
         count, slots = len(self.levels), min(period, MOST_SLOTS)
         memory = int(constants.memory)
-        self.state: State = {
+        state: State = {
             "correction": np.zeros((clients, count)),
             "slot correction": np.zeros((clients, slots, count)),
             "scores": np.zeros((clients, memory)),  # a ring buffer
@@ -127,29 +128,22 @@ class Intervals:
             "all": np.zeros((clients, 2)),
             # Steps not learned yet: point, usual error, slot, value, two bounds of each level.
             "queue": np.full((clients, delay, 4 + 2 * count), np.nan),
-            "steps": np.zeros(1),
+            COUNT: np.zeros(1),
         }
+        super().__init__(state)
         self._order = np.zeros((clients, memory), dtype=np.int64)  # of the scores, by size
 
-    def part(self, rows: slice) -> Intervals:
-        """The intervals of some clients; what they learn, the whole has learned."""
-        part = copy(self)
-        part.state = part_of(self.state, rows)
+    def part(self, rows: slice) -> Self:
+        part = super().part(rows)
         part.limits, part._order = self.limits[rows], self._order[rows]
         return part
 
     @classmethod
-    def joined(cls, parts: Sequence[Intervals]) -> Intervals:
-        """The intervals of several groups of clients."""
-        whole = copy(parts[0])
-        whole.state = joined([part.state for part in parts])
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        whole = super().joined(parts)
         whole.limits = np.concatenate([part.limits for part in parts])
         whole._order = np.concatenate([part._order for part in parts])
         return whole
-
-    def count(self, steps: int) -> None:
-        """Count steps that the parts have learned."""
-        self.state[COUNT] += steps
 
     def confined(self, points: NDArray[Any]) -> Floats:
         """Point forecasts [client, ...] within the limits."""
@@ -172,7 +166,7 @@ class Intervals:
         parts = tuple(self.state.values())
         fixed = (self._misses(), self.delay, self.constants, self.limits)
         run(y, f, slot, *fixed, parts, self._order, bounds, False)
-        self.state["steps"] += f.shape[1]
+        self.count(f.shape[1])
         return Bands(self.levels, *bounds)
 
     def next(self, points: NDArray[Any], step: int) -> Bands:
@@ -185,13 +179,9 @@ class Intervals:
         run(unknown, f, slot, *fixed, parts, self._order.copy(), bounds, True)
         return Bands(self.levels, *bounds)
 
-    def arrays(self, copy: bool = True) -> State:
-        """As `Mixture.arrays`."""
-        return copied(self.state) if copy else self.state
-
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from a saved state of the same clients, levels, period and delay."""
-        state = restored(self.state, arrays, "intervals")
+        super().load(arrays)
+        state = self.state
         slot, counts = state["queue"][..., 2], (state["seen"], state["steps"])
         waiting = ~np.isnan(state["queue"][..., 0] + state["queue"][..., 3])
         outside = ~(
@@ -200,7 +190,6 @@ class Intervals:
         known = all((each >= 0).all() for each in counts) and not np.isnan(state["scores"]).any()
         if (waiting & outside).any() or not known:
             raise FuelsError("the saved intervals are damaged, so train again")
-        self.state = state
         place, memory = np.arange(state["scores"].shape[1]), state["scores"].shape[1]
         scores = np.where(place >= state["seen"], np.inf, state["scores"])  # not used yet
         # Of equal scores the older one comes first, as when they were added.

@@ -12,8 +12,7 @@ these constants, and on which days they were chosen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from fuels.arrays import Floats
 from fuels.errors import FuelsError
-from fuels.experts.state import COUNT, State, copied, joined, part_of, restored
+from fuels.experts.state import COUNT, Learner, State, copied
 from fuels.kernels.mixture import AHEAD, LEARNERS, Constants, first_learner_weights, run, step_ahead
 
 
@@ -45,7 +44,7 @@ class Mixed:
 LEARNER_NAMES = ("steady (BOA)", "switching (fixed share)", "tracking (least squares)")
 
 
-class Mixture:
+class Mixture(Learner):
     """The weights of every client over the experts, and the state to update them."""
 
     def __init__(
@@ -60,7 +59,7 @@ class Mixture:
         chosen = constants or (Constants() if delay == 1 else AHEAD)
         self.constants = tuple(chosen)
         experts = len(self.names)
-        self.state: State = {
+        state: State = {
             "weights": np.full((clients, LEARNERS, experts), 1.0 / experts),
             "trust": np.tile(first_learner_weights(chosen.prior), (clients, 1)),
             "steady": np.zeros((clients, 3, experts)),  # regret, sum of squares, peak
@@ -72,29 +71,13 @@ class Mixture:
             "echo": np.zeros((clients, experts)),  # gain from limiting each expert
             # The last `delay` steps, not learned yet; a ring buffer.
             "queue": np.full((clients, delay, 2 * experts + LEARNERS + 3), np.nan),
-            "steps": np.zeros(1),  # steps seen so far
+            COUNT: np.zeros(1),
         }
+        super().__init__(state)
 
     @property
     def clients(self) -> int:
         return len(self.state["trust"])
-
-    def part(self, rows: slice) -> Mixture:
-        """The mixture of some clients; what it learns, the whole has learned."""
-        part = copy(self)
-        part.state = part_of(self.state, rows)
-        return part
-
-    @classmethod
-    def joined(cls, parts: Sequence[Mixture]) -> Mixture:
-        """One mixture of several groups of clients."""
-        whole = copy(parts[0])
-        whole.state = joined([part.state for part in parts])
-        return whole
-
-    def count(self, steps: int) -> None:
-        """Count steps that the parts have learned."""
-        self.state[COUNT] += steps
 
     def run(self, truth: NDArray[Any], forecasts: NDArray[Any], details: bool = True) -> Mixed:
         """Combine and learn, step by step.
@@ -115,7 +98,7 @@ class Mixture:
         trust = np.empty((clients, kept, LEARNERS))
         parts = tuple(self.state.values())
         run(y, f, self.delay, self.constants, parts, combined, weights, learners, trust)
-        self.state["steps"] += steps
+        self.count(steps)
         if not details:
             return Mixed(combined)
         return Mixed(
@@ -137,14 +120,6 @@ class Mixture:
         now = np.ascontiguousarray(f[:, 0])
         step_ahead(now, self.delay, self.constants, scratch, combined, weights)
         return combined, weights
-
-    def arrays(self, copy: bool = True) -> State:
-        """The state, to be saved; without a copy only until the next step."""
-        return copied(self.state) if copy else self.state
-
-    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from a saved state of the same clients, experts and delay."""
-        self.state = restored(self.state, arrays, "mixture")
 
     def _by_client(self, forecasts: NDArray[Any]) -> Floats:
         f = np.asarray(forecasts, dtype=np.float64)
