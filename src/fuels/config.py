@@ -117,7 +117,7 @@ class Defence:
     """What bounds the influence of clients that send false values. Not in the paper."""
 
     aggregation: str = "mean"  # of models: mean, trimmed, median or krum
-    clip: float = 0.0  # bound on a model's update, in median norms of the round; 0: none
+    clip: float = 0.0  # bound on a model's update, in median norms, and on its weight; 0: none
     joint: float = 0.0  # bound on updates along each of their principal directions, in MAD; 0: none
     tolerated: float = 0.2  # share of false clients that trimmed and krum withstand
     directions: bool = False  # average prototypes by direction, all rows of length 1

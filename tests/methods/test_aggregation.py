@@ -98,6 +98,19 @@ def test_clipping_shortens_only_what_is_too_long() -> None:
         assert (np.delete(short[name], 2, 0) == np.delete(sent[name], 2, 0)).all()
 
 
+def test_with_clipping_nobody_counts_for_more_than_the_median_client() -> None:
+    """Two of ten claim a hundred times the samples; whoever has fewer still counts for less."""
+    sent, before = models(10)
+    claimed = np.array([90_000, 90_000, 450, *[900] * 7])
+    bounded = np.array([900, 900, 450, *[900] * 7])
+    found, expected = (
+        joined(aggregated(sent, weights, before, defence))
+        for weights, defence in ((claimed, Defence(clip=1e6)), (bounded, Defence()))
+    )
+    np.testing.assert_array_equal(found, expected)
+    assert np.abs(joined(aggregated(sent, claimed, before, Defence())) - expected).max() > 0.01
+
+
 def plain_joint_bound(updates: np.ndarray, k: float) -> np.ndarray:
     """The same with a singular value decomposition of all updates, and loops."""
     left, lengths, directions = np.linalg.svd(updates, full_matrices=False)

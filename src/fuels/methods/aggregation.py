@@ -2,13 +2,13 @@
 
 Clipping bounds the length of each update, a client's model minus the global one, by median norms
 of the round (Karimireddy et al., "Learning from History for Byzantine Robust Optimization", ICML
-2021, clip around the previous state in the same way). `jointly_bounded` bounds what several clients
-do together: attackers who all push in one direction in every round need no long updates. It cuts
-what is unusual along the principal directions of the updates; DnC (Shejwalkar and Houmansadr, NDSS
-2021) leaves out the clients that are unusual along the first of them. The rules replace the
-weighted mean and ignore sample counts, which are claims too: coordinate-wise trimmed mean and
-median (Yin et al., ICML 2018), and multi-Krum (Blanchard et al., NeurIPS 2017), the mean of the
-models that are closest to the others.
+2021, clip around the previous state in the same way). It also bounds the weight of each client by
+the median: a sample count is a claim. `jointly_bounded` bounds what several clients do together:
+attackers who all push in one direction in every round need no long updates. It cuts what is unusual
+along the principal directions of the updates; DnC (Shejwalkar and Houmansadr, NDSS 2021) leaves out
+the clients that are unusual along the first of them. The rules replace the weighted mean and ignore
+sample counts: coordinate-wise trimmed mean and median (Yin et al., ICML 2018), and multi-Krum
+(Blanchard et al., NeurIPS 2017), the mean of the models that are closest to the others.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ def aggregated(
     """The new global parts [size] from the clients' parts [client, size]."""
     if defence.clip:
         models = clipped(models, before, defence.clip, votes)
+        if votes is None:  # the clients of a site share its one vote, whatever they claim
+            weights = np.minimum(weights, np.median(weights))
     if defence.joint:
         models = jointly_bounded(models, before, defence.joint, votes)
     if defence.aggregation == "mean":
