@@ -55,6 +55,7 @@ def test_every_part_of_a_sums_identity_changes_the_masks() -> None:
     others = [
         asked(4, step=1), asked(4, name="other"), asked(4, series="run-2"), asked(4, serial=2),
         asked(4, federation="other"), asked(4, 4), asked(4, shape=(2, 2)), asked(4, shape=(4, 1)),
+        asked(4, terms="one"), asked(4, terms="two"),
     ]  # fmt: skip
     seen = {send("east", which, np.zeros(4, np.uint64)).tobytes() for which in [first, *others]}
     assert len(seen) == 1 + len(others)

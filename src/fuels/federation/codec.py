@@ -30,7 +30,7 @@ MOST_HEADER = 4 * 2**20  # bytes; 100 000 client names fit
 MOST_ARRAYS = 64
 MOST_AXES = 4
 MOST_ROUND = 10**9
-KINDS = ("hello", "sum", "train", "evaluate", "finish", "live", "live sum")
+KINDS = ("hello", "sum", "check", "train", "evaluate", "finish", "live", "live sum")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from fuels.federation.transport import (
     Chosen,
     Failure,
     Reply,
-    SkippedError,
     TooFewError,
     Transport,
     WritesItself,
@@ -53,7 +52,6 @@ class Round:
     numbers_down: float = 0.0
     failures: list[Failure] = field(default_factory=list)
     left_out: int = 0  # clients whose upload the method did not use, see Method.left_out
-    skipped: str = ""  # why the round has no result; the server's state is that of the round before
     stages: dict[str, float] = field(default_factory=dict)  # seconds
     site_rows: Integers | None = None  # changed rows of the sites' state; None: all
     writer: WritesItself | None = None  # sites whose state is not among the arrays to save
@@ -69,8 +67,6 @@ class Round:
         values["failures"] = [f"{failure.site}: {failure.reason}" for failure in self.failures]
         if self.left_out:
             values["left_out"] = self.left_out
-        if self.skipped:
-            values["skipped"] = self.skipped
         return {k: (None if isinstance(v, float) and np.isnan(v) else v) for k, v in values.items()}
 
     def changed_rows(self, names: Iterable[str]) -> dict[str, Integers]:
@@ -121,7 +117,6 @@ class Loop:
         self.val_mse = np.full(len(self.clients), np.nan)  # each client's latest
         self.val_mae = np.full(len(self.clients), np.nan)
         self.best_score, self.best_round = float("inf"), 0
-        self.skipped = 0  # rounds since the best one
         self.evaluated_clients = 0  # that the best score is the mean of
         self.without_upload = set(self.clients)  # clients that have not contributed yet
         self.best_download: Download | None = None  # of the best round, if all share one model
@@ -148,7 +143,7 @@ class Loop:
     @property
     def finished(self) -> bool:
         training = self.training
-        stale = self.round - self.best_round - self.skipped
+        stale = self.round - self.best_round
         stop_early = training.patience and self.best_round and stale >= training.patience
         return self.round >= training.rounds or bool(stop_early)
 
@@ -156,10 +151,7 @@ class Loop:
         """One round."""
         number = self.round + 1
         done = Round(number, self.training.rounds)
-        try:
-            download, replies = self._train(done)
-        except SkippedError as error:
-            return self._skip(done, error)
+        download, replies = self._train(done)
         given = [reply.report for reply in replies if reply.report is not None]
         evaluation = max((report.evaluation_seconds for report in given), default=0.0)
         if evaluation:
@@ -196,19 +188,6 @@ class Loop:
                 self._record([each for each in answers if isinstance(each, Report)], done)
         done.site_rows = self.transport.changed_rows()
         self._finish(done, upload, download)
-        done.last = self.finished
-        return done
-
-    def _skip(self, done: Round, why: SkippedError) -> Round:
-        """Finish a round without a result: nothing changes except its number."""
-        self.admit(self.transport.clients)
-        done.failures, done.skipped = why.failures, str(why)
-        self.round, self.skipped = done.number, self.skipped + 1
-        if not np.isnan(self.val_mse).all():
-            done.val_mse = float(np.nanmean(self.val_mse))
-            done.val_mae = float(np.nanmean(self.val_mae))
-        done.best_round = self.best_round
-        done.site_rows = self.transport.changed_rows()
         done.last = self.finished
         return done
 
@@ -330,7 +309,7 @@ class Loop:
         done.val_mse = float(np.nanmean(self.val_mse))
         done.val_mae = float(np.nanmean(self.val_mae))
         if done.val_mse < self.best_score:
-            self.best_score, self.best_round, self.skipped = done.val_mse, done.number, 0
+            self.best_score, self.best_round = done.val_mse, done.number
             if self.method.one_model and self.training.keep == "best":
                 self.best_download = self.method.download(self.server, self.clients)
         done.best_round = self.best_round
@@ -356,7 +335,6 @@ class Loop:
             "clients": list(self.clients),
             "best_score": self.best_score,
             "best_round": self.best_round,
-            "skipped": self.skipped,
             "judged": self.evaluated_clients,
             "unheard": sorted(self.without_upload),
             "totals": self.totals,
@@ -376,7 +354,6 @@ class Loop:
         self.best_download = Download(shared=best) if best else None
         self.round = int(facts["round"])
         self.best_score, self.best_round = float(facts["best_score"]), int(facts["best_round"])
-        self.skipped = int(facts.get("skipped", 0))
         self.evaluated_clients = int(facts["judged"])
         self.without_upload = set(facts.get("unheard", []))
         self.totals = dict(facts["totals"])

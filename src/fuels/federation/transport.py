@@ -43,14 +43,6 @@ class TooFewError(FuelsError):
     """Too few sites replied; the round may be repeated with the same or other sites."""
 
 
-class SkippedError(FuelsError):
-    """The round has no result and must not be repeated: training goes on with the next one."""
-
-    def __init__(self, reason: str, failures: Sequence[Failure]) -> None:
-        super().__init__(reason)
-        self.failures = list(failures)
-
-
 class Chosen(tuple[str, ...]):
     """The clients of a round; those in `extra` train in addition to the ones drawn for it."""
 

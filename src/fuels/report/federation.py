@@ -104,8 +104,7 @@ def training(summary: Summary, history: list[dict[str, Any]], figures: Figures) 
 
 def trouble(summary: Summary, history: list[dict[str, Any]]) -> Html:
     """Failures, exclusions and uploads that were not used."""
-    skipped = (summary.get("masked") or {}).get("skipped", {})
-    found = [f"Round {at} was skipped: {reason}" for at, reason in skipped.items()]
+    found: list[str] = []
     for line in history:
         found += [f"Round {line['round']}: {text}" for text in line.get("failures") or ()]
     said = found[:20]

@@ -3,7 +3,8 @@
 A second set for the same step would reveal the difference of the two sets, and a second reply to
 the same sum with other numbers would use its masks twice. So a site writes its reply down, on disk
 and flushed, before it sends it; asked again for the same sum it repeats these bytes, and anything
-else for that step is refused.
+else for that step is refused. For some sums it is not the step that decides, but what the numbers
+are computed from (`Origin`).
 
 The record must not be lost while its key is in use. A key that was used has a mark in its folder:
 if the record is missing, nothing is answered until the site has a new key.
@@ -11,12 +12,13 @@ if the record is missing, nothing is answered until the site has a new key.
 
 from __future__ import annotations
 
-import hashlib
+import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,11 +33,31 @@ TABLES = """
 CREATE TABLE IF NOT EXISTS sets (
     name TEXT, step INTEGER, sites TEXT, PRIMARY KEY (name, step)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS origins (
+    name TEXT, source TEXT, sites TEXT, clients TEXT, bound TEXT, PRIMARY KEY (name, source)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS answers (
     series TEXT, name TEXT, step INTEGER, sum BLOB, words BLOB, PRIMARY KEY (series, name, step)
 );
 CREATE TABLE IF NOT EXISTS rosters (serial INTEGER PRIMARY KEY, digest BLOB);
 """
+
+
+class Origin(NamedTuple):
+    """What a site's numbers are computed from, and how.
+
+    From one source, a site answers for one set of sites, one choice of its clients and one bound,
+    at any step and in any run: the difference of two totals would be the numbers of the sites or
+    clients in which they differ, or of the clients that only one of two bounds shortens.
+    """
+
+    source: str  # a digest
+    clients: tuple[str, ...]  # of this site
+    bound: str = ""  # on what a client adds
+
+    @property
+    def choice(self) -> str:
+        return json.dumps(sorted(self.clients))
 
 
 class Answers:
@@ -44,31 +66,36 @@ class Answers:
     def __init__(self, path: Path, mark: Path) -> None:
         self.path, self.mark = path, mark
 
-    def given(self, asked: SumId, source: str = "") -> Words | None:
+    def given(self, asked: SumId, origin: Origin | None = None) -> Words | None:
         """The reply already given to a sum; None if it may be answered now.
 
-        `source`: what the numbers are computed from, if not all sums of this name and step have the
-        same: a second set is refused only for the same source.
+        `origin`: what decides instead of the step.
         """
         with self._open() as database:
-            return self._before(database, asked, source)
+            return self._before(database, asked, origin)
 
-    def answer(self, asked: SumId, make: Callable[[], Words], source: str = "") -> Words:
+    def answer(
+        self, asked: SumId, make: Callable[[], Words], origin: Origin | None = None
+    ) -> Words:
         """The reply to a sum: the one already given or, the first time, what `make` returns."""
-        if (before := self.given(asked, source)) is not None:
+        if (before := self.given(asked, origin)) is not None:
             return before
         words = make()  # may take long: no lock is held meanwhile
         content = words.astype("<u8").tobytes()
         with self._open() as database:
-            before = self._before(database, asked, source)
+            before = self._before(database, asked, origin)
             if before is not None:  # another process was faster
                 return before
-            key = (asked.name, asked.step)
-            known = (asked.name + source, asked.step, ",".join(asked.sites))
-            database.execute("INSERT OR IGNORE INTO sets VALUES (?, ?, ?)", known)
+            name, sites = asked.name, ",".join(asked.sites)
+            if origin is None:
+                known = (name, asked.step, sites)
+                database.execute("INSERT OR IGNORE INTO sets VALUES (?, ?, ?)", known)
+            else:
+                added = (name, origin.source, sites, origin.choice, origin.bound)
+                database.execute("INSERT OR IGNORE INTO origins VALUES (?, ?, ?, ?, ?)", added)
             database.execute(
                 "INSERT INTO answers VALUES (?, ?, ?, ?, ?)",
-                (asked.series, *key, _digest(asked), content),
+                (asked.series, name, asked.step, bytes.fromhex(asked.digest), content),
             )
             database.execute(
                 "UPDATE answers SET words = NULL WHERE name = ? AND words IS NOT NULL AND rowid NOT"
@@ -93,26 +120,45 @@ class Answers:
                 raise FuelsError(f"this site has already seen another roster {serial}")
             database.execute("INSERT OR IGNORE INTO rosters VALUES (?, ?)", (serial, digest))
 
-    def _before(self, database: sqlite3.Connection, asked: SumId, source: str) -> Words | None:
-        """The reply that was already given to this sum; refuses another sum of the same step."""
-        found = database.execute(
-            "SELECT sites FROM sets WHERE name = ? AND step = ?", (asked.name + source, asked.step)
-        ).fetchone()
+    def _before(
+        self, database: sqlite3.Connection, asked: SumId, origin: Origin | None
+    ) -> Words | None:
+        """The reply already given to this sum; refuses another of the same step or origin."""
+        if origin is None:
+            found = database.execute(
+                "SELECT sites FROM sets WHERE name = ? AND step = ?", (asked.name, asked.step)
+            ).fetchone()
+        else:
+            found = database.execute(
+                "SELECT sites, clients, bound FROM origins WHERE name = ? AND source = ?",
+                (asked.name, origin.source),
+            ).fetchone()
         if found is not None and found[0] != ",".join(asked.sites):
             raise FuelsError(
                 f"{asked}: this site has already answered with the sites {found[0]}; a second set"
                 f" ({','.join(asked.sites)}) would reveal the difference"
             )
+        if origin is not None and found is not None:
+            if found[1] != origin.choice:
+                raise FuelsError(
+                    f"{asked}: this site has already answered for other clients of its own; a"
+                    " second choice would reveal the difference"
+                )
+            if found[2] != origin.bound:
+                raise FuelsError(
+                    f"{asked}: this site has already answered with another bound on updates; a"
+                    " second one would reveal those that it shortens"
+                )
         given = database.execute(
             "SELECT sum, words FROM answers WHERE series = ? AND name = ? AND step = ?",
             (asked.series, asked.name, asked.step),
         ).fetchone()
         if given is None:
             return None
-        if given[0] != _digest(asked):
+        if given[0] != bytes.fromhex(asked.digest):
             raise FuelsError(
-                f"{asked}: this site has already answered it in another form or under another"
-                " roster; a second answer would reuse its masks"
+                f"{asked}: this site has already answered it in another form, on other terms or"
+                " under another roster; it answers a sum once"
             )
         if given[1] is None:
             raise FuelsError(f"{asked}: it was answered too long ago to be repeated")
@@ -156,7 +202,3 @@ class Answers:
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-def _digest(asked: SumId) -> bytes:
-    return hashlib.sha256(asked.info(("", ""))).digest()

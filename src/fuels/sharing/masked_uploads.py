@@ -16,8 +16,10 @@ length counts at most so much that the bound can double from one round to the ne
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import prod
 from typing import NamedTuple
 
@@ -52,6 +54,37 @@ class Terms:
     @property
     def unit(self) -> int:
         return 1 << (self.most_samples - 1).bit_length()
+
+    @property
+    def applied(self) -> str:
+        """How lengths are bounded, as text; "" if they are not."""
+        return f"{self.bound!r}, clip {self.clip!r}" if self.bound else ""
+
+
+def digest_of(shared: Arrays) -> str:
+    """Of the model that a round starts from."""
+    found = hashlib.blake2b(digest_size=16)
+    for name in sorted(shared):
+        found.update(f"{name} {shared[name].shape};".encode() + shared[name].tobytes())
+    return found.hexdigest()
+
+
+def given_alike(
+    model: str, terms: Terms, clients: Mapping[str, int], settings: str, roster: bytes
+) -> str:
+    """A digest of all that decides what sites add: their masks cancel only if they agree on it.
+
+    `model`: its digest. `clients`: how many each site was asked to train. `settings`: of the run,
+    as text. `roster`: its digest.
+    """
+    facts = {
+        "model": model,
+        "terms": asdict(terms),
+        "clients": dict(clients),
+        "settings": settings,
+        "roster": roster.hex(),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def shape_of(declared: Mapping[str, Sent]) -> tuple[int]:

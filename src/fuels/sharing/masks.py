@@ -9,10 +9,11 @@ are as random as the mask.
     key     = HKDF-SHA256(secret, info = everything that identifies the sum)
     mask    = the ChaCha20 key stream of that key, as 64-bit words
 
-`info` contains the federation, the roster, the run, the name and step of the sum, the set of sites
-and the shape. Two different sums never share a mask; that no sum is answered twice with different
-words is up to the site (answers.py). One more word, 1 at each site, shows the server whether the
-masks cancelled: it must add up to the number of sites.
+`info` contains the federation, the roster, the run, the name and step of the sum, the set of sites,
+the shape, and a digest of the terms that each site was given. Two different sums never share a
+mask, and masks cancel only if all sites were given the same; that no sum is answered twice with
+different words is up to the site (answers.py). One more word, 1 at each site, shows the server
+whether the masks cancelled: it must add up to the number of sites.
 
 The form is that of Bonawitz et al. (2017), without their recovery from dropouts: here a sum without
 one of its sites is asked again or skipped.
@@ -20,6 +21,7 @@ one of its sites is asked again or skipped.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -55,6 +57,7 @@ class SumId:
     step: int  # the time it belongs to
     sites: tuple[str, ...]  # the set, sorted
     shape: tuple[int, ...]  # of the numbers
+    terms: str = ""  # digest of all else that the sites must be given alike; "": nothing
 
     def __post_init__(self) -> None:
         if list(self.sites) != sorted(set(self.sites)):
@@ -71,7 +74,13 @@ class SumId:
     def info(self, pair: tuple[str, str]) -> bytes:
         """The sum and a pair of its sites as bytes; different ones have different bytes."""
         facts = {"purpose": PURPOSE, "pair": pair, **asdict(self)}
+        if not self.terms:
+            del facts["terms"]
         return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.info(("", ""))).hexdigest()
 
 
 def new_key() -> bytes:
@@ -134,7 +143,7 @@ def added_up(asked: SumId, replies: Mapping[str, Words]) -> Words:
         added += words
     if added[-1] != len(asked.sites):
         raise FuelsError(
-            f"{asked}: the masks of {', '.join(asked.sites)} do not cancel, so their keys, rosters"
-            " or versions differ; the sum is not used"
+            f"{asked}: the masks of {', '.join(asked.sites)} do not cancel, so their keys, rosters,"
+            " versions or terms differ; the sum is not used"
         )
     return added[:-1]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fuels.sharing.answers import Answers
+from fuels.sharing.answers import Answers, Origin
 from fuels.sharing.fixed_point import Words
 from fuels.sharing.masks import SumId, masked, public_key
 from fuels.sharing.roster import Roster, read_roster
@@ -30,13 +30,17 @@ class SecureSums:
     answers: Answers
     min_clients: int = MIN_CLIENTS
 
-    def given(self, asked: SumId, roster: bytes, source: str = "") -> Words | None:
+    def given(self, asked: SumId, roster: bytes, origin: Origin | None = None) -> Words | None:
         """The words already sent for a sum; None if it may be answered now (answers.py)."""
         self._members(asked, roster)
-        return self.answers.given(asked, source)
+        return self.answers.given(asked, origin)
 
     def answer(
-        self, asked: SumId, roster: bytes, contribution: Callable[[], Words], source: str = ""
+        self,
+        asked: SumId,
+        roster: bytes,
+        contribution: Callable[[], Words],
+        origin: Origin | None = None,
     ) -> Words:
         """The masked words for a sum; a FuelsError says why there are none, and quotes no data.
 
@@ -49,7 +53,7 @@ class SecureSums:
             words = contribution().reshape(-1)
             return masked(words, asked, self.site, self.private, members.keys)
 
-        return self.answers.answer(asked, make, source)
+        return self.answers.answer(asked, make, origin)
 
     def _members(self, asked: SumId, roster: bytes) -> Roster:
         """The founder's roster, if it allows this sum."""

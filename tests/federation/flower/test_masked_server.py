@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from fuels.errors import FuelsError
 from fuels.federation.codec import decode
 from fuels.federation.flower.folders import SiteFolder
 from fuels.federation.flower.masked_server import FILE, Plan
+from fuels.federation.flower.masked_site import MASKED
 from fuels.federation.flower.provisioning import federation_record
 from fuels.federation.flower.status import masked_line, status
 from fuels.federation.flower.sum_keys import certify
@@ -48,7 +50,7 @@ def test_the_model_is_that_of_plain_uploads(tmp_path: Path, method: str) -> None
         assert ours["clients"] == theirs["clients"] == 6 and not ours["failures"]
         assert ours["val_mse"] == pytest.approx(theirs["val_mse"], rel=1e-4)
         assert ours["loss_prediction"] == pytest.approx(theirs["loss_prediction"], rel=1e-4)
-    assert world.summary()["masked"] == {"rounds": rounds, "skipped": {}}
+    assert world.summary()["masked"] == {"rounds": rounds}
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +84,7 @@ def test_a_lost_reply_is_repeated_byte_for_byte(tmp_path: Path, done: World) -> 
     lines = world.run()
     given = [c for s, kind, n, c in world.network.got if (s, kind, n) == ("north", "train", 2)]
     assert len(given) == 3 and len(set(given)) == 1
-    assert not any("skipped" in line for line in lines)
+    assert [line["clients"] for line in lines] == [6, 6, 6]
     for name, array in done.state().items():
         np.testing.assert_array_equal(world.state()[name], array)
 
@@ -99,26 +101,77 @@ def lose(world: World, site: str, at: int, times: int) -> None:
     world.network.fate = decide
 
 
-def test_without_a_site_the_round_is_skipped_and_the_next_has_all_again(tmp_path: Path) -> None:
-    # A skipped round is no reason to stop early either.
-    world = make_world(tmp_path / "world", chosen(rounds=3, training={"patience": 1}))
-    lose(world, "north", at=2, times=10)
-    lines = world.run()
-    reason = "uploads, step 2: no sum without north"
-    assert [line.get("skipped", "") for line in lines] == ["", reason, ""]
-    assert lines[1]["clients"] == 0 and lines[1]["val_mse"] == lines[0]["val_mse"]
-    assert any(text.startswith("north: ") for text in lines[1]["failures"])
-    assert lines[2]["clients"] == 6 and lines[2]["val_mse"] != lines[1]["val_mse"]
-    assert world.summary()["masked"] == {"rounds": 2, "skipped": {"2": reason}}
+def failing(site: str, at: int) -> Any:
+    """From a round on, a site's process fails after it has trained."""
+
+    def decide(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        lost = (who, kind) == (site, "train") and number >= at
+        return 0.0, "its process failed" if lost else reply
+
+    return decide
+
+
+def plain(site: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes]:
+    return 0.0, reply
+
+
+def test_without_a_site_the_round_waits_for_it_and_then_the_run_stops(
+    tmp_path: Path, done: World
+) -> None:
+    world = make_world(tmp_path / "world", chosen(rounds=3))
+    world.network.fate = failing("north", at=2)
+    with pytest.raises(
+        FuelsError,
+        match=r"^round 2: no sum without north; the run stops after 2 attempts and can be resumed$",
+    ):
+        world.run()
+    assert len(world.history()) == 1 and status(world.server)["masked"] == {"rounds": 1}
     book = world.server.audit.read_text()
-    assert book.count('"sum skipped"') == 1 and reason in book
-    page = (world.server.runs / "run" / "report.html").read_text()
-    assert f"Round 2 was skipped: {reason}" in page and "are masked, so that the server" in page
-    found = status(world.server)
-    assert masked_line(found["masked"]) == (
-        "masked: the server sees sums only, 2 rounds with a result, 1 skipped (the last, round 2:"
-        f" {reason})"
-    )
+    assert book.count('"sum failed"') == 2 and '"no sum without north"' in book
+    # Resumed, it asks the same sites, which repeat what they sent: the run loses nothing but time.
+    world.network.fate = plain
+    lines = world.run()
+    assert [line["clients"] for line in lines] == [6, 6, 6]
+    found = {c for s, kind, n, c in world.network.got if (s, kind, n) == ("south", "train", 2)}
+    assert len(found) == 1
+    for name, array in done.state().items():
+        np.testing.assert_array_equal(world.state()[name], array)
+    assert masked_line(world.summary()["masked"]) == "masked: the server sees sums only, 3 rounds"
+
+
+def test_from_one_model_there_is_one_set_also_if_a_site_never_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SITES, "west", ["g", "h"])
+    world = make_world(tmp_path / "world", chosen(rounds=3))
+    world.network.fate = failing("west", at=2)
+    for _ in range(2):  # also when it is resumed, and connected to the others only
+        with pytest.raises(FuelsError, match=r"^round 2: no sum without west; the run stops after"):
+            world.run()
+        world.network.there.discard("west")
+    world.take_out("west")
+    with pytest.raises(FuelsError, match=r"^round 2: no sum without west \(west: it may no longer"):
+        world.run()
+    facts = [
+        decode(c, LIMIT).facts[MASKED]
+        for _, k, n, c in world.network.sent
+        if (k, n) == ("train", 2)
+    ]
+    assert len(facts) > 8 and all(list(each["clients"]) == sorted(SITES) for each in facts)
+    # What west sent makes the total complete, and there is no other total from this model.
+    assert masks_cancel(world, 2, sorted(SITES))
+    assert not masks_cancel(world, 2, ["east", "north", "south"])
+
+
+def masks_cancel(world: World, number: int, sites: list[str]) -> bool:
+    """Whether the server can read the total of these sites, from everything that they ever sent."""
+    sent: dict[str, list[np.ndarray]] = {site: [] for site in sites}
+    for site, kind, at, content in world.network.got:
+        if (kind, at) == ("train", number) and site in sent:
+            found = decode(content, LIMIT).arrays
+            sent[site] += [found["words"]] if "words" in found else []
+    checks = [[int(each[-1]) for each in sent[site]] for site in sites]
+    return any((sum(each) - len(sites)) % 2**64 == 0 for each in product(*checks))
 
 
 def test_a_killed_server_asks_the_same_set_again(tmp_path: Path, done: World) -> None:
@@ -148,17 +201,6 @@ def test_a_killed_server_asks_the_same_set_again(tmp_path: Path, done: World) ->
         np.testing.assert_array_equal(world.state()[name], array)
 
 
-def test_a_run_without_any_result_stops_and_can_be_resumed(tmp_path: Path, done: World) -> None:
-    world = make_world(tmp_path / "world", chosen(rounds=3))
-    world.network.fate = lambda site, kind, number, reply: (
-        0.0, "its process failed" if (site, kind) == ("north", "train") else reply
-    )  # fmt: skip
-    with pytest.raises(FuelsError, match=r"round 2: 2 rounds in a row had no result .* resumed"):
-        world.run()
-    world.network.fate = lambda site, kind, number, reply: (0.0, reply)
-    assert [("skipped" in line) for line in world.run()] == [True, False, False]
-
-
 def test_sites_shorten_updates_to_the_bound_of_the_round_before(tmp_path: Path) -> None:
     world = make_world(tmp_path / "world", chosen(rounds=2, defence={"clip": 0.5}))
     world.run()
@@ -167,7 +209,7 @@ def test_sites_shorten_updates_to_the_bound_of_the_round_before(tmp_path: Path) 
         for site, kind, _, content in world.network.sent
         if (site, kind) == ("north", "train")
     ]
-    assert facts[0]["bound"] == 0.0 and facts[0]["clients"] == 6
+    assert facts[0]["bound"] == 0.0 and facts[0]["clients"] == dict.fromkeys(sorted(SITES), 2)
     # No longer than its terms, the mean update of round 2 is within the bound.
     first = next(c for _, kind, n, c in world.network.sent if (kind, n) == ("evaluate", 1))
     before = unprefixed("shared", decode(first, LIMIT).arrays)
@@ -190,7 +232,7 @@ def test_a_site_that_refuses_stops_a_run_of_three(tmp_path: Path) -> None:
         " resumed"
     )
     change(world, "south", "min_clients = 7", "min_clients = 6")
-    assert ["skipped" in line for line in world.run()] == [False, False]
+    assert [line["clients"] for line in world.run()] == [6, 6]
 
 
 def test_without_a_roster_no_site_trains(tmp_path: Path) -> None:
@@ -228,27 +270,96 @@ def test_a_site_whose_training_diverged_adds_nothing(
         np.testing.assert_allclose(world.state()[name], array, atol=3e-7)
 
 
-def test_a_site_that_keeps_failing_is_asked_less_and_less_often(
+def test_a_site_that_would_refuse_is_left_out_before_any_other_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(SITES, "west", ["g", "h"])
-    world = make_world(tmp_path / "world", chosen(rounds=6), quorum=0.5)
+    world = make_world(tmp_path / "world", chosen(rounds=3), quorum=0.5)
+    change(world, "west", "min_clients = 6", "min_clients = 9")
+
+    lines = world.run()
+    assert [line["clients"] for line in lines] == [6, 6, 6]
+    reason = "round 1: 8 clients are asked to train, and at least 9 are required (min_clients)"
+    assert f"west: {reason}" in lines[0]["failures"]
+    trained = {site for site, kind, *_ in world.network.sent if kind == "train"}
+    assert trained == {"north", "south", "east"}
+    # Sites that have agreed are not asked again about the same set.
+    checks = [(s, n) for s, kind, n, _ in world.network.sent if kind == "check"]
+    assert {n for _, n in checks} == {1}
+
+
+def test_a_site_that_does_not_say_whether_it_would_train_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SITES, "west", ["g", "h"])
+    world = make_world(tmp_path / "world", chosen(rounds=2), quorum=0.5)
     world.network.fate = lambda site, kind, number, reply: (
-        0.0, "its process failed" if (site, kind) == ("west", "train") and number > 1 else reply
+        0.0, "its process failed" if (site, kind, number) == ("west", "check", 1) else reply
     )  # fmt: skip
     lines = world.run()
-    assert [line["clients"] for line in lines] == [8, 0, 6, 0, 6, 6]
-    assert "west: it missed 1 of the rounds that it was asked for" in lines[2]["failures"]
-    asked = [json.loads(e) for e in world.server.audit.read_text().splitlines()]
-    assert [len(e["sites"]) for e in asked if e["event"] == "sum"] == [4, 3, 3, 3]
+    assert [line["clients"] for line in lines] == [6, 8]  # and back in the next round
+    assert "west: no reply since it was last asked" in lines[0]["failures"]
+
+
+def test_a_late_answer_about_another_set_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """North would train with west but not without it; its first answer arrives late."""
+    monkeypatch.setitem(SITES, "west", ["g", "h"])
+    world = make_world(tmp_path / "world", chosen(rounds=1), quorum=0.5)
+    change(world, "west", "min_clients = 6", "min_clients = 9")
+    change(world, "north", "min_clients = 6", "min_clients = 8")
+    asked = [0]
+
+    def decide(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        asked[0] += (who, kind) == ("north", "check")
+        late = (who, kind, asked[0]) == ("north", "check", 1)
+        return 0.1 if late else 0.3 if kind == "check" and who != "west" else 0.0, reply
+
+    world.network.fate = decide
+    with pytest.raises(FuelsError, match=r"2 sites can send masked uploads, .*\(north: round 1: 6"):
+        world.run()
+    assert not any(kind == "train" for _, kind, *_ in world.network.sent)
+
+
+def test_a_new_roster_is_for_the_next_set(tmp_path: Path) -> None:
+    world = make_world(tmp_path / "world", chosen(rounds=3))
+    signed: list[str] = []
+
+    def decide(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if (who, kind, number) == ("north", "train", 2) and not signed:
+            signed.append(who)
+            certify(world.root, federation_record(world.root), {"north": 2}, {})
+            return 0.0, "its process failed"
+        return 0.0, reply
+
+    world.network.fate = decide
+    assert [line["clients"] for line in world.run()] == [6, 6, 6]
+
+
+def test_the_same_model_in_the_next_round_has_the_same_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SITES, "west", ["g", "h"])
+    monkeypatch.setattr(FedAvg, "aggregate", lambda method, server, upload: None)
+    world = make_world(tmp_path / "world", chosen(rounds=2), quorum=0.5)
+
+    def leaves(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if (who, kind) == ("west", "evaluate"):
+            world.network.there.discard("west")
+        return 0.0, reply
+
+    world.network.fate = leaves
+    with pytest.raises(FuelsError, match=r"^round 2: no sum without west; the run stops after"):
+        world.run()
 
 
 def test_a_damaged_plan_is_not_replaced_by_another_set(tmp_path: Path, done: World) -> None:
     path = tmp_path / FILE
-    for content in ("{", "[]", '{"round": 1, "asked": {}}'):
+    for content in ("{", "[]", '{"model": "", "asked": {}}'):
         path.write_text(content)
         with pytest.raises(FuelsError, match=r"masked.json: cannot be read; restore it from"):
-            Plan.load(path, 1)
+            Plan.load(path, "")
     stored = json.loads((done.server.runs / "run" / FILE).read_text())
     assert stored["terms"] == {"most_samples": 120, "clip": 0.0, "bound": 0.0}
-    assert Plan.load(done.server.runs / "run" / FILE, 2) is None
+    assert Plan.load(done.server.runs / "run" / FILE, "another model") is None

@@ -1,10 +1,11 @@
-"""The server's side of masked uploads: one total for each round, or the round is skipped.
+"""The server's side of masked uploads: one total for each round, from one set of sites.
 
-For each round the server chooses a set of sites and their clients, writes it down, and asks only
-this set, again and again until the deadline, also after a restart. If a site does not answer, the
-masks of the others do not cancel: the round is skipped, the model stays, and the next round has a
-new set without that site. The methods and the round loop do not notice: instead of each client's
-upload they get the mean, once for every client.
+For each model the server chooses a set of sites and their clients, asks all of them whether they
+would answer, writes the set down, and asks only this set to train: again and again, in every
+attempt at the round, after a restart and when the run is resumed. A site answers for one set from
+one model, because a second set would reveal the difference. So without one of its sites a round
+waits, and after the last attempt the run stops. The methods and the round loop do not notice:
+instead of each client's upload they get the mean, once for every client.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil, inf
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,57 +26,60 @@ from fuels.federation.audit import Audit
 from fuels.federation.codec import Envelope, text_list
 from fuels.federation.flower.folders import ServerFolder, log
 from fuels.federation.flower.inbox import Network, Request, Time, failed
-from fuels.federation.flower.masked_site import MASKED
+from fuels.federation.flower.masked_site import CHECK, MASKED
 from fuels.federation.flower.sum_keys import read_server_roster
 from fuels.federation.flower.transport import PAUSE, POLL, FlowerTransport
 from fuels.federation.guard import OVERHEAD, PER_CLIENT
 from fuels.federation.refusals import Refusals
-from fuels.federation.transport import Failure, Reply, SkippedError, TooFewError
+from fuels.federation.transport import Failure, Reply, TooFewError
 from fuels.methods.messages import Arrays, Download, Upload
 from fuels.runs.settings import ResolvedSettings
-from fuels.sharing.masked_uploads import NAME, Mean, Terms, mean_of, shape_of
+from fuels.sharing.masked_uploads import NAME, Mean, Terms, digest_of, mean_of, shape_of
 from fuels.sharing.masks import LEAST_SITES, SumId, total
-from fuels.sharing.roster import Roster
+from fuels.sharing.roster import Roster, parse
 
-FILE = "masked.json"  # in the server's run folder: the set of the round that was asked last
+FILE = "masked.json"  # in the server's run folder: what was asked last
 Asked = dict[str, tuple[str, ...]]  # site: the clients it is asked to train
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a round asks for. Sites that have answered repeat their reply, so it must not change."""
+    """What sites are asked for from a model. Those that have answered answer nothing else."""
 
+    model: str  # its digest
     asked: Asked
     terms: Terms
+    roster: str  # the founder's file: a new one is for the next set
 
     @property
     def sites(self) -> set[str]:
         return set(self.asked)
 
     @property
-    def clients(self) -> int:
-        return sum(map(len, self.asked.values()))
+    def clients(self) -> dict[str, int]:
+        """How many clients each site is asked to train."""
+        return {site: len(ids) for site, ids in self.asked.items()}
 
     def save(self, path: Path, number: int) -> None:
-        facts = {"round": number, "asked": self.asked, "terms": asdict(self.terms)}
+        facts = {"round": number, **asdict(self)}
         with writing(path) as temporary:
             temporary.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, path: Path, number: int) -> Plan | None:
-        """The plan of this round; None if it was not made yet."""
+    def load(cls, path: Path, model: str) -> Plan | None:
+        """The plan for this model; None if it was not made yet."""
         if not path.exists():
             return None
         try:
             facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             asked = {str(site): tuple(ids) for site, ids in facts["asked"].items()}
-            found = cls(asked, Terms(**facts["terms"])), facts["round"]
+            found = cls(facts["model"], asked, Terms(**facts["terms"]), facts["roster"])
         except (ValueError, KeyError, TypeError, AttributeError):
             raise FuelsError(
                 f"{path}: cannot be read; restore it from a backup, or start a new run: sites may"
                 " have answered this round with the set that it names"
             ) from None
-        return found[0] if found[1] == number else None
+        return found if found.model == model else None
 
 
 class MaskedTransport(FlowerTransport):
@@ -95,9 +99,8 @@ class MaskedTransport(FlowerTransport):
         self.folder, self.settings, self.book = folder, settings, book
         self.path = folder.runs / run / FILE
         self.length = 0.0  # the mean length of the updates of the last round with a result
-        self.rounds_done, self.skipped = 0, 0  # rounds with a result; rounds skipped in a row
         self.out: dict[str, str] = {}  # site: why it refuses; until it connects again
-        self.misses: dict[str, tuple[int, int]] = {}  # site: how often; the round to ask it again
+        self.agreed: Plan | None = None  # that all its sites would answer
 
     def train(
         self, round_number: int, clients: Sequence[str], download: Download
@@ -109,22 +112,13 @@ class MaskedTransport(FlowerTransport):
         self.replies = {}
         self.late.clear()
         self.failures += self.exclusion.look(round_number)
-        content, roster = self._roster()
-        plan = Plan.load(self.path, round_number)
+        plan = Plan.load(self.path, digest_of(download.shared))
         if plan is None:
-            asked = self._choose(self.members.by_site(tuple(clients)), roster)
-            clip = self.settings.defence.clip
-            most = self.members.train_periods * self._method.facts.period
-            plan = Plan(asked, Terms(most, clip, clip * self.length))
+            plan = self._choose(self.members.by_site(tuple(clients)), download)
             plan.save(self.path, round_number)
         self.needed = len(plan.sites)
-        try:
-            found, mean = self._total(plan, content, roster, download)
-        except FuelsError as error:
-            self._never(roster)
-            self._skip(str(error))
-        self.length, self.skipped = mean.length, 0
-        self.rounds_done += 1
+        found, mean = self._total(plan, download)
+        self.length = mean.length
         self.book.add("sum", run=self.run, name=NAME, step=self.round, sites=sorted(plan.sites))
         for site, envelope in sorted(found.items()):
             sent = Request(site, "train", self.round, plan.asked[site])
@@ -142,9 +136,14 @@ class MaskedTransport(FlowerTransport):
             )
         return found
 
-    def _choose(self, everyone: Asked, roster: Roster) -> Asked:
-        """The sites that can take part, as soon as they are enough; waits until the deadline."""
+    def _choose(self, everyone: Asked, download: Download) -> Plan:
+        """The sites that would answer, as soon as they are enough; waits until the deadline."""
+        content, roster = self._roster()
+        clip = self.settings.defence.clip
+        most = self.members.train_periods * self._method.facts.period
+        model, terms = digest_of(download.shared), Terms(most, clip, clip * self.length)
         end, met = self.clock() + self.rules.deadline, set[str]()
+        failing: set[str] = set()  # sites that did not say whether they would answer
         while True:
             there = self.network.connected()
             self.greeted &= there
@@ -153,25 +152,44 @@ class MaskedTransport(FlowerTransport):
             for _, reply in self.collect("hello", self.round):
                 self.failures += [reply] if isinstance(reply, Failure) else []
             never = self._never(roster)
-            away = dict.fromkeys(self.silent, "no reply since it was last asked")
+            away = dict.fromkeys(self.silent | failing, "no reply since it was last asked")
             away |= dict.fromkeys(self.members.sites - there, "not connected")
             needed = ceil(self.rules.quorum * len(everyone.keys() - never.keys()) - 1e-9)
-            for out in ({**self._resting(), **away, **never}, {**away, **never}):
-                asked = {site: ids for site, ids in sorted(everyone.items()) if site not in out}
-                reason = self._too_few(asked, roster, out, needed)
-                if not reason:
+            out = {**away, **never}
+            asked = {site: ids for site, ids in sorted(everyone.items()) if site not in out}
+            reason = self._too_few(asked, roster, out, needed)
+            if not reason:
+                plan = Plan(model, asked, terms, content.decode("utf-8"))
+                missing = self._missing(plan, download)
+                if not missing:
                     self.failures += [failed(s, self.round, out[s]) for s in sorted(out)]
-                    return asked
-            if self.clock() >= end:
-                break
-            self.sleep(POLL)
-        reason = f"round {self.round}: {reason}"
-        if self.attempt >= self.rules.attempts:
-            raise FuelsError(
-                f"{reason}; the run stops after {self.attempt} attempts and can be resumed"
-            )
-        log.warning("%s; attempt %d failed", reason, self.attempt)
-        raise TooFewError(reason)
+                    return plan
+                failing |= missing
+            elif self.clock() >= end:
+                raise self._failed(reason)
+            else:
+                self.sleep(POLL)
+
+    def _missing(self, plan: Plan, download: Download) -> set[str]:
+        """Sites that do not say that they would answer: once some have, there is no other set.
+
+        Sites that agreed before need not be asked about the same set, or one with more clients.
+        """
+        before = self.agreed
+        if (
+            before is not None
+            and (before.sites, before.roster) == (plan.sites, plan.roster)
+            and sum(before.clients.values()) <= sum(plan.clients.values())
+        ):
+            return set()
+        self._prepare(CHECK, plan)
+        end = self.clock() + min(PAUSE, self.rules.deadline)
+        found, refusing = self._ask_all(CHECK, plan, download, end), self.out.keys()
+        if found.keys() == plan.sites:
+            self.agreed = plan
+            return set()
+        # If one refuses, the others have perhaps had no time to answer.
+        return plan.sites & refusing or plan.sites - found.keys()
 
     def _never(self, roster: Roster) -> dict[str, str]:
         """The sites that cannot take part however long the server waits, and why.
@@ -186,14 +204,6 @@ class MaskedTransport(FlowerTransport):
         if reason := self._too_few(able, roster, never):
             raise FuelsError(f"round {self.round}: {reason}; the run stops and can be resumed")
         return never
-
-    def _resting(self) -> dict[str, str]:
-        """Sites that missed rounds sit out twice as many each time: a miss costs all a round."""
-        return {
-            site: f"it missed {count} of the rounds that it was asked for"
-            for site, (count, until) in self.misses.items()
-            if self.round < until
-        }
 
     def _too_few(
         self, asked: Asked, roster: Roster, out: Mapping[str, str], needed: int = LEAST_SITES
@@ -214,11 +224,19 @@ class MaskedTransport(FlowerTransport):
 
     # -- the total -----------------------------------------------------------------------------
 
-    def _total(
-        self, plan: Plan, content: bytes, roster: Roster, download: Download
-    ) -> tuple[dict[str, Envelope], Mean]:
-        """The sites' replies and the mean that they make; a FuelsError says why there is none."""
-        declared = self._method.uploads(self.round)
+    def _prepare(self, kind: str, plan: Plan) -> None:
+        """What requests of this kind bring. All sites get the same, or the masks do not cancel."""
+        facts = {
+            "clients": plan.clients,
+            "most_samples": plan.terms.most_samples,
+            "bound": plan.terms.bound,
+            "roster": plan.roster,
+        }
+        self.requests.extra[kind] = {MASKED: facts}, {}
+
+    def _total(self, plan: Plan, download: Download) -> tuple[dict[str, Envelope], Mean]:
+        """The sites' replies and the mean that they make."""
+        declared, roster = self._method.uploads(self.round), parse(plan.roster.encode())[0]
         which = SumId(
             roster.federation,
             roster.serial,
@@ -228,49 +246,58 @@ class MaskedTransport(FlowerTransport):
             tuple(sorted(plan.sites)),
             shape_of(declared),
         )
-        facts = {
-            "sites": list(which.sites),
-            "clients": plan.clients,
-            "most_samples": plan.terms.most_samples,
-            "bound": plan.terms.bound,
-            "roster": content.decode("utf-8"),
-        }
-        self.requests.extra["train"] = {MASKED: facts}, {}
+        self._prepare("train", plan)
         largest = max(map(len, plan.asked.values()))
         self.requests.size["train"] = OVERHEAD + PER_CLIENT * largest + 8 * which.words
-        found = self._ask_all(plan.asked, download)
-        if refused := [
-            f"{site}: {self.out[site]}" for site in sorted(plan.sites & self.out.keys())
-        ]:
-            raise FuelsError("; ".join(refused))
+        self.end = self.clock() + self.rules.deadline
+        found = self._ask_all("train", plan, download, self.end)
         words = {}
         for site, reply in found.items():
             numbers = reply.arrays.get("words", np.empty(0))
             if numbers.dtype == np.int64 and numbers.ndim == 1:
                 words[site] = numbers.view(np.uint64)
-        return found, mean_of(total(which, words), declared)
+        missing = plan.sites - (words.keys() & self.members.sites)
+        gone = dict.fromkeys(missing - self.allowed(), "it may no longer take part")
+        if never := {**gone, **{site: self.out[site] for site in missing & self.out.keys()}}:
+            reasons = "; ".join(f"{site}: {why}" for site, why in sorted(never.items()))
+            raise self._stopped(
+                f"no sum without {', '.join(never)} ({reasons}); the run stops and can be resumed"
+            )
+        if missing:
+            self.silent |= missing
+            raise self._failed(f"no sum without {', '.join(sorted(missing))}")
+        try:
+            return found, mean_of(total(which, words), declared)
+        except FuelsError as error:  # asked again, the sites would repeat what they sent
+            raise self._stopped(f"{error}; start a new run") from None
 
-    def _ask_all(self, plan: Asked, download: Download) -> dict[str, Envelope]:
+    def _ask_all(
+        self, kind: str, plan: Plan, download: Download, end: float
+    ) -> dict[str, Envelope]:
         """Ask every site of the set until all have replied, one refuses, or the time is up."""
-        number = self.round
-        self.end = self.clock() + self.rules.deadline
+        number, sites = self.round, plan.sites
         found: dict[str, Envelope] = {}
         asked: dict[str, float] = {}  # site: when it was asked last, or its reply was unusable
+        met = self.network.connected() & self.members.sites
         while True:
             now, there = self.clock(), self.network.connected()
+            self._greet(there - met, number, set(asked))
+            met |= there
             for site in asked.keys() - there:  # it reconnects with the request lost
                 asked[site] = -inf
-            due = {s for s in plan.keys() - found.keys() if now >= asked.get(s, -inf) + PAUSE}
-            ready = {site: plan[site] for site in sorted(due & there)}
-            self.requests.send("train", number, ready, download)
+            due = {s for s in sites - found.keys() if now >= asked.get(s, -inf) + PAUSE}
+            ready = {site: plan.asked[site] for site in sorted(due & there)}
+            self.requests.send(kind, number, ready, download)
             asked |= dict.fromkeys(ready, now)
             refusals = 0
-            for sent, reply in self.collect("train", number):
-                if sent.kind != "train" or reply is None:
+            for sent, reply in self.collect(kind, number):
+                if sent.kind != kind or reply is None:
                     continue
                 if isinstance(reply, Failure):
                     self.failures.append(reply)
-                elif why := self.guard.refusal(reply, sent.site, "train", number, sent.number):
+                elif kind == CHECK and reply.facts.get("about") != plan.clients:
+                    continue  # a late reply about another set, which one of its sites refused
+                elif why := self.guard.refusal(reply, sent.site, kind, number, sent.number):
                     self.failures.append(self.refused.add(sent.site, number, "upload", why))
                 elif "refused" in reply.facts:
                     self.out[sent.site] = str(reply.facts["refused"])[:300]
@@ -278,34 +305,29 @@ class MaskedTransport(FlowerTransport):
                     refusals += 1
                 else:
                     found[sent.site] = reply
+                    self.silent.discard(sent.site)
                     continue
                 asked[sent.site] = now  # it is asked again after a pause
-            gone = plan.keys() - found.keys() - self.allowed()
-            if found.keys() >= plan.keys() or refusals or gone or self.clock() >= self.end:
-                break
+            complete = found.keys() >= sites and sites <= self.members.sites
+            gone = sites - found.keys() - self.allowed()
+            if complete or refusals or gone or self.clock() >= end:
+                return found
             self.sleep(POLL)
-        for site in found:
-            self.misses.pop(site, None)
-        if not refusals and not gone:
-            missing = plan.keys() - found.keys()
-            self.silent |= missing
-            for site in missing:
-                count = self.misses.get(site, (0, 0))[0] + 1
-                self.misses[site] = count, number + 2**count
-        return found
 
-    def _skip(self, reason: str) -> NoReturn:
-        """End this round without a result; after too many in a row, the run."""
-        self.skipped += 1
-        log.warning("round %d is skipped: %s", self.round, reason)
-        self.book.add("sum skipped", run=self.run, name=NAME, step=self.round, reason=reason)
-        last = self.round == self.rounds and not self.rounds_done
-        if last or self.skipped >= self.rules.attempts:
-            raise FuelsError(
-                f"round {self.round}: {self.skipped} rounds in a row had no result ({reason}); the"
-                " run stops and can be resumed"
+    def _stopped(self, reason: str) -> FuelsError:
+        """The end of the run, before its last round."""
+        self.book.add("sum failed", run=self.run, name=NAME, step=self.round, reason=reason)
+        return FuelsError(f"round {self.round}: {reason}")
+
+    def _failed(self, reason: str) -> FuelsError:
+        """The end of an attempt: another follows, or the run stops."""
+        if self.attempt >= self.rules.attempts:
+            return self._stopped(
+                f"{reason}; the run stops after {self.attempt} attempts and can be resumed"
             )
-        raise SkippedError(reason, list(dict.fromkeys(self.failures)))
+        log.warning("round %d: %s; attempt %d failed", self.round, reason, self.attempt)
+        self.book.add("sum failed", run=self.run, name=NAME, step=self.round, reason=reason)
+        return TooFewError(f"round {self.round}: {reason}")
 
     def _use_mean(self, sent: Request, envelope: Envelope, parts: Arrays) -> None:
         """A site's reply as if each of its clients had sent the mean."""
@@ -344,11 +366,11 @@ class MaskedTransport(FlowerTransport):
     # -- state ---------------------------------------------------------------------------------
 
     def state(self) -> dict[str, NDArray[Any]]:
-        return {**super().state(), MASKED: np.array([self.length, self.rounds_done])}
+        return {**super().state(), MASKED: np.array([self.length])}
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         super().load(state)
-        self.length, self.rounds_done = float(state[MASKED][0]), int(state[MASKED][1])
+        self.length = float(state[MASKED][0])
 
 
 def at_the_server(settings: ResolvedSettings) -> ResolvedSettings:
@@ -356,9 +378,3 @@ def at_the_server(settings: ResolvedSettings) -> ResolvedSettings:
     if not settings.privacy.masked:
         return settings
     return replace(settings, defence=replace(settings.defence, clip=0.0))
-
-
-def masked_facts(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The masked rounds of a run, from its log: how many had a result, and why others had none."""
-    skipped = {str(line["round"]): line["skipped"] for line in history if "skipped" in line}
-    return {"rounds": len(history) - len(skipped), "skipped": skipped}

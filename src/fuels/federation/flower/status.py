@@ -13,7 +13,6 @@ from fuels.federation.flower import live_record
 from fuels.federation.flower.commands import REVOKED, Node, registered, unfinished
 from fuels.federation.flower.exclusion import EXCLUDED
 from fuels.federation.flower.folders import ServerFolder, key_of
-from fuels.federation.flower.masked_server import masked_facts
 from fuels.federation.flower.records import audit
 from fuels.federation.flower.runs import (
     ACTIVE,
@@ -77,7 +76,6 @@ def as_round(line: Mapping[str, Any], rounds: int) -> Round:
         numbers_up=line["numbers_up"],
         numbers_down=line["numbers_down"],
         left_out=line.get("left_out", 0),
-        skipped=line.get("skipped", ""),
         failures=[Failure(site, reason) for site, _, reason in failures],
     )
 
@@ -183,7 +181,7 @@ def status(folder: ServerFolder) -> dict[str, Any]:
         "left_out": lines[-1].get("left_out", 0) if lines else 0,
         "live": live_facts(folder, run),
         "sums": sums_of(folder, run),
-        "masked": masked_facts(lines) if masked else {},
+        "masked": {"rounds": len(lines)} if masked else {},
         "privacy": asdict(settings.privacy) if settings is not None and private else {},
         "others": others(folder, current) if listening else {},
         "audit": dict(zip(("entries", "last", "problem"), audit(folder).check(), strict=True)),
@@ -212,12 +210,7 @@ def sums_line(sums: Mapping[str, Any]) -> str:
 
 def masked_line(found: Mapping[str, Any]) -> str:
     """Masked uploads in one line."""
-    skipped = found["skipped"]
-    line = f"masked: the server sees sums only, {found['rounds']} rounds with a result"
-    if not skipped:
-        return line
-    newest, reason = list(skipped.items())[-1]
-    return f"{line}, {len(skipped)} skipped (the last, round {newest}: {reason})"
+    return f"masked: the server sees sums only, {found['rounds']} rounds"
 
 
 def privacy_line(privacy: Privacy) -> str:

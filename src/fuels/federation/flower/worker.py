@@ -45,7 +45,7 @@ from fuels.federation.flower.folders import (
     set_up_log,
 )
 from fuels.federation.flower.live_site import LiveRuns, answer_live
-from fuels.federation.flower.masked_site import MaskedRound
+from fuels.federation.flower.masked_site import CHECK, MaskedRound
 from fuels.federation.flower.messages import (
     check_consent,
     check_declaration,
@@ -185,7 +185,7 @@ class Worker:
             raise RefusalError(
                 f"the server asks for {unknown[0]!r}, which is not a client of this site"
             )
-        expected = asked if envelope.kind == "train" else everyone
+        expected = asked if envelope.kind in ("train", CHECK) else everyone
         reason = download_refusal(download, job.method.downloads(), expected)
         if reason:
             raise RefusalError(
@@ -199,7 +199,7 @@ class Worker:
                 facts |= {"secret": digest}
             return replace(reply(envelope, None, None), facts=facts)
         self.jobs.clean = False
-        if envelope.kind == "train":
+        if envelope.kind in ("train", CHECK):
             return self._train(job, envelope, asked, download, progress, made)
         if envelope.kind == "evaluate":
             return self._evaluate(job, envelope, download, progress)
@@ -219,7 +219,7 @@ class Worker:
     ) -> Envelope:
         if not asked:
             raise RefusalError(f"round {envelope.round}: the server asked for no clients")
-        if job.settings.privacy.masked:
+        if job.settings.privacy.masked or envelope.kind == CHECK:
             masked = MaskedRound(self.folder, self.config, job, envelope)
             return masked.answer(asked, download, progress, made, self.records)
         if progress.round == envelope.round and progress.trained.intersection(asked):
