@@ -72,6 +72,14 @@ def test_a_site_whose_state_is_lost_repeats_what_it_has_sent(done: World) -> Non
     assert set(again.arrays) == {"words"} and again.facts == {"clients": ["b", "e"]}
 
 
+def test_arrays_for_single_clients_are_refused(done: World) -> None:
+    plain = request(done, "run-6")
+    own = {"personal/decoder": plain.arrays["shared/decoder"][None]}
+    facts = {**plain.facts, "having": ["b"]}
+    found = answer(done, replace(plain, facts=facts, arrays={**plain.arrays, **own}))
+    assert "with masks all start from the same" in found.facts["refused"]
+
+
 def test_what_was_trained_on_other_terms_is_not_sent(done: World) -> None:
     """The site is killed after it has trained, before it has masked and recorded a reply."""
     folder = SiteFolder(done.root / "sites/south")

@@ -76,8 +76,8 @@ class Plan:
             found = cls(facts["model"], asked, Terms(**facts["terms"]), facts["roster"])
         except (ValueError, KeyError, TypeError, AttributeError):
             raise FuelsError(
-                f"{path}: cannot be read; restore it from a backup, or start a new run: sites may"
-                " have answered this round with the set that it names"
+                f"{path}: cannot be read; restore it from a backup, or start a new run with another"
+                " seed: sites may have answered this round with the set that it names"
             ) from None
         return found if found.model == model else None
 

@@ -114,6 +114,11 @@ class MaskedRound:
                 f"round {number}: the uploads of this run are masked (privacy.masked), but the"
                 " server names no set of sites"
             )
+        if download.personal:
+            raise FuelsError(
+                f"round {number}: the server sends arrays for single clients, and with masks all"
+                " start from the same"
+            )
         sums = secure_sums(self.folder, self.config, settings.sharing.min_clients)
         clients = self._clients(facts.get("clients"), asked)
         if (count := sum(clients.values())) < sums.min_clients:
