@@ -10,8 +10,9 @@ the day forecast. AutoETS and MSTL go through each series again at each origin, 
 they get fewer (EVERY). No setting is chosen on test days. Each contender runs in a process of its
 own with one thread, which gives seconds of processor time and peak memory.
 
-`--out` keeps what is finished (default: build/peers): a later call computes only what is missing
-and prints the tables again.
+`--out` keeps what is finished (default: build/peers), one contender and distance at a time: a later
+call computes only what is missing and prints the tables again. `--only NAME --horizons 1` computes
+one of them, so a long comparison can be done in parts.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pathlib import Path
 import polars as pl
 
 from fuels.config import Settings, merge
+from fuels.data.files import writing
 from fuels.data.loading import load_panel
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
@@ -91,8 +93,12 @@ def read(source: Path, clients: int, folder: Path) -> Data:
     )
     dataset = load_dataset(settings)
     panel, path = load_panel(settings).select(dataset.ids), folder / "panel.parquet"
+    values = long_frame(panel)
     if not path.exists():
-        long_frame(panel).write_parquet(path)
+        with writing(path) as new:
+            values.write_parquet(new)
+    elif not pl.read_parquet(path).equals(values):
+        raise FuelsError(f"{folder} has results for other data than {source}: give another --out")
     return Data(panel, dict(zip(dataset.ids, dataset.std.tolist(), strict=True)), path)
 
 
@@ -159,7 +165,8 @@ def cost_of(name: str, python: Path | None, data: Data, horizon: int, folder: Pa
     else:
         assert python is not None
         cost = run_rival(name, python, data, horizon, out)
-    record.write_text(json.dumps(asdict(cost)), encoding="utf-8")
+    with writing(record) as new:
+        new.write_text(json.dumps(asdict(cost)), encoding="utf-8")
     return cost
 
 

@@ -204,3 +204,31 @@ def test_peers_are_compared_in_each_clients_own_unit(tmp_path: Path) -> None:
     assert found["pinball"] == pytest.approx(0.1 * (1 + 0.1) / 2)  # bounds off by 1, and by 0.1
     lengths = [len(peers.part(table, data, i)) for i in range(2)]
     assert lengths == [2 * 11 * 24, 2 * (11 * 24 - 1)] and sum(lengths) == len(table)
+
+
+def test_peers_go_on_where_they_were_and_with_the_same_data_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers, folder = benchmark("peers"), tmp_path / "out"
+    folder.mkdir()
+    for seed in (1, 2):
+        write_panel(make_panel(clients=2, days=62, seed=seed), tmp_path / f"{seed}.parquet")
+    data = peers.read(tmp_path / "1.parquet", 2, folder)
+    calls = []
+
+    def run_ours(data: object, horizon: int, out: Path) -> object:
+        calls.append(horizon)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return peers.Cost(1.5, 200.0)
+
+    monkeypatch.setattr(peers, "run_ours", run_ours)
+    assert peers.cost_of("fuels", None, data, 1, folder) == peers.Cost(1.5, 200.0)
+    with pytest.raises(KeyboardInterrupt):
+        peers.cost_of("fuels", None, data, 24, folder)
+    again = peers.read(tmp_path / "1.parquet", 2, folder)
+    found = [peers.cost_of("fuels", None, again, horizon, folder) for horizon in (1, 24)]
+    assert found == [peers.Cost(1.5, 200.0)] * 2 and calls == [1, 24, 24]
+    assert peers.cost_of("MSTL", None, again, 1, folder) is None  # without its environment
+    with pytest.raises(FuelsError, match=r"results for other data than .*2\.parquet"):
+        peers.read(tmp_path / "2.parquet", 2, folder)
