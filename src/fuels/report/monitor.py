@@ -81,5 +81,6 @@ def sentences(found: Found) -> list[str]:
     said += [f"Flag: {flag['text']}." for flag in found["flags"]] or ["No flags."]
     advice = found["retrain"]
     said.append(f"Advice: {advice['text']}.")
-    said += [f"Evidence: {text}." for text in advice["evidence"]]
+    evidence = [text for text in advice["evidence"] if text not in advice["text"]]
+    said += [f"Evidence: {text}." for text in evidence]
     return said
