@@ -1,8 +1,9 @@
-"""Memory of every process of a federation, and processor time of a round with little training.
+"""Memory of the processes of a federation, time of a round with little training, and of `stop`.
 
 A server and three sites with two clients each run on this machine with a model of width 8. Memory
 is the proportional set size (PSS): pages that processes share count once. Processor time includes
-that of child processes; seconds depend on what else the machine does. Linux only.
+that of child processes; seconds depend on what else the machine does. A second run is then stopped
+after two rounds: seconds of the command, and until its process has ended. Linux only.
 
     python benchmarks/federation_processes.py [--rounds 12] [--sites 3]
 """
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,11 +21,12 @@ from pathlib import Path
 from fuels.config import Settings, merge
 from fuels.federation.flower import runs
 from fuels.federation.flower.demo import consent_to_all, demo_clients, federation
-from fuels.federation.flower.folders import Rules
+from fuels.federation.flower.folders import Rules, ServerFolder
 from fuels.federation.flower.processes import Processes, descendants
 from fuels.federation.flower.status import follow
 from fuels.federation.loop import Round
-from fuels.runs.settings import resolve
+from fuels.runs.settings import ResolvedSettings, resolve
+from fuels.storage.run_folder import read_lines
 
 WARM = 3  # rounds before the measurement: data are read and kernels loaded
 PARTS = ("superlink", "superexec", "serverapp", "clientapp", "supernode", "gateway", "supervisor",
@@ -66,7 +70,9 @@ class Watch:
         if done.number != self.last:
             return
         rounds, spent = self.last - WARM, self._spent()
-        print(f"a round takes {(time.monotonic() - self.begun) / rounds:.1f} s; processor time:")
+        load = os.getloadavg()[0]
+        each = (time.monotonic() - self.begun) / rounds
+        print(f"a round takes {each:.1f} s at a load of {load:.0f}; processor time:")
         for party in spent:
             print(f"  {party}: {(spent[party] - self.spent[party]) / rounds:.2f} s")
         print("memory in MB:")
@@ -80,6 +86,22 @@ class Watch:
             party: sum(processor(each) for each in everything(process.pid))
             for party, process in self.processes.running.items()
         }
+
+
+def stop(server: ServerFolder, settings: ResolvedSettings) -> None:
+    """Start a run, and stop it after two rounds."""
+    run = runs.new_run(server, settings)
+    runs.start(server)
+    while len(read_lines(server.runs / run / "metrics.jsonl")) < 2:
+        time.sleep(0.2)
+    begun = time.monotonic()
+    command = [str(Path(sys.executable).with_name("fuels")), "federation", "stop", str(server.path)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    answered = time.monotonic() - begun
+    while runs.is_busy(server):
+        time.sleep(0.2)
+    ended = time.monotonic() - begun
+    print(f"fuels federation stop takes {answered:.1f} s; the run has ended after {ended:.1f} s")
 
 
 def main() -> None:
@@ -101,6 +123,8 @@ def main() -> None:
         runs.start(server)
         watch = Watch(processes, given.rounds - 1)
         follow(server, run, given.rounds, watch, processes.check)
+        many = merge(Settings(), {**changes, "training": {"rounds": 1000}}, "benchmark")
+        stop(server, resolve(many))
 
 
 if __name__ == "__main__":

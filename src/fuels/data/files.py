@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import polars as pl
-
 from fuels.errors import FuelsError
 
 
@@ -44,6 +42,8 @@ def check_target(file: Path, formats: Sequence[str], overwrite: bool) -> None:
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
     """A temporary path that replaces `path` if the block ends without an error."""
+    import polars as pl  # not for those who only read a config file: it takes 20 MB
+
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         with os_errors(path, "cannot be written"):

@@ -19,11 +19,12 @@ from typing import Protocol
 import numpy as np
 
 from fuels.arrays import Floats
+from fuels.config import Sharing
 from fuels.errors import FuelsError
 from fuels.randomness import SUMS, generator
 from fuels.sharing.fixed_point import from_words, to_words
 
-MIN_CLIENTS = 10  # a sum over fewer clients says too much about each of them
+MIN_CLIENTS = Sharing.min_clients  # a sum over fewer clients says too much about each of them
 
 
 class SumCarrier(Protocol):

@@ -209,6 +209,26 @@ def runs(number: int, name: str) -> bool:
     return name in program or f"fuels.federation.flower.{name}" in text
 
 
+@pytest.mark.parametrize(
+    ("module", "without"),
+    [
+        ("processes", ("flwr", "numpy", "polars", "torch")),
+        ("gateway", ("polars", "torch")),
+        ("supervisor", ("polars", "torch")),
+        ("supernode", ("polars", "torch")),
+        ("dispatcher", ("polars", "torch")),
+    ],
+)
+def test_processes_that_only_pass_messages_on_load_no_large_libraries(
+    module: str, without: tuple[str, ...]
+) -> None:
+    code = f"import sys, fuels.federation.flower.{module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert f"fuels.federation.flower.{module}" in loaded
+    assert not loaded & set(without)
+
+
 @pytest.mark.operations
 @pytest.mark.parametrize("name", ["gateway", "supervisor", "flower-superlink"])
 def test_a_real_one_that_is_killed_ends_the_server(server: ServerFolder, name: str) -> None:

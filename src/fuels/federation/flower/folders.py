@@ -17,9 +17,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from fuels.config import Data, Engine, Settings, merge
+from fuels.config import Data, Engine, Settings, Sharing, merge
 from fuels.errors import FuelsError
-from fuels.sharing.sums import MIN_CLIENTS
 from fuels.storage.config_file import read_toml
 
 log = logging.getLogger("fuels")
@@ -93,7 +92,7 @@ class Consent:
     delta: float = 1e-5
     unit: str = "hour"
     relation: str = "removed"
-    min_clients: int = MIN_CLIENTS  # clients that the sites of a sum must have together
+    min_clients: int = Sharing.min_clients  # clients that the sites of a sum must have together
     largest_message_mb: int = 256  # largest message from the server that the site reads
     keep_copies: bool = False  # keep every message that leaves, in runs/RUN/sent/
 

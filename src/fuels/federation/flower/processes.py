@@ -17,7 +17,7 @@ from pathlib import Path
 from fuels.data.sources import find_files, located
 from fuels.errors import FuelsError
 from fuels.federation.audit import fingerprint
-from fuels.federation.flower import commands, database, metrics
+from fuels.federation.flower import commands, database
 from fuels.federation.flower.access import check_access
 from fuels.federation.flower.child_process import bind_to_parent
 from fuels.federation.flower.folders import ServerFolder, SiteFolder, key_of, log, set_up_log
@@ -176,6 +176,8 @@ def run_site(folder: SiteFolder, data: str) -> None:
 
 
 def start_metrics(port: int, folder: SiteFolder, kept: Sequence[RestartedProcess]) -> None:
+    from fuels.federation.flower import metrics  # loads NumPy, which a server's own process lacks
+
     def parts() -> dict[str, bool]:
         return {each.name: each.child is not None and each.child.poll() is None for each in kept}
 
