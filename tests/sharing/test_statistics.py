@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from fuels.errors import FuelsError
 from fuels.sharing.statistics import (
-    CLOCK_PENALTY,
     PENALTY,
+    Coefficients,
     Columns,
     Regression,
     Totals,
-    exchange,
+    add_up,
+    common_coefficients,
     moments,
+    slot_coefficients,
     union_of_lags,
 )
 from fuels.sharing.sums import LocalSums
@@ -35,10 +39,15 @@ def series(clients: int = 4) -> tuple[np.ndarray, np.ndarray]:
 
 def totals(values: np.ndarray, live: np.ndarray | None, last: int = STEPS) -> Totals:
     rows = COLUMNS.rows(values, live, FREE, 0, last)
-    by_client = {str(i): own for i, own in enumerate(rows)}
-    found = exchange(LocalSums(2), COLUMNS, by_client, SLOT[:last], step=0)
+    found = added_up(list(rows), SLOT[:last], 0)
     assert found is not None
     return found
+
+
+def added_up(rows: list[np.ndarray], slot: np.ndarray, step: int) -> Totals | None:
+    """The totals of clients with these rows."""
+    parts = {str(i): moments(COLUMNS, own, slot) for i, own in enumerate(rows)}
+    return add_up(LocalSums(2), COLUMNS, parts, step=step)
 
 
 def all_rows(values: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -63,8 +72,8 @@ def test_common_coefficients_are_ridge_on_all_rows() -> None:
     rows, _ = all_rows(values, live)
     x, y = rows[:, :-1], rows[:, -1]
     expected = np.linalg.solve(x.T @ x + PENALTY * np.eye(x.shape[1]), x.T @ y)
-    regression = Regression((1, 2, 3), (1, 3), change=False, detail="common")
-    found = totals(values, live).coefficients(regression)
+    regression = Regression((1, 2, 3), (1, 3), change=False)
+    found = totals(values, live).coefficients(regression, common_coefficients)
     assert totals(values, live).rows == len(rows)
     for s in range(SLOTS):
         got = [*found.inputs[s], found.free[s], found.constant[s]]
@@ -77,36 +86,24 @@ def test_changes_and_a_subset_of_columns() -> None:
     one, two, mean, old, free, constant, y = rows[:, [0, 1, 3, 4, 5, 6, 7]].T
     x = np.stack([two - one, old - mean, mean - one, free, constant], axis=1)
     w = np.linalg.solve(x.T @ x + PENALTY * np.eye(5), x.T @ (y - one))
-    found = totals(values, live).coefficients(Regression((1, 2), (1, 3), detail="common"))
+    found = totals(values, live).coefficients(Regression((1, 2), (1, 3)), common_coefficients)
     expected = [1 - w[0] - w[2], w[0], 0.0, w[2] - w[1], w[1]]
     assert np.allclose(found.inputs[0], expected)
     assert np.allclose([found.free[0], found.constant[0]], w[3:])
 
 
-def test_slot_constants_are_ridge_with_indicators() -> None:
-    values, live = series()
-    rows, slot = all_rows(values, live)
-    indicator = np.eye(SLOTS)[slot]
-    x = np.concatenate([rows[:, :3], indicator * rows[:, 5:6], indicator], axis=1)
-    penalty = np.diag([PENALTY] * 3 + [CLOCK_PENALTY] * 2 * SLOTS)
-    w = np.linalg.solve(x.T @ x + penalty, x.T @ rows[:, -1])
-    regression = Regression((1, 2, 3), change=False, detail="slot constants")
-    found = totals(values, live).coefficients(regression)
-    assert np.allclose(found.inputs, np.tile([*w[:3], 0.0, 0.0], (SLOTS, 1)))
-    assert np.allclose(found.free, w[3 : 3 + SLOTS]) and np.allclose(found.constant, w[-SLOTS:])
-
-
 def test_slot_coefficients_move_from_own_to_common_with_the_pull() -> None:
     values, live = series()
     everything = totals(values, live)
-    common = everything.coefficients(Regression((1, 2, 3), detail="common"))
+    common = everything.coefficients(Regression((1, 2, 3)), common_coefficients)
     slot = Regression((1, 2, 3))
-    far = everything.coefficients(slot, pull=1e9)
+
+    def pulled(by: float) -> Coefficients:
+        return everything.coefficients(slot, partial(slot_coefficients, pull=by))
+
+    far = pulled(1e9)
     assert np.allclose(far.inputs, common.inputs, atol=1e-6)
-    distance = [
-        np.abs(everything.coefficients(slot, pull=pull).inputs - common.inputs).max()
-        for pull in (0.0, 10.0, 1000.0)
-    ]
+    distance = [np.abs(pulled(pull).inputs - common.inputs).max() for pull in (0.0, 10.0, 1000.0)]
     assert distance[0] > distance[1] > distance[2] > 0
 
 
@@ -115,13 +112,7 @@ def test_disjoint_parts_add_up_to_the_whole() -> None:
     rows = COLUMNS.rows(values, live, FREE, 0, STEPS)
     whole = totals(values, live)
     parts = [
-        exchange(
-            LocalSums(2),
-            COLUMNS,
-            {str(i): own[first:last] for i, own in enumerate(rows)},
-            SLOT[first:last],
-            step=first,
-        )
+        added_up([own[first:last] for own in rows], SLOT[first:last], first)
         for first, last in ((0, 61), (61, STEPS))
     ]
     assert parts[0] is not None and parts[1] is not None

@@ -215,5 +215,4 @@ def blended(one: Floats, other: Floats, share: Floats) -> Floats:
         np.where(share > 0, share * one, 0.0),
         np.where(share < 1, (1 - share) * other, 0),
     )
-    result: Floats = first + second
-    return result
+    return first + second

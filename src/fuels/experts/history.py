@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.arrays import Floats, Integers
+from fuels.arrays import Floats, Integers, window
 from fuels.data.calendar import Calendar
 from fuels.data.inputs import aligned
 from fuels.data.panel import Panel
@@ -93,19 +93,19 @@ class History:
 
     def lagged(self, first: int, last: int, lag: int, clients: slice = ALL) -> Floats:
         """Filled values `lag` steps before steps first..last-1, [client, step]; NaN if unknown."""
-        return self._shifted(self.filled[clients], first, last, lag)
+        return window(self.filled[clients], first - lag, last - lag)
 
     def lagged_live(self, first: int, last: int, lag: int, clients: slice = ALL) -> Floats:
         """The live mean `lag` steps before steps first..last-1, [client, step]; NaN if unknown."""
         if self.live is None:
             return np.full((len(self.observed[clients]), last - first), np.nan)
-        return self._shifted(self.live[clients], first, last, lag)
+        return window(self.live[clients], first - lag, last - lag)
 
     def input(self, name: str, first: int, last: int, lag: int, clients: slice = ALL) -> Floats:
         """An external input `lag` steps before steps first..last-1, [client, step]."""
         if name not in self.inputs:
             return np.full((len(self.observed[clients]), last - first), np.nan)
-        return self._shifted(self.inputs[name][clients], first, last, lag)
+        return window(self.inputs[name][clients], first - lag, last - lag)
 
     def input_scales(self, names: Sequence[str], end: int, clients: slice = ALL) -> Floats:
         """Mean, deviation and normalised range of inputs before `end`, [client, input, 4].
@@ -135,13 +135,6 @@ class History:
 
         now = {name: normalised(name, 0) for name in names}
         return [now[name] - normalised(name, lag) if lag else now[name] for name, lag in wanted]
-
-    def _shifted(self, source: Floats, first: int, last: int, lag: int) -> Floats:
-        result = np.full((len(source), last - first), np.nan)
-        low, high = max(first - lag, 0), min(last - lag, source.shape[1])
-        if high > low:
-            result[:, low - first + lag : high - first + lag] = source[:, low:high]
-        return result
 
     def columns(self, wanted: Columns, first: int, last: int, clients: slice = ALL) -> Floats:
         """The inputs for steps first..last-1, [client, step, column]: lags, live, calendar.
@@ -220,8 +213,7 @@ def steps_since_value(observed: Floats, before: Floats) -> Floats:
     step = np.arange(observed.shape[1], dtype=np.float64)
     newest = np.where(np.isnan(observed), -np.inf, step)
     newest[:, :1] = np.fmax(newest[:, :1], -before[:, None])
-    result: Floats = step - np.maximum.accumulate(newest, axis=1)
-    return result
+    return step - np.maximum.accumulate(newest, axis=1)
 
 
 def newest_values(observed: Floats, period: int, past: Past | None = None) -> Floats:

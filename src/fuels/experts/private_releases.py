@@ -141,10 +141,16 @@ def rows_of(
     history: History, horizon: int, day: Floats, cell: Integers, until: int, *, live: bool
 ) -> private.Rows:
     """The rows of the statistics; the calendar of the first `until` steps counts."""
+    return private.Rows.of(*lags_of(history, horizon, live=live), day, cell, until)
+
+
+def lags_of(
+    history: History, horizon: int, *, live: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The lags of a row, and those of the live mean if there is one."""
     near = season_lag(history.period, horizon)
     means = [lag for lag in live_lags(history, horizon) if lag <= near + 1] if live else []
-    lags = union_of_lags([lags(history, horizon) for lags in PLANS])
-    return private.Rows.of(lags, means, day, cell, until)
+    return union_of_lags([lags(history, horizon) for lags in PLANS]), tuple(means)
 
 
 def fitted(

@@ -162,26 +162,25 @@ class Site:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything the next round depends on."""
-        tensors = {f"parts.{name}": part for name, part in self.parts.items()}
-        tensors |= {f"best.{name}": part for name, part in self.best.items()}
-        for name, slot in self.slots.items():
-            tensors |= {f"slots.{name}.{key}": value for key, value in slot.items()}
-        arrays: dict[str, NDArray[Any]] = {k: v.cpu().numpy() for k, v in tensors.items()}
+        arrays: dict[str, NDArray[Any]] = {k: v.cpu().numpy() for k, v in self._tensors().items()}
         return arrays | {"best_mse": self.best_mse, "best_round": self.best_round}
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        for name, part in self.parts.items():
-            part.copy_(torch.from_numpy(state[f"parts.{name}"]))
-        for name, part in self.best.items():
-            part.copy_(torch.from_numpy(state[f"best.{name}"]))
-        for name, slot in self.slots.items():
-            for key, value in slot.items():
-                value.copy_(torch.from_numpy(state[f"slots.{name}.{key}"]))
+        for name, tensor in self._tensors().items():
+            tensor.copy_(torch.from_numpy(state[name]))
         self.changed[:] = True
         self.best_mse = np.array(state["best_mse"])
         self.best_round = np.array(state["best_round"])
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors of `state`, in place."""
+        tensors = {f"parts.{name}": part for name, part in self.parts.items()}
+        tensors |= {f"best.{name}": part for name, part in self.best.items()}
+        for name, slot in self.slots.items():
+            tensors |= {f"slots.{name}.{key}": value for key, value in slot.items()}
+        return tensors
 
     def _start(self) -> tuple[Parts, Slots]:
         """Initial values of the parts that stay on the clients, and of their optimiser state."""

@@ -165,8 +165,7 @@ class Fuels(Method):
 
         batches = group.batches(self.facts.local_epochs, augment=options.intra)
         self.descend(group, batches, names, contrast, average)
-        value: Floats32 = prototype.value().cpu().numpy()
-        return value
+        return prototype.value().cpu().numpy()
 
     def prototype(self, group: Group) -> Prototype:
         clients, width = len(group.ids), self.facts.network.width

@@ -56,8 +56,7 @@ def train_with_trial(
     _keep(group, worse, *trained)
     group.losses = losses
     group.parts[TRUST] = torch.where(due, torch.where(worse, WITHOUT, WITH), trust).unsqueeze(1)
-    chosen: Floats32 = np.where(worse.cpu().numpy()[:, None, None], without, with_inter)
-    return chosen
+    return np.where(worse.cpu().numpy()[:, None, None], without, with_inter)
 
 
 def _copy(group: Group) -> tuple[Parts, Slots]:

@@ -20,8 +20,7 @@ from fuels.data.synthetic import synthesise
 from fuels.errors import FuelsError
 from fuels.experts.history import History, make_history
 from fuels.experts.horizon import WARM_SHARE
-from fuels.experts.linear import live_lags, season_lag
-from fuels.experts.private_releases import LEAST_PERIODS, PLANS, cells_of
+from fuels.experts.private_releases import LEAST_PERIODS, PLANS, cells_of, lags_of
 from fuels.experts.shared import POOLED_LIVE, declared
 from fuels.privacy.accountant import epsilon_of, loss_for, multipliers
 from fuels.privacy.gaussian import share_of_noise
@@ -29,7 +28,6 @@ from fuels.privacy.ledger import Release
 from fuels.privacy.sensitivity import Protected, relation_of, unit_of
 from fuels.sharing import private_statistics as private
 from fuels.sharing.protection import DAY, MEAN, SCALE, STATISTICS, releases_per_unit
-from fuels.sharing.statistics import union_of_lags
 from fuels.sharing.sums import MIN_CLIENTS
 
 PERIOD, HOUR = 24, 3600
@@ -150,7 +148,7 @@ def _releases(sizes: Sizes, noise: Mapping[str, float]) -> dict[str, Release]:
     privacy, steps = sizes.privacy, sizes.history * PERIOD
     protected = Protected(unit_of(privacy.unit), relation_of(privacy.relation), HOUR)
     history = _history(MIN_CLIENTS, LEAST_PERIODS + 1)
-    lags, means = _row(history, 1)
+    lags, means = lags_of(history, 1, live=True)
     width = len(lags) + len(means) + 1
     found = {
         DAY: (protected.cells(private.CLIP, steps, PERIOD, PERIOD), 4 * PERIOD),
@@ -194,12 +192,6 @@ def _history(clients: int, days: int) -> History:
     return make_history(panel, PERIOD, train.mean(axis=0), std)
 
 
-def _row(history: History, ahead: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    near = season_lag(history.period, ahead)
-    means = [lag for lag in live_lags(history, ahead) if lag <= near + 1]
-    return union_of_lags([lags(history, ahead) for lags in PLANS]), tuple(means)
-
-
 def _accuracy(sizes: Sizes, releases: Mapping[str, Release], ahead: int) -> Accuracy:
     clients, days = min(sizes.clients, MOST_CLIENTS), min(sizes.history, MOST_DAYS)
     history = _history(clients, days)
@@ -228,7 +220,7 @@ def _error(history: History, days: int, ahead: int, sigma: Mapping[str, float], 
     day = private.mean_day(noisy_sums, sigma[DAY])
     total = private.deviations(history.observed, day, cell).sum(axis=0)
     live = day[cell] + (total + sigma[MEAN] * rng.normal(size=total.shape)) / history.clients
-    lags, means = _row(history, ahead)
+    lags, means = lags_of(history, ahead, live=True)
     rows = private.Rows.of(lags, means, day, cell, end)
     fitted = max(end - round(WARM_SHARE * days) * PERIOD, LEAST_PERIODS * PERIOD)
     packed: Floats = np.sum(

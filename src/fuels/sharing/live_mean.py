@@ -80,18 +80,11 @@ def estimated(mean: Floats, period: int) -> Floats:
 
 
 def exchange(
-    carrier: SumCarrier,
-    observed: Mapping[str, Floats],
-    first: int = 0,
-    name: str = "live mean",
-    min_clients: int = MIN_CLIENTS,
+    carrier: SumCarrier, observed: Mapping[str, Floats], min_clients: int = MIN_CLIENTS
 ) -> LiveMean | None:
-    """The live mean over the steps that the clients' values [step] cover.
-
-    `first` is the time of the first step. Returns None if the carrier gives no sum.
-    """
+    """The live mean over the steps of the clients' values [step]; None without a sum."""
     parts = {client: contribution(values) for client, values in observed.items()}
-    total = carrier.total(name, first, parts)
+    total = carrier.total("live mean", 0, parts)
     if total is None:
         return None
     return LiveMean(total[:, 0], total[:, 1], min_clients)

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fuels.arrays import Flags, Floats, Integers
-from fuels.sharing.statistics import Coefficients, Columns, lagged
+from fuels.arrays import Flags, Floats, Integers, window
+from fuels.sharing.statistics import Coefficients, Columns
 
 LEAST_POWER, MOST_POWER = -40, 80  # of sqrt(2): 1e-6 to 1e12
 BINS = 2 * (MOST_POWER - LEAST_POWER) + 1
@@ -44,8 +44,7 @@ class Scale:
     def apply(self, values: Floats) -> Floats:
         """Values [client, step] of the contributing clients, on their scale."""
         chosen = values[self.member]
-        result: Floats = (chosen - self.mean[self.member, None]) / self.std[self.member, None]
-        return result
+        return (chosen - self.mean[self.member, None]) / self.std[self.member, None]
 
 
 def histogram(values: Floats) -> Floats:
@@ -141,10 +140,10 @@ class Rows:
         own[:, first:last] = scaled[:, first:last]
         cell, columns = self.cell[first:last], []
         for lag, usual in zip(self.lags, self.usual, strict=False):
-            columns.append(lagged(own, lag, first, last) - usual[cell])
+            columns.append(window(own, first - lag, last - lag) - usual[cell])
         for lag, usual in zip(self.live_lags, self.usual[len(self.lags) :], strict=True):
             assert live is not None
-            known = lagged(live[None], lag, first, last) - usual[cell]
+            known = window(live, first - lag, last - lag) - usual[cell]
             columns.append(np.broadcast_to(known, (len(own), last - first)))
         columns.append(own[:, first:last] - self.day[cell])
         rows: Floats = np.stack(columns, axis=2)
@@ -162,8 +161,7 @@ class Rows:
         complete = rows[~np.isnan(rows).any(axis=1)]
         upper = np.triu_indices(self.width)
         weight = np.where(upper[0] == upper[1], 1.0, np.sqrt(2))
-        result: Floats = (complete.T @ complete)[upper] * weight
-        return result
+        return (complete.T @ complete)[upper] * weight
 
     def coefficients(
         self, packed: Floats, sigma: float, columns: Columns, lags: Sequence[int], live: bool
@@ -198,5 +196,4 @@ def _solve(products: Floats, sigma: float) -> Floats:
     cleaned = (vectors * np.maximum(values, 0.0)) @ vectors.T
     size = len(products) - 1
     penalty = max(1.0, sigma * np.sqrt(size))
-    result: Floats = np.linalg.solve(cleaned[:-1, :-1] + penalty * np.eye(size), cleaned[:-1, -1])
-    return result
+    return np.linalg.solve(cleaned[:-1, :-1] + penalty * np.eye(size), cleaned[:-1, -1])

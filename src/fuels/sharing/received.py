@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fuels.arrays import Floats
+from fuels.arrays import Floats, window
 from fuels.errors import FuelsError
 from fuels.sharing.live_mean import LiveMean, estimated
 from fuels.sharing.sums import MIN_CLIENTS
@@ -130,16 +130,11 @@ class ReceivedMean:
         at = self.position(start)
         if (start - self.start) % self.step != np.timedelta64(0, "s"):
             raise FuelsError("the live mean and the clients' values are at different times")
-        low, high = max(at, 0), min(at + steps, self.length)
-        total, count = np.full(steps, np.nan), np.full(steps, np.nan)
-        own = np.full((len(ids), steps), np.nan)
-        if high > low:
-            here = slice(low - at, high - at)
-            total[here], count[here] = self.total[low:high], self.count[low:high]
-            row = {client: i for i, client in enumerate(self.ids)}
-            for i, client in enumerate(ids):
-                if client in row:
-                    own[i, here] = self.own[row[client], low:high]
+        total, count = window(self.total, at, at + steps), window(self.count, at, at + steps)
+        own, row = np.full((len(ids), steps), np.nan), {c: i for i, c in enumerate(self.ids)}
+        for i, client in enumerate(ids):
+            if client in row:
+                own[i] = window(self.own[row[client]], at, at + steps)
         found = LiveMean(total, count, min_clients).others(own)
         return estimated(found, period) if period else found
 

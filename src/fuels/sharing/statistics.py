@@ -7,9 +7,8 @@ clients is all that anybody else sees. A ridge regression needs no more than the
 
     coefficients = (X'X + penalty)^-1 X'y
 
-and because they are kept by slot, one exchange serves every regression on a subset of the columns:
-with common coefficients, with a constant and a free-day effect for each slot, or with all
-coefficients for each slot, for which no single client has enough data.
+and because they are kept by slot, one exchange serves every regression on a subset of the columns,
+with coefficients for each slot, for which no single client has enough data.
 
 Rows are clipped to +-CLIP, and a row with a missing value is left out: the products with the
 constant count the rows, so clients with gaps, short histories or late starts weigh what they know.
@@ -17,18 +16,15 @@ constant count the rows, so clients with gaps, short histories or late starts we
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from fuels.arrays import Flags, Floats, Integers
+from fuels.arrays import Flags, Floats, Integers, window
 from fuels.errors import FuelsError
 from fuels.sharing.live_mean import CLIP
 from fuels.sharing.sums import SumCarrier
-
-Detail = Literal["common", "slot constants", "slot coefficients"]
 
 PENALTY = 0.01  # in units of one squared z-score: only keeps the system solvable
 CLOCK_PENALTY = 1.0  # of a slot's constant and free-day effect
@@ -68,10 +64,10 @@ class Columns:
 
         `values` and `live` are [client, step] from step 0; without a live mean its columns are NaN.
         """
-        parts = [lagged(values, lag, first, last) for lag in self.lags]
+        parts = [window(values, first - lag, last - lag) for lag in self.lags]
         missing = np.full((len(values), last - first), np.nan)
         for lag in self.live_lags:
-            parts.append(missing if live is None else lagged(live, lag, first, last))
+            parts.append(missing if live is None else window(live, first - lag, last - lag))
         return np.stack(parts, axis=2)
 
     def rows(
@@ -97,15 +93,6 @@ class Columns:
         return np.clip(np.concatenate(parts, axis=2), -CLIP, CLIP)
 
 
-def lagged(values: Floats, lag: int, first: int, last: int) -> Floats:
-    """Values `lag` steps before steps first..last-1, [client, step]; NaN if not known."""
-    result = np.full((len(values), last - first), np.nan)
-    low, high = max(first - lag, 0), min(last - lag, values.shape[1])
-    if high > low:
-        result[:, low - first + lag : high - first + lag] = values[:, low:high]
-    return result
-
-
 def moments(columns: Columns, rows: Floats, slot: Integers) -> Floats:
     """One client's contribution: sums of products of rows [step, width], packed [slot, pair]."""
     complete = ~np.isnan(rows).any(axis=1)
@@ -117,30 +104,11 @@ def moments(columns: Columns, rows: Floats, slot: Integers) -> Floats:
     return packed
 
 
-def exchange(
-    carrier: SumCarrier,
-    columns: Columns,
-    rows: Mapping[str, Floats],
-    slot: Integers,
-    *,
-    step: int,
-    name: str = "statistics",
-) -> Totals | None:
-    """The totals over clients with rows [step, width]; None if the carrier gives no sum."""
-    parts = {client: moments(columns, own, slot) for client, own in rows.items()}
-    return add_up(carrier, columns, parts, step=step, name=name)
-
-
 def add_up(
-    carrier: SumCarrier,
-    columns: Columns,
-    parts: Mapping[str, Floats],
-    *,
-    step: int,
-    name: str = "statistics",
+    carrier: SumCarrier, columns: Columns, parts: Mapping[str, Floats], *, step: int
 ) -> Totals | None:
     """The totals over clients with contributions [slot, pair]; None if the carrier gives no sum."""
-    total = carrier.total(name, step, parts)
+    total = carrier.total("statistics", step, parts)
     return None if total is None else unpack(columns, total)
 
 
@@ -169,7 +137,6 @@ class Regression:
     lags: tuple[int, ...]
     live_lags: tuple[int, ...] = ()
     change: bool = True
-    detail: Detail = "slot coefficients"
 
 
 @dataclass(frozen=True)
@@ -206,8 +173,10 @@ class Totals:
             raise FuelsError("statistics with different columns cannot be added")
         return Totals(self.columns, self.products + other.products)
 
-    def coefficients(self, regression: Regression, pull: float = PULL) -> Coefficients:
-        """Ridge coefficients on the rows of all clients together."""
+    def coefficients(
+        self, regression: Regression, solve: Callable[[Floats], Floats] | None = None
+    ) -> Coefficients:
+        """Ridge coefficients on the rows of all clients together; `solve` default: by slot."""
         base, basis = self._basis(regression)
         last = np.zeros((self.columns.width, 3))
         last[[-3, -2, -1], [0, 1, 2]] = 1.0
@@ -215,7 +184,7 @@ class Totals:
             last[base, 2] -= 1.0
         change = np.concatenate([basis, last], axis=1)
         products = np.einsum("ia,sij,jb->sab", change, self.products, change, optimize=True)
-        solved = _SOLVERS[regression.detail](products, pull)  # [slot, column]
+        solved = (solve or slot_coefficients)(products)  # [slot, column]
         inputs = solved[:, :-2] @ basis.T
         if regression.change:
             inputs[:, base] += 1.0
@@ -246,7 +215,7 @@ class Totals:
         return values[0], basis
 
 
-def _common(products: Floats, pull: float) -> Floats:
+def common_coefficients(products: Floats) -> Floats:
     """The same coefficients in every slot."""
     total = products.sum(axis=0)
     width = len(total) - 1
@@ -254,26 +223,9 @@ def _common(products: Floats, pull: float) -> Floats:
     return np.tile(solved, (len(products), 1))
 
 
-def _slot_constants(products: Floats, pull: float) -> Floats:
-    """Common coefficients of the lags; a constant and a free-day effect for each slot."""
-    slots, width = len(products), products.shape[1] - 1
-    clock = products[:, -3:-1, -3:-1] + CLOCK_PENALTY * np.eye(2)
-    cross = products[:, -3:-1, :-3]  # [slot, 2, lag]
-    moment = products[:, -3:-1, -1]
-    reduced = np.linalg.solve(clock, np.concatenate([cross, moment[:, :, None]], axis=2))
-    gram = products[:, :-3, :-3] - cross.transpose(0, 2, 1) @ reduced[:, :, :-1]
-    target = products[:, :-3, -1] - (cross.transpose(0, 2, 1) @ reduced[:, :, -1:])[:, :, 0]
-    penalty = PENALTY * np.eye(width - 2)
-    lags = np.linalg.solve(gram.sum(axis=0) + penalty, target.sum(axis=0))
-    solved = np.empty((slots, width))
-    solved[:, :-2] = lags
-    solved[:, -2:] = reduced[:, :, -1] - reduced[:, :, :-1] @ lags
-    return solved
-
-
-def _slot_coefficients(products: Floats, pull: float) -> Floats:
+def slot_coefficients(products: Floats, pull: float = PULL) -> Floats:
     """Coefficients for each slot, drawn towards the common ones as if by `pull` average rows."""
-    common = _common(products, pull)[0]
+    common = common_coefficients(products)[0]
     total = products.sum(axis=0)
     count = max(total[-2, -2], 1.0)
     mean = total[:-3, -2] / count
@@ -284,13 +236,6 @@ def _slot_coefficients(products: Floats, pull: float) -> Floats:
     return np.stack(
         [np.linalg.solve(p[:-1, :-1] + penalty, p[:-1, -1] + penalty @ common) for p in products]
     )
-
-
-_SOLVERS = {
-    "common": _common,
-    "slot constants": _slot_constants,
-    "slot coefficients": _slot_coefficients,
-}
 
 
 def union_of_lags(lags: Sequence[Sequence[int]]) -> tuple[int, ...]:
