@@ -99,10 +99,7 @@ class Limits:
 
     def confined(self, forecast: Forecast) -> Forecast:
         """A forecast within the range."""
-        lower, upper = (
-            None if band is None else self.confine(band)
-            for band in (forecast.lower, forecast.upper)
-        )
+        lower, upper = self.confine(forecast.lower), self.confine(forecast.upper)
         return replace(forecast, values=self.confine(forecast.values), lower=lower, upper=upper)
 
     def facts(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
 from numbers import Integral
@@ -41,8 +41,8 @@ class Forecast:
     timezone: str | None
     unknown: tuple[str, ...]  # clients in the data that have no model
     levels: tuple[float, ...] = ()  # of the intervals, in percent
-    lower: Floats | None = None  # [level, client, step]
-    upper: Floats | None = None
+    lower: Floats = field(default_factory=lambda: np.empty((0, 0, 0)))  # [level, client, step]
+    upper: Floats = field(default_factory=lambda: np.empty((0, 0, 0)))
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -89,7 +89,8 @@ def denormalised(
     """
     ahead = np.array(steps or range(1, values.shape[1] + 1))
     mean, std = models.mean[:, None], models.std[:, None]
-    lower, upper = (None, None) if bands is None else (band * std + mean for band in bands)
+    both = np.empty((2, 0, *values.shape)) if bands is None else bands
+    lower, upper = (band * std + mean for band in both)
     result = Forecast(
         ids=models.ids,
         times=panel.times[-1] + ahead * panel.step,

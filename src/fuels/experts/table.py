@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 
 from fuels.experts.personal_model import Forecast
-from fuels.storage.tables import in_zone
+from fuels.storage.tables import long_table
 
 
 def forecast_table(result: Forecast) -> pl.DataFrame:
@@ -14,17 +13,8 @@ def forecast_table(result: Forecast) -> pl.DataFrame:
 
     Intervals add the columns lower-80, upper-80 and so on.
     """
-    steps = len(result.times)
-    columns = {"forecast": result.values.ravel()}
-    if result.lower is not None and result.upper is not None:
-        for level, lower, upper in zip(result.levels, result.lower, result.upper, strict=True):
-            columns[f"lower-{level:g}"] = lower.ravel()
-            columns[f"upper-{level:g}"] = upper.ravel()
-    frame = pl.DataFrame(
-        {
-            "client": np.repeat(np.array(result.ids), steps),
-            "time": np.tile(result.times.astype("datetime64[ms]"), len(result.ids)),
-            **columns,
-        }
-    ).with_columns(pl.col(*columns).fill_nan(None))
-    return in_zone(frame, result.timezone)
+    columns = {"forecast": result.values}
+    for level, lower, upper in zip(result.levels, result.lower, result.upper, strict=True):
+        columns |= {f"lower-{level:g}": lower, f"upper-{level:g}": upper}
+    frame = long_table(result.ids, result.times, columns, result.timezone)
+    return frame.with_columns(pl.col(*columns).fill_nan(None))

@@ -95,8 +95,6 @@ def _with_live_mean(
 
 def together(one: Forecast, other: Forecast) -> Forecast:
     """The forecasts of two groups of clients, made at the same time."""
-    assert one.lower is not None and one.upper is not None
-    assert other.lower is not None and other.upper is not None
     return replace(
         one,
         ids=(*one.ids, *other.ids),

@@ -23,7 +23,7 @@ from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.experts.ensemble import forecast_ensemble
 from fuels.experts.personal_model import Forecast, check_horizon, forecast
-from fuels.storage.tables import in_zone
+from fuels.storage.tables import in_zone, long_table
 
 if TYPE_CHECKING:
     from fuels.forecasting.forecaster import Forecaster, Watch
@@ -78,27 +78,18 @@ class Window:
 
     def table(self, name: str, levels: Sequence[float], references: bool = False) -> pl.DataFrame:
         """One row per client and step, in Nixtla's columns, with the intervals of some levels."""
-        made, steps = self.made, len(self.made.times)
+        made = self.made
         columns = {"y": self.actual, name: made.values}
-        if made.lower is not None and made.upper is not None:
-            for level, lower, upper in zip(made.levels, made.lower, made.upper, strict=True):
-                if level in levels:
-                    columns |= {f"{name}-lo-{level:g}": lower, f"{name}-hi-{level:g}": upper}
+        for level, lower, upper in zip(made.levels, made.lower, made.upper, strict=True):
+            if level in levels:
+                columns |= {f"{name}-lo-{level:g}": lower, f"{name}-hi-{level:g}": upper}
         if references:
             columns |= self.references
-        times = made.times.astype("datetime64[ms]")
-        values = {column: each.ravel() for column, each in columns.items()}
-        frame = pl.DataFrame(
-            {
-                "unique_id": np.repeat(np.array(made.ids), steps),
-                "time": np.tile(times, len(made.ids)),
-                "cutoff": np.full(steps * len(made.ids), self.cutoff.astype("datetime64[ms]")),
-                **values,
-            }
-        ).with_columns(pl.col(*values).fill_nan(None))
-        local = in_zone(frame, made.timezone).rename({"time": "ds"})
-        cutoff = in_zone(frame.select(time="cutoff"), made.timezone)["time"]
-        return local.with_columns(cutoff=cutoff)
+        cutoff = np.full(made.values.shape, self.cutoff.astype("datetime64[ms]"))
+        frame = long_table(made.ids, made.times, {"cutoff": cutoff, **columns}, made.timezone)
+        named = frame.rename({"client": "unique_id", "time": "ds"})
+        values = pl.col(*columns).fill_nan(None)
+        return in_zone(named, made.timezone, "cutoff").with_columns(values)
 
 
 def rolling(

@@ -49,9 +49,7 @@ class Issued:
     @classmethod
     def of(cls, made: Forecast, step: np.timedelta64, now: float) -> Issued:
         """One forecast."""
-        bounds = [made.values]
-        if made.lower is not None and made.upper is not None:
-            bounds += [*made.lower, *made.upper]
+        bounds = [made.values, *made.lower, *made.upper]
         cutoff = (made.times[:1] - step).astype("datetime64[s]")
         values = np.stack(bounds)[None].astype(np.float32)
         return cls(made.ids, made.levels, step, cutoff, np.array([int(now)]), values)

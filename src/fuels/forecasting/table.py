@@ -5,27 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import polars as pl
 from polars import selectors
 
 from fuels.data.panel import Panel
 from fuels.data.synthetic import synthesise
-from fuels.storage.tables import in_zone
+from fuels.storage.tables import long_table
 
 Unit = Literal["ns", "us", "ms"]
 
 
 def long_frame(panel: Panel) -> pl.DataFrame:
     """A panel as a long table unique_id, ds, y without the missing values."""
-    frame = pl.DataFrame(
-        {
-            "unique_id": np.repeat(np.array(panel.ids), panel.length),
-            "time": np.tile(panel.times.astype("datetime64[ms]"), len(panel.ids)),
-            "y": panel.values.T.ravel(),
-        }
-    )
-    return in_zone(frame, panel.timezone).rename({"time": "ds"}).filter(~pl.col("y").is_nan())
+    frame = long_table(panel.ids, panel.times, {"y": panel.values.T}, panel.timezone)
+    return frame.rename({"client": "unique_id", "time": "ds"}).filter(~pl.col("y").is_nan())
 
 
 def example_frame(activity: str = "net", clients: int = 8, days: int = 28) -> pl.DataFrame:

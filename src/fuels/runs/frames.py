@@ -13,7 +13,7 @@ from fuels.data.windows import Dataset
 from fuels.evaluation.outcome import MixtureOutcome
 from fuels.evaluation.scores import Scores
 from fuels.experts.intervals import Bands
-from fuels.storage.tables import in_zone
+from fuels.storage.tables import long_table
 
 
 def forecast_frame(
@@ -28,28 +28,19 @@ def forecast_frame(
 
     def in_unit(values: NDArray[Any]) -> NDArray[Any]:
         scaled = values * dataset.std[:, None] + dataset.mean[:, None]
-        return np.where(dataset.window[:, first:last], scaled, np.nan).ravel()
+        return np.where(dataset.window[:, first:last], scaled, np.nan)
 
-    columns = {"forecast": in_unit(forecast)}
+    columns = {"actual": actual, "forecast": in_unit(forecast)}
     for i, level in enumerate(() if bands is None else bands.levels):
         assert bands is not None
         columns[f"lower-{level:g}"] = in_unit(bands.lower[i])
         columns[f"upper-{level:g}"] = in_unit(bands.upper[i])
-    frame = frame_of_test(dataset, {"actual": actual.ravel(), **columns})
-    return frame.with_columns(pl.col("actual", *columns).fill_nan(None))
+    return frame_of_test(dataset, columns).with_columns(pl.col(*columns).fill_nan(None))
 
 
 def frame_of_test(dataset: Dataset, columns: Mapping[str, NDArray[Any]]) -> pl.DataFrame:
-    """client, time and columns [client x step] of the test part; times in the data's zone."""
-    times, clients = dataset.times("test"), len(dataset.ids)
-    frame = pl.DataFrame(
-        {
-            "client": np.repeat(np.array(dataset.ids), len(times)),
-            "time": np.tile(times.astype("datetime64[ms]"), clients),
-            **columns,
-        }
-    )
-    return in_zone(frame, dataset.panel.timezone)
+    """client, time and columns [client, step] of the test part; times in the data's zone."""
+    return long_table(dataset.ids, dataset.times("test"), columns, dataset.panel.timezone)
 
 
 def errors_frame(dataset: Dataset, scores: Mapping[str, Scores]) -> pl.DataFrame:
@@ -76,5 +67,4 @@ def errors_frame(dataset: Dataset, scores: Mapping[str, Scores]) -> pl.DataFrame
 def weights_frame(dataset: Dataset, mixture: MixtureOutcome) -> pl.DataFrame:
     """client, time and a column for each expert: its weight in the forecasts of the test part."""
     by_expert = mixture.weights.transpose(2, 1, 0).astype(np.float32)  # [expert, client, step]
-    named = {name: w.ravel() for name, w in zip(mixture.names, by_expert, strict=True)}
-    return frame_of_test(dataset, named)
+    return frame_of_test(dataset, dict(zip(mixture.names, by_expert, strict=True)))

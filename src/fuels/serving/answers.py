@@ -116,7 +116,6 @@ def forecasts(
 
 
 def bounds(made: Forecast, level: int, row: int, step: int) -> list[float | None]:
-    assert made.lower is not None and made.upper is not None
     return [plain(made.lower[level, row, step]), plain(made.upper[level, row, step])]
 
 
