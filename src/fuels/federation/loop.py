@@ -28,13 +28,12 @@ from fuels.federation.transport import (
     Reply,
     TooFewError,
     Transport,
-    WritesItself,
 )
 from fuels.methods.base import Method
 from fuels.methods.messages import Download, Upload, concatenate
 from fuels.randomness import LATE, SELECTION, generator
 from fuels.storage.checkpoint import prefixed, unprefixed
-from fuels.storage.journal import SITES
+from fuels.storage.journal import SITES, Writer
 
 
 @dataclass
@@ -54,7 +53,7 @@ class Round:
     left_out: int = 0  # clients whose upload the method did not use, see Method.left_out
     stages: dict[str, float] = field(default_factory=dict)  # seconds
     site_rows: Integers | None = None  # changed rows of the sites' state; None: all
-    writer: WritesItself | None = None  # sites whose state is not among the arrays to save
+    writer: Writer | None = None  # sites whose state is not among the arrays to save
     last: bool = False  # the final round
 
     def line(self) -> dict[str, Any]:
@@ -129,8 +128,9 @@ class Loop:
             done = self.step()
             if saver is not None:
                 with _timed(done, "save"):
-                    if getattr(saver, "asks_writers", False):
-                        done.writer = _writer(self.transport)
+                    asks = getattr(saver, "asks_writers", False)
+                    if asks and isinstance(self.transport, Writer):
+                        done.writer = self.transport
                     saver.save(done, *self.state(sites=done.writer is None))
             for watcher in watchers:
                 watcher.on_round(done)
@@ -358,10 +358,6 @@ class Loop:
         self.without_upload = set(facts.get("unheard", []))
         self.totals = dict(facts["totals"])
         self.refused.load(facts)
-
-
-def _writer(transport: Transport) -> WritesItself | None:
-    return transport if isinstance(transport, WritesItself) else None
 
 
 @contextmanager

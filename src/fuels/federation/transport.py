@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,20 +85,6 @@ class OwnSites(Transport, Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-@runtime_checkable
-class WritesItself(Protocol):
-    """A transport whose sites can write their own state, so that it need not come here."""
-
-    def write(self, folder: Path, number: int) -> dict[str, str] | None:
-        """Write the state of a round; returns files in order, with checksums, None: not possible.
-
-        Concatenated, the arrays of the files are those of `state`.
-        """
-        ...
-
-    def state(self) -> dict[str, NDArray[Any]]: ...
 
 
 class LocalTransport:

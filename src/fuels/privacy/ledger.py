@@ -178,8 +178,6 @@ class Ledger:
         says how many of them this sum is for.
         """
         with self._open() as file:
-            if file is not None:
-                self._read(file)
             if (known := self.entries.get(release.key)) is not None:
                 return known
             self._refuse_excess(release)
@@ -197,8 +195,6 @@ class Ledger:
     def keep(self, entries: Iterable[Entry]) -> None:
         """Write down what others have released: totals that a site has received."""
         with self._open() as file:
-            if file is not None:
-                self._read(file)
             for entry in entries:
                 if entry.release.key not in self.entries:
                     if file is not None:
@@ -207,9 +203,8 @@ class Ledger:
 
     def create(self) -> None:
         """Write the budget, or read what other processes have released."""
-        with self._open() as file:
-            if file is not None:
-                self._read(file)
+        with self._open():
+            pass
 
     # -- what has been spent -------------------------------------------------------------------
 
@@ -254,7 +249,7 @@ class Ledger:
 
     @contextmanager
     def _open(self) -> Iterator[BinaryIO | None]:
-        """The ledger's file, locked; None in memory."""
+        """The ledger's file, locked and read; None in memory."""
         if self.path is None:
             yield None
             return
@@ -264,6 +259,7 @@ class Ledger:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if new:
                     sync_folder(self.path.parent)
+                self._read(file)
                 yield file
         except OSError as error:
             raise FuelsError(

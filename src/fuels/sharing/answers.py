@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fuels.errors import FuelsError
+from fuels.privacy.ledger import sync_folder
 from fuels.sharing.fixed_point import Words
 from fuels.sharing.masks import SumId
 from fuels.sharing.roster import Roster
@@ -199,8 +200,4 @@ class Answers:
             return
         with self.mark.open("wb") as file:
             os.fsync(file.fileno())
-        folder = os.open(self.mark.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self.mark.parent)

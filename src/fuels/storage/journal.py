@@ -19,7 +19,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,10 +40,16 @@ QUICK = 0.1  # seconds: a save that is this fast happens every round
 LONGEST = 60.0  # seconds: longest time between two saves
 
 
+@runtime_checkable
 class Writer(Protocol):
-    """Sites that write their own state; see federation/transport.py."""
+    """Sites that can write their own state, so that it need not come here."""
 
-    def write(self, folder: Path, number: int) -> dict[str, str] | None: ...
+    def write(self, folder: Path, number: int) -> dict[str, str] | None:
+        """Write the state of a round; returns files in order, with checksums, None: not possible.
+
+        Concatenated, the arrays of the files are those of `state`.
+        """
+        ...
 
     def state(self) -> Arrays: ...
 
