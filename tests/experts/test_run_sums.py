@@ -27,6 +27,7 @@ from fuels.experts.run_sums import (
     steps_of,
 )
 from fuels.sharing.fixed_point import from_words
+from fuels.sharing.live_mean import CLIP
 from fuels.sharing.received_statistics import ReceivedStatistics
 from helpers.small_federation import PERIOD, job_of, small_panel
 
@@ -40,15 +41,43 @@ def steps(**changes: int) -> Steps:
 
 def test_common_steps_begin_first_end_last_and_train_on_what_all_train_on() -> None:
     later = steps(start=2 * PERIOD * HOUR)
-    found, left_out = common_steps({"a": steps(), "b": later, "c": steps(end=9 * PERIOD)})
+    sites = {"a": steps(), "b": later, "c": steps(end=9 * PERIOD)}
+    found, left_out = common_steps(sites, sites, 3)
     assert (found.start, found.count, found.end) == (0, 17 * PERIOD, 9 * PERIOD)
     assert left_out == {}
+    assert found.live == slice(2 * PERIOD, 15 * PERIOD)  # where all three have data
+    sites["d"] = steps(count=20 * PERIOD)
+    assert common_steps(sites, sites, 3)[0].live == slice(0, 15 * PERIOD)
+    assert common_steps(sites, ["a", "b", "d"], 3)[0].live == slice(2 * PERIOD, 15 * PERIOD)
+    assert common_steps(sites, ["a", "b"], 3)[0].live == slice(0, 0)
+    sites["d"] = steps(start=30 * PERIOD * HOUR)
+    assert not len(range(*common_steps(sites, ["a", "b", "d"], 3)[0].live.indices(10**6)))
+
+
+def test_the_live_mean_has_nothing_where_too_few_sites_have_data(tmp_path: Path) -> None:
+    dataset = job_of("fuels", replace(small_panel(), step=np.timedelta64(STEP, "s"))).dataset
+    own, history = steps_of(dataset), history_of(dataset)
+    few = replace(own, live_first=PERIOD, live_last=own.count - 5)
+    words = from_words(live_words(history, few, 3)).reshape(shape_of(LIVE_MEAN, few, 1, False))
+    assert words[few.live, 1].all()
+    assert not words[: few.live.start].any() and not words[few.live.stop :].any()
+    mean = received_mean(dataset, few, words, contributed=True)
+    assert mean.length == own.count - 5 - PERIOD
+    last = history.times(own.count - 6, own.count - 4)
+    assert mean.decided(last[0]) and not mean.decided(last[1])  # a live series may begin there
+    np.testing.assert_array_equal(
+        mean.own, np.clip(history.observed[:, PERIOD : own.count - 5], -CLIP, CLIP)
+    )
 
 
 @pytest.mark.parametrize("other", [{"step": 600}, {"period": 2 * PERIOD}, {"start": HOUR}])
 def test_a_site_with_another_clock_is_left_out(other: dict[str, int]) -> None:
-    found, left_out = common_steps({"a": steps(), "b": steps(**other), "c": steps()})
-    assert found == steps() and list(left_out) == ["b"] and "do not match" in left_out["b"]
+    found, left_out = common_steps({"a": steps(), "b": steps(**other), "c": steps()}, "ac", 2)
+    assert (
+        found == steps(live_last=15 * PERIOD)
+        and list(left_out) == ["b"]
+        and "do not match" in left_out["b"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +89,7 @@ def test_steps_that_cannot_be(facts: Any) -> None:
         Steps.from_facts(facts)
     assert Steps.from_facts(steps().facts()) == steps()
     with pytest.raises(FuelsError, match="at most 2097152 are added up"):
-        common_steps({"a": steps(), "b": steps(start=PERIOD * HOUR * 2**24)})
+        common_steps({"a": steps(), "b": steps(start=PERIOD * HOUR * 2**24)}, "ab", 2)
 
 
 def test_a_site_adds_its_values_where_it_has_them(tmp_path: Path) -> None:

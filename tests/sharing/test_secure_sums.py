@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from tests.helpers.secure import World, private_key
 
 from fuels.errors import FuelsError
+from fuels.sharing.answers import Span
 from fuels.sharing.fixed_point import Words, to_words
 from fuels.sharing.masks import SumId, total
 from fuels.sharing.roster import Member
@@ -68,6 +71,51 @@ def test_a_second_set_for_the_same_step(tmp_path: Path) -> None:
     again = world.asked(2, series="run-2", sites=three.sites)
     other = world.site("north").answer(again, world.roster(), words(1.0))
     assert not np.isin(other, first).any()  # with other masks
+
+
+def test_sums_of_two_names_that_contain_the_same_numbers(tmp_path: Path) -> None:
+    """Such as the live mean before training, over many steps, and steps of a live series."""
+    world = World(tmp_path, count=4)
+    site, roster = world.site("north"), world.roster()
+    three = ("east", "north", "south")
+
+    def answer(name: str, sites: tuple[str, ...], first: int, last: int, what: str = "A") -> None:
+        asked = world.asked(2, step=last, name=name, series=f"{name} {sites}", sites=sites)
+        site.answer(asked, roster, words(1.0), also=[Span(f"mean {what}", first, last)])
+
+    def refused(*arguments: object) -> bool:
+        with pytest.raises(FuelsError, match="answered with the sites east,north,south; a second"):
+            answer(*arguments)  # type: ignore[arg-type]
+        return True
+
+    answer("past", three, 100, 200)
+    for first, last in ((199, 200), (100, 101), (150, 300), (50, 101), (0, 999)):
+        assert refused("live", world.names, first, last)
+    answer("live", three, 199, 200)  # the same set
+    answer("live", three, 200, 210)
+    answer("live", three, 210, 220)
+    answer("live", world.names, 220, 230)  # a step that nobody has answered
+    answer("live", world.names, 50, 99)
+    answer("other", world.names, 150, 201, "B")  # other numbers
+    assert refused("past 2", world.names, 219, 240) and refused("past 2", world.names, 205, 206)
+    with closing(sqlite3.connect(site.answers.path)) as database:
+        kept = database.execute("SELECT first, last FROM spans WHERE name = 'mean A'").fetchall()
+    assert sorted(kept) == [(50, 99), (100, 220), (220, 230)]  # steps of one set are one row
+
+
+def test_the_sets_of_an_earlier_version_still_count(tmp_path: Path) -> None:
+    world = World(tmp_path, count=4)
+    site = world.site("north")
+    site.answers.path.parent.mkdir()
+    with closing(sqlite3.connect(site.answers.path)) as database:
+        database.execute(
+            "CREATE TABLE sets (name TEXT, step INTEGER, sites TEXT, PRIMARY KEY (name, step))"
+        )
+        database.execute("INSERT INTO sets VALUES ('test', 7, 'east,north,south')")
+        database.commit()
+    for _ in range(2):
+        assert "already answered with the sites" in refusal(world, world.asked(2, step=7))
+    site.answer(world.asked(2, step=8), world.roster(), words(1.0))
 
 
 def test_the_same_sum_in_another_form_would_reuse_masks(world: World) -> None:

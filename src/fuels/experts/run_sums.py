@@ -1,20 +1,21 @@
 """The sums of a run across organisations: over which steps, what a site adds, and what it receives.
 
-    steps, left_out = common_steps({"north": steps_of(dataset), ...})
+    steps, left_out = common_steps({"north": steps_of(dataset), ...}, adding, 3)
     live_words(history, steps, sites)                          # the live mean, at one site
     statistics_words(history, steps, horizon, live, sites)     # the statistics, at one site
     received = received_sums(dataset, totals, ...)             # what its experts use instead
 
 Sites may begin and end at different times. Steps are counted from the earliest start, in local
-standard time; statistics end where the first training part ends, so that no site's test part
-enters them. As on one machine, they are added up in two parts for each horizon: before and during
-the warm-up of the mixtures.
+standard time. The live mean covers those at which at least three sites have data, because a sum
+over fewer shows what each of them adds. Statistics end where the first training part ends, so that
+no site's test part enters them. As on one machine, they are added up in two parts for each horizon:
+before and during the warm-up of the mixtures.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +39,7 @@ from fuels.sharing.sums import MIN_CLIENTS, LocalSums
 
 LIVE_MEAN, STATISTICS = "live mean of the past", "statistics"
 SETTINGS = {LIVE_MEAN: "live_mean", STATISTICS: "statistics"}  # the settings that ask for them
+UNTIL = 2**40 - 1  # larger than any number of steps
 MOST_STEPS = 2**21  # that sites may span together: 20 years of 5 minutes
 
 
@@ -50,6 +52,14 @@ class Steps:
     period: int
     count: int
     end: int  # steps of the training part
+    live_first: int = 0  # the live mean covers these steps,
+    live_last: int = UNTIL  # up to the one before this
+
+    @property
+    def live(self) -> slice:
+        """The steps of the live mean."""
+        last = min(self.live_last, self.count)
+        return slice(min(self.live_first, last), last)
 
     @property
     def first(self) -> np.datetime64:
@@ -64,13 +74,15 @@ class Steps:
     @classmethod
     def from_facts(cls, facts: Any) -> Steps:
         """The steps in a message; raises FuelsError if they cannot be."""
-        names = cls.__dataclass_fields__
-        if not isinstance(facts, dict) or set(facts) != set(names):
+        names = set(cls.__dataclass_fields__)
+        earlier = names - {"live_first", "live_last"}  # in the files of earlier versions
+        if not isinstance(facts, dict) or set(facts) not in (names, earlier):
             raise FuelsError("the steps of a sum are not described completely")
         if any(type(value) is not int or not abs(value) < 2**40 for value in facts.values()):
             raise FuelsError("the steps of a sum are not whole numbers")
         found = cls(**facts)
-        if min(found.step, found.period, found.count, found.end) < 1 or found.end > found.count:
+        least = min(found.step, found.period, found.count, found.end, found.live_first + 1)
+        if least < 1 or found.end > found.count:
             raise FuelsError("the steps of a sum are out of range")
         return found
 
@@ -84,8 +96,13 @@ def steps_of(dataset: Dataset) -> Steps:
     return Steps(begin, panel.step_seconds, dataset.period, count, dataset.split.train)
 
 
-def common_steps(found: Mapping[str, Steps]) -> tuple[Steps, dict[str, str]]:
-    """The steps of several sites together, and why some sites do not fit the majority."""
+def common_steps(
+    found: Mapping[str, Steps], adding: Collection[str], least: int
+) -> tuple[Steps, dict[str, str]]:
+    """The steps of several sites together, and why some sites do not fit the majority.
+
+    The live mean covers those that at least `least` of the sites `adding` to it have.
+    """
     clocks = {site: (s.step, s.period, s.start % (s.step * s.period)) for site, s in found.items()}
     clock = Counter(clocks.values()).most_common(1)[0][0]
     left_out = {
@@ -99,7 +116,11 @@ def common_steps(found: Mapping[str, Steps]) -> tuple[Steps, dict[str, str]]:
     end = min((s.start - start) // s.step + s.end for s in fitting)
     if count > MOST_STEPS:
         raise FuelsError(f"the sites' data span {count} steps; at most {MOST_STEPS} are added up")
-    return Steps(start, clock[0], clock[1], count, end), left_out
+    there = [found[site] for site in adding if site not in left_out]
+    begins = sorted((s.start - start) // s.step for s in there)
+    ends = sorted((s.start - start) // s.step + s.count for s in there)
+    live = (begins[least - 1], ends[-least]) if len(there) >= least else (0, 0)
+    return Steps(start, clock[0], clock[1], count, end, live[0], max(live)), left_out
 
 
 class Part(NamedTuple):
@@ -147,6 +168,7 @@ def live_words(history: History, steps: Steps, sites: int) -> Words:
         for values in history.observed:
             whole = np.zeros((steps.count, NUMBERS))
             whole[at : at + history.length] = contribution(values)
+            whole[: steps.live.start] = whole[steps.live.stop :] = 0.0
             yield whole
 
     return to_words(padded(), sites, LIVE_MEAN).reshape(-1)
@@ -228,7 +250,8 @@ def received_mean(dataset: Dataset, steps: Steps, live: Floats, contributed: boo
     if contributed:
         at = offset_of(history, steps)
         own[:, at : at + history.length] = np.clip(history.observed, -CLIP, CLIP)
-    return ReceivedMean(ids, steps.first, step, live[:, 0], live[:, 1], own)
+    here, first = steps.live, steps.first + steps.live.start * step
+    return ReceivedMean(ids, first, step, live[here, 0], live[here, 1], own[:, here])
 
 
 def received_statistics(

@@ -6,6 +6,10 @@ and flushed, before it sends it; asked again for the same sum it repeats these b
 else for that step is refused. For some sums it is not the step that decides, but what the numbers
 are computed from (`Origin`).
 
+A sum of one name may cover times that sums of another name cover as well: the live mean before
+training has all steps of the training part, a step of a live series one. `Span` says so: for each
+time of a span, too, there is one set only.
+
 The record must not be lost while its key is in use. A key that was used has a mark in its folder:
 if the record is missing, nothing is answered until the site has a new key.
 """
@@ -16,7 +20,7 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -32,8 +36,8 @@ from fuels.sharing.roster import Roster
 KEPT = 64  # newest replies of each name that can be repeated
 WAIT = 60.0  # seconds to wait for another process of this site
 TABLES = """
-CREATE TABLE IF NOT EXISTS sets (
-    name TEXT, step INTEGER, sites TEXT, PRIMARY KEY (name, step)
+CREATE TABLE IF NOT EXISTS spans (
+    name TEXT, first INTEGER, last INTEGER, sites TEXT, PRIMARY KEY (name, first)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS origins (
     name TEXT, source TEXT, sites TEXT, clients TEXT, bound TEXT, PRIMARY KEY (name, source)
@@ -43,6 +47,23 @@ CREATE TABLE IF NOT EXISTS answers (
 );
 CREATE TABLE IF NOT EXISTS rosters (serial INTEGER PRIMARY KEY, digest BLOB);
 """
+
+
+EARLIER = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sets'"
+MOVED = """
+BEGIN IMMEDIATE;
+INSERT OR IGNORE INTO spans SELECT name, step, step + 1, sites FROM sets;
+DROP TABLE sets;
+COMMIT;
+"""
+
+
+class Span(NamedTuple):
+    """Numbers that sums of several names may contain, at times from `first` to before `last`."""
+
+    name: str
+    first: int
+    last: int
 
 
 class Origin(NamedTuple):
@@ -69,31 +90,38 @@ class Answers:
     def __init__(self, path: Path, mark: Path) -> None:
         self.path, self.mark = path, mark
 
-    def given(self, asked: SumId, origin: Origin | None = None) -> Words | None:
+    def given(
+        self, asked: SumId, origin: Origin | None = None, also: Sequence[Span] = ()
+    ) -> Words | None:
         """The reply already given to a sum; None if it may be answered now.
 
-        `origin`: what decides instead of the step.
+        `origin`: what decides instead of the step. `also`: what else the sum contains that has one
+        set only.
         """
         with self._open() as database:
-            return self._before(database, asked, origin)
+            return self._before(database, asked, origin, _spans(asked, origin, also))
 
     def answer(
-        self, asked: SumId, make: Callable[[], Words], origin: Origin | None = None
+        self,
+        asked: SumId,
+        make: Callable[[], Words],
+        origin: Origin | None = None,
+        also: Sequence[Span] = (),
     ) -> Words:
         """The reply to a sum: the one already given or, the first time, what `make` returns."""
-        if (before := self.given(asked, origin)) is not None:
+        if (before := self.given(asked, origin, also)) is not None:
             return before
         words = make()  # may take long: no lock is held meanwhile
         content = words.astype("<u8").tobytes()
         with self._open() as database:
-            before = self._before(database, asked, origin)
+            spans = _spans(asked, origin, also)
+            before = self._before(database, asked, origin, spans)
             if before is not None:  # another process was faster
                 return before
             name, sites = asked.name, ",".join(asked.sites)
-            if origin is None:
-                known = (name, asked.step, sites)
-                database.execute("INSERT OR IGNORE INTO sets VALUES (?, ?, ?)", known)
-            else:
+            for span in spans:
+                _keep(database, span, sites)
+            if origin is not None:
                 added = (name, origin.source, sites, origin.choice, origin.bound)
                 database.execute("INSERT OR IGNORE INTO origins VALUES (?, ?, ?, ?, ?)", added)
             database.execute(
@@ -124,30 +152,32 @@ class Answers:
             database.execute("INSERT OR IGNORE INTO rosters VALUES (?, ?)", (serial, digest))
 
     def _before(
-        self, database: sqlite3.Connection, asked: SumId, origin: Origin | None
+        self,
+        database: sqlite3.Connection,
+        asked: SumId,
+        origin: Origin | None,
+        spans: Sequence[Span],
     ) -> Words | None:
         """The reply already given to this sum; refuses another of the same step or origin."""
-        if origin is None:
-            found = database.execute(
-                "SELECT sites FROM sets WHERE name = ? AND step = ?", (asked.name, asked.step)
-            ).fetchone()
-        else:
+        sites = ",".join(asked.sites)
+        for span in spans:
+            _refuse_second_set(asked, database.execute(
+                "SELECT sites FROM spans"
+                " WHERE name = ? AND first < ? AND last > ? AND sites != ? LIMIT 1",
+                (span.name, span.last, span.first, sites),
+            ).fetchone())  # fmt: skip
+        if origin is not None:
             found = database.execute(
                 "SELECT sites, clients, bound FROM origins WHERE name = ? AND source = ?",
                 (asked.name, origin.source),
             ).fetchone()
-        if found is not None and found[0] != ",".join(asked.sites):
-            raise FuelsError(
-                f"{asked}: this site has already answered with the sites {found[0]}; a second set"
-                f" ({','.join(asked.sites)}) would reveal the difference"
-            )
-        if origin is not None and found is not None:
-            if found[1] != origin.choice:
+            _refuse_second_set(asked, found)
+            if found is not None and found[1] != origin.choice:
                 raise FuelsError(
                     f"{asked}: this site has already answered for other clients of its own; a"
                     " second choice would reveal the difference"
                 )
-            if found[2] != origin.bound:
+            if found is not None and found[2] != origin.bound:
                 raise FuelsError(
                     f"{asked}: this site has already answered with another bound on updates; a"
                     " second one would reveal those that it shortens"
@@ -180,6 +210,8 @@ class Answers:
             with closing(sqlite3.connect(self.path, timeout=WAIT, isolation_level=None)) as found:
                 found.execute("PRAGMA synchronous = EXTRA")  # flushes the folder as well
                 found.executescript(TABLES)
+                if found.execute(EARLIER).fetchone():
+                    found.executescript(MOVED)
                 self._leave_mark()
                 found.execute("BEGIN IMMEDIATE")
                 try:
@@ -201,3 +233,30 @@ class Answers:
         with self.mark.open("wb") as file:
             os.fsync(file.fileno())
         sync_folder(self.mark.parent)
+
+
+def _refuse_second_set(asked: SumId, found: tuple[str, ...] | None) -> None:
+    """Refuse a sum whose numbers another set has had, `found[0]`."""
+    sites = ",".join(asked.sites)
+    if found is not None and found[0] != sites:
+        raise FuelsError(
+            f"{asked}: this site has already answered with the sites {found[0]}; a second set"
+            f" ({sites}) would reveal the difference"
+        )
+
+
+def _spans(asked: SumId, origin: Origin | None, also: Sequence[Span]) -> list[Span]:
+    """Everything that a sum contains and that has one set only."""
+    return [*also] if origin else [Span(asked.name, asked.step, asked.step + 1), *also]
+
+
+def _keep(database: sqlite3.Connection, span: Span, sites: str) -> None:
+    """Add a span, as one with those of the same set that it overlaps or touches."""
+    key = (span.name, sites, span.last, span.first)
+    near = "FROM spans WHERE name = ? AND sites = ? AND first <= ? AND last >= ?"
+    first, last = database.execute(f"SELECT MIN(first), MAX(last) {near}", key).fetchone()
+    if first is not None:
+        span = Span(span.name, min(first, span.first), max(last, span.last))
+        database.execute(f"DELETE {near}", key)
+    row = (span.name, span.first, span.last, sites)
+    database.execute("INSERT INTO spans VALUES (?, ?, ?, ?)", row)

@@ -10,7 +10,9 @@ A forecast of step k made h steps ahead sees the live mean of steps up to k - h 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +31,16 @@ def contribution(observed: Floats) -> Floats:
     known = ~np.isnan(observed)
     value = np.where(known, np.clip(observed, -CLIP, CLIP), 0.0)
     return np.stack([value, known.astype(np.float64)], axis=-1)
+
+
+def identity(ids: Sequence[str], mean: Floats, std: Floats) -> str:
+    """Of the live mean that clients with these means and standard deviations contribute to.
+
+    Sums of the same identity and time contain the same numbers of these clients, whether they are
+    exchanged before training, in a live series, or in another run.
+    """
+    clients = sorted(zip(ids, mean.tolist(), std.tolist(), strict=True))
+    return "live mean " + hashlib.sha256(json.dumps(clients).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ asks for the same sum again, of the same sites, or skips it. Nothing here knows 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fuels.sharing.answers import Answers, Origin
+from fuels.sharing.answers import Answers, Origin, Span
 from fuels.sharing.fixed_point import Words
 from fuels.sharing.masks import SumId, masked, public_key
 from fuels.sharing.roster import Roster, read_roster
@@ -41,6 +41,7 @@ class SecureSums:
         roster: bytes,
         contribution: Callable[[], Words],
         origin: Origin | None = None,
+        also: Sequence[Span] = (),
     ) -> Words:
         """The masked words for a sum; a FuelsError says why there are none, and quotes no data.
 
@@ -53,7 +54,7 @@ class SecureSums:
             words = contribution().reshape(-1)
             return masked(words, asked, self.site, self.private, members.keys)
 
-        return self.answers.answer(asked, make, origin)
+        return self.answers.answer(asked, make, origin, also)
 
     def _members(self, asked: SumId, roster: bytes) -> Roster:
         """The founder's roster, if it allows this sum."""

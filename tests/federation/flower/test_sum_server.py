@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +14,24 @@ import polars as pl
 import pytest
 
 from fuels.config import Engine, merge
+from fuels.errors import FuelsError
 from fuels.experts.run_sums import LIVE_MEAN, STATISTICS, Steps
 from fuels.federation.codec import Envelope, decode, encode
 from fuels.federation.flower.folders import SiteFolder
+from fuels.federation.flower.live_messages import Sum
 from fuels.federation.flower.provisioning import federation_record, renew_key
 from fuels.federation.flower.sum_keys import certify
 from fuels.federation.flower.sum_server import FILE
 from fuels.federation.flower.worker import Worker
 from fuels.forecasting.saved_run import SavedRun
 from fuels.runs.run import run
+from fuels.sharing.masks import new_key, public_key
 from fuels.sharing.received import ReceivedMean
+from fuels.sharing.roster import Member, Roster, parse, sign
 from fuels.storage.checkpoint import load_state, save_state
 from fuels.storage.run_folder import RunFolder
 from helpers.flower_world import LIMIT, SITES, World
+from helpers.live_world import authority_key
 from helpers.sums import change, chosen, exchanged, forecasts, make_world
 
 EVERYONE = sorted(c for ids in SITES.values() for c in ids)
@@ -91,6 +98,31 @@ def test_a_site_keeps_the_totals_for_later_forecasts(done: World) -> None:
     shared = saved.ensemble.sharing if saved.ensemble is not None else None
     assert shared is not None and shared.of_federation and shared.received_statistics is not None
     assert {horizon for horizon, _ in shared.received_statistics.totals} == {1, 2}
+
+
+def test_a_live_step_has_the_set_of_the_sums_before_training(done: World, tmp_path: Path) -> None:
+    """Even at a site that has lost the sums: both contain the same numbers of its clients."""
+    site = SiteFolder(Path(shutil.copytree(done.root / "sites/north", tmp_path / "north")))
+    (site.runs / "run" / "live-mean.safetensors").unlink()
+    before, _ = parse(done.server.roster.read_bytes())
+    members = {**before.members, "west": Member(public_key(new_key()), 2)}
+
+    def ask(step: int, *sites: str, **clients: int) -> Envelope:
+        changed = {name: replace(members[name], clients=n) for name, n in clients.items()}
+        roster = Roster(before.federation, before.serial + 1, members | changed)
+        facts = Sum(step, sites, sign(roster, authority_key(done.root))).facts()
+        request = encode(Envelope("live sum", "run", 0, "north", facts))
+        return decode(Worker(site, done.settings).answer(request, made=0.0), LIMIT)
+
+    end = int((np.datetime64("2024-01-01", "s") + np.timedelta64(12, "D")).astype(int))
+    four = ("east", "north", "south", "west")
+    with pytest.raises(FuelsError, match=r"with the sites east,north,south; a second set \(east,n"):
+        ask(end - 3600, *four)
+    with pytest.raises(FuelsError, match="roster has 3 clients for site north, which has fewer"):
+        ask(end - 3600, *sorted(SITES), north=3)
+    with pytest.raises(FuelsError, match="have 5 clients together, and at least 6 are required"):
+        ask(end - 3600, *sorted(SITES), east=1)
+    assert ask(end - 3600, *sorted(SITES)).arrays["words"].size == 3
 
 
 # -- without training: what is exchanged, and what is not ------------------------------------------
@@ -283,5 +315,6 @@ def test_sites_may_have_other_days_and_other_clients(world: World) -> None:
     sums = exchanged(world)
     assert sums.steps is not None and (sums.steps.count, sums.steps.end) == (13 * 24, 8 * 24)
     count = sums.totals[LIVE_MEAN][:, 1]
-    assert (count[: 12 * 24] == 6).all() and (count[12 * 24 :] == 2).all()
+    assert (count[: 12 * 24] == 6).all()
+    assert not sums.totals[LIVE_MEAN][12 * 24 :].any()  # of east alone: the total would be its sum
     assert sums.totals[STATISTICS].shape and not sums.notes

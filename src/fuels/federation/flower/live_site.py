@@ -21,13 +21,13 @@ from fuels.federation.flower.live_messages import NAME, SUM, WAIT, Sum, Wait, se
 from fuels.federation.flower.live_record import as_text
 from fuels.federation.flower.private_live import NoisedSteps
 from fuels.federation.flower.records import SiteRecords
-from fuels.federation.flower.sum_keys import secure_sums
+from fuels.federation.flower.sum_site import certified
 from fuels.forecasting.contributions import LiveClients
+from fuels.sharing.answers import Span
 from fuels.sharing.fixed_point import Words, to_words
-from fuels.sharing.live_mean import contribution
+from fuels.sharing.live_mean import contribution, identity
 from fuels.sharing.masks import SumId
 from fuels.sharing.received import FILE, ReceivedMean
-from fuels.sharing.roster import parse
 
 LOOK = 0.1  # seconds between two looks for new values
 KEPT = 1.5  # times as many steps of the live mean are kept as of the values
@@ -172,11 +172,15 @@ class LiveSite:
         local, moment = self._local(asked.step), _moment(asked.step)
         if self.received.decided(local):
             raise RefusalError("the sum of this step is known already")
-        roster, _ = parse(asked.roster)  # its signature is checked below
-        which = SumId(
-            self.config.federation, roster.serial, series(self.run), NAME, asked.step, asked.sites,
-            (2,),
-        )  # fmt: skip
+        sums, serial = certified(
+            self.folder,
+            self.config,
+            asked.roster,
+            len(self.clients.ids),
+            self.clients.saved.settings.sharing.min_clients,
+        )
+        parties = self.config.federation, serial, series(self.run)
+        which = SumId(*parties, NAME, asked.step, asked.sites, (2,))
 
         def words() -> Words:
             values = self.clients.at(moment)
@@ -187,9 +191,16 @@ class LiveSite:
             self._store(self.received.contributed(local, values))
             return to_words(list(contribution(values)), len(asked.sites), str(which))
 
-        sums = secure_sums(self.folder, self.config)
-        found = sums.answer(which, asked.roster, words)
+        found = sums.answer(which, asked.roster, words, also=self._spans(local))
         return replace(envelope, facts={}, arrays={"words": found.view(np.int64)})
+
+    def _spans(self, local: np.datetime64) -> list[Span]:
+        """This step as part of the live mean, which the sums before training contain as well."""
+        if self.noised is not None:  # what each release reveals is bounded by its noise
+            return []
+        models, begin = self.clients.saved.models, _seconds(local)
+        which = identity(models.ids, models.mean, models.std)
+        return [Span(which, begin, begin + self.clients.panel.step_seconds)]
 
     # -- on disk -------------------------------------------------------------------------------
 

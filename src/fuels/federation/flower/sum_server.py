@@ -227,7 +227,8 @@ class RunSums:
         out |= dict.fromkeys(away, "not connected")
         fitting = {site: offer[0] for site, offer in offers.items() if site not in out}
         if fitting:
-            steps, other = common_steps({site: offer[0] for site, offer in offers.items()})
+            every = {site: offer[0] for site, offer in offers.items()}
+            steps, other = common_steps(every, fitting, LEAST_SITES)
             self.steps = self.steps or steps
             out |= other
         sites = tuple(sorted(fitting.keys() - out.keys()))

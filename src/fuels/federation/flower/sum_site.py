@@ -36,8 +36,9 @@ from fuels.federation.flower.messages import SUMS
 from fuels.federation.flower.records import SiteRecords
 from fuels.federation.flower.sum_keys import secure_sums
 from fuels.runs.build import Job
+from fuels.sharing.answers import Span
 from fuels.sharing.fixed_point import Words
-from fuels.sharing.live_mean import NUMBERS
+from fuels.sharing.live_mean import NUMBERS, identity
 from fuels.sharing.masks import SumId
 from fuels.sharing.roster import Roster, read_roster
 from fuels.sharing.secure_sums import SecureSums
@@ -97,7 +98,11 @@ def _contribution(
     moment = steps.time(steps.count if name == LIVE_MEAN else steps.end)
     shape = shape_of(name, steps, horizon, live)
     sums, roster, asked = asked_sum(folder, config, job, request, name, moment, shape)
-    history = history_of(job.dataset)
+    dataset, history = job.dataset, history_of(job.dataset)
+    also: list[Span] = []
+    if name == LIVE_MEAN:
+        which = identity(dataset.ids, dataset.mean, dataset.std)
+        also = [Span(which, steps.time(steps.live.start), steps.time(steps.live.stop))]
 
     def contribution() -> Words:
         if name == LIVE_MEAN:
@@ -115,7 +120,7 @@ def _contribution(
             ))  # fmt: skip
         return statistics_words(own, steps, horizon, live, len(asked.sites))
 
-    return sums.answer(asked, roster, contribution), asked
+    return sums.answer(asked, roster, contribution, also=also), asked
 
 
 def need_clients(roster: Roster, config: SiteConfig, clients: int) -> None:
@@ -139,12 +144,24 @@ def asked_sum(
 ) -> tuple[SecureSums, bytes, SumId]:
     """The sum that a request asks for, with the roster that it brings; refuses a wrong roster."""
     roster = str(request.facts.get("roster", "")).encode()
-    sums = secure_sums(folder, config, job.settings.sharing.min_clients)
-    members = read_roster(roster, sums.ca, config.federation)
+    least, clients = job.settings.sharing.min_clients, len(job.dataset.ids)
+    sums, serial = certified(folder, config, roster, clients, least)
     sites = text_list(request.facts.get("sites"), "the list of sites")
-    asked = SumId(config.federation, members.serial, request.run, name, moment, sites, shape)
-    need_clients(members, config, len(job.dataset.ids))
+    asked = SumId(config.federation, serial, request.run, name, moment, sites, shape)
     return sums, roster, asked
+
+
+def certified(
+    folder: SiteFolder, config: SiteConfig, roster: bytes, clients: int, min_clients: int
+) -> tuple[SecureSums, int]:
+    """A site's side of a sum over its `clients`, and the serial of the roster that came with it.
+
+    Refuses a roster that the founder did not sign, or that claims more clients than there are.
+    """
+    sums = secure_sums(folder, config, min_clients)
+    members = read_roster(roster, sums.ca, config.federation)
+    need_clients(members, config, clients)
+    return sums, members.serial
 
 
 def received_sums(config: SiteConfig, job: Job, request: Envelope) -> ReceivedSums | None:
