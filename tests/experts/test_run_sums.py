@@ -80,6 +80,13 @@ def test_a_site_with_another_clock_is_left_out(other: dict[str, int]) -> None:
     )
 
 
+def test_a_site_in_another_time_zone_is_left_out() -> None:
+    """A live series counts in UTC: an hour of one site would be added to the next one of others."""
+    found, left_out = common_steps({"a": steps(zone=HOUR), "b": steps(), "c": steps()}, "bc", 2)
+    assert found.zone == 0
+    assert left_out["a"].startswith("its time zone is UTC+1, that of the others UTC or not named:")
+
+
 @pytest.mark.parametrize(
     "facts", [None, {}, {**steps().facts(), "count": 0}, {**steps().facts(), "end": 1.5},
               {**steps().facts(), "end": 10**6}, {**steps().facts(), "start": 2**50}]

@@ -210,8 +210,8 @@ class LiveWorld:
 class LiveNetwork:
     """Carries messages to sites in this process; a held request costs no time."""
 
-    def __init__(self, root: Path, sites: Sequence[str]) -> None:
-        self.root, self.time = root, 0.0
+    def __init__(self, root: Path, sites: Sequence[str], settings: Settings | None = None) -> None:
+        self.root, self.time, self.settings = root, 0.0, settings or Settings()
         self.there = set(sites)
         self.caches = {site: self._cache() for site in sites}
         self.waiting: dict[str, tuple[str, str, bytes, float]] = {}  # ticket: site, kind, request
@@ -284,7 +284,7 @@ class LiveNetwork:
 
     def _answer(self, site: str, request: bytes) -> bytes | FuelsError:
         folder = SiteFolder(self.root / "sites" / site)
-        worker = Worker(folder, Settings(), "", self.caches[site])
+        worker = Worker(folder, self.settings, "", self.caches[site])
         try:
             return worker.answer(request, made=self.time)
         except FuelsError as error:

@@ -72,7 +72,7 @@ def exchanged(world: World, name: str = "run") -> Any:
     kind = PrivateRunSums if world.settings.privacy.epsilon else RunSums
     rules, clock = world.server.config.rules, world.time
     transport = FlowerTransport(world.network, name, rules, 1, clock, Refusals(0))
-    transport.join(set(SITES))
+    transport.join(set(world.network.there))
     transport.use(method_for(world.settings, transport.members.train_periods))
     (world.server.runs / name).mkdir(parents=True, exist_ok=True)
     sums = kind(world.server, name, world.settings, transport, audit(world.server))

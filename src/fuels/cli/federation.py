@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from fuels.cli import options as opt
 from fuels.cli.demo import demo_command
+from fuels.cli.following import follow_run
 from fuels.cli.live import live_command
 from fuels.cli.parties import SHOW, ServerDir, need_flower
+from fuels.cli.refit import refit_command
 from fuels.cli.roster import FoundedDir, roster_command
 from fuels.cli.settings import assignment, given, private_preset
 from fuels.config import DEFAULT_PRESET, PRESETS, Privacy, Settings, merge, with_preset
 from fuels.errors import FuelsError
 from fuels.methods.registry import METHODS
 from fuels.storage.config_file import read_config
-
-if TYPE_CHECKING:
-    from fuels.federation.flower.folders import ServerFolder
 
 federation_app = typer.Typer(help="Set up, run and monitor a federation.", no_args_is_help=True)
 federation_app.callback()(need_flower)
@@ -174,7 +173,7 @@ def run_command(
     ),
     resume: bool = opt.flag(
         "Continue the current run; if it has finished, ask again those sites that have not"
-        " confirmed that they saved their models.",
+        " confirmed that they saved their models, and give its totals to sites that joined since.",
         name="--resume",
     ),
     detach: bool = opt.flag("Submit the run and return without waiting for it.", name="--detach"),
@@ -226,32 +225,7 @@ def run_command(
         if json_:
             typer.echo(json.dumps({"run": run, "folder": str(server.runs / run)}, indent=2))
         return
-    _follow(server, run, chosen.training.rounds, json_)
-
-
-def _follow(server: ServerFolder, run: str, rounds: int, as_json: bool) -> None:
-    """Show a run until it ends, then its results; an error if a site did not save its models."""
-    from fuels.federation.flower.server import undelivered
-    from fuels.federation.flower.status import follow
-    from fuels.report.display import progress
-    from fuels.storage.run_folder import RunFolder
-
-    try:
-        with progress(rounds) as watcher:
-            unconfirmed = follow(server, run, rounds, watcher)
-    except KeyboardInterrupt:
-        typer.echo(
-            f"run {run} continues; stop it with fuels federation stop {server.path}", err=True
-        )
-        raise
-    store = RunFolder(server.runs / run)
-    if as_json:
-        summary = json.loads(store.summary.read_text(encoding="utf-8"))
-        typer.echo(json.dumps({"run": run, "folder": str(store.path), **summary}, indent=2))
-    else:
-        typer.echo(f"run {run} is finished; the server's results are in {store.path}")
-    if unconfirmed:
-        raise FuelsError(undelivered(unconfirmed, server))
+    follow_run(server, run, chosen.training.rounds, json_)
 
 
 @federation_app.command("status")
@@ -325,7 +299,7 @@ def stop_command(folder: ServerDir, show: bool = SHOW) -> None:
     """
     from fuels.federation.flower import commands
     from fuels.federation.flower.folders import ServerFolder
-    from fuels.federation.flower.runs import ACTIVE, Current, current_run, is_busy
+    from fuels.federation.flower.runs import ACTIVE, current_run, stop
     from fuels.federation.flower.status import others
 
     server = ServerFolder(folder)
@@ -337,10 +311,7 @@ def stop_command(folder: ServerDir, show: bool = SHOW) -> None:
         return
     rest = others(server, found)
     if found.get("state") in ACTIVE:
-        Current(server).write(state="stopped", reason="stopped by fuels federation stop")
-        reason = commands.stop(server, number)
-        if reason and is_busy(server):  # it may have ended in the meantime
-            raise FuelsError(f"Flower did not stop the run: {reason}")
+        stop(server, "stopped by fuels federation stop")
         typer.echo(
             f"the live series of run {found['run']} is stopped; fuels federation live continues it"
             if found.get("live")
@@ -362,6 +333,7 @@ def stop_command(folder: ServerDir, show: bool = SHOW) -> None:
 
 federation_app.command("roster")(roster_command)
 federation_app.command("live")(live_command)
+federation_app.command("refit")(refit_command)
 federation_app.command("demo")(demo_command)
 
 

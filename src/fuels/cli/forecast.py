@@ -28,7 +28,9 @@ PATIENCE = 10.0  # seconds between lines without a terminal
 @opt.with_read_options("coordinates", "unit", "inputs")
 def forecast_command(
     run: Path = opt.argument(
-        "RUN", "Run folder, its models.safetensors, or a folder written by Forecaster.save."
+        "RUN",
+        "Run folder, its models.safetensors, a folder written by Forecaster.save, or the folder of"
+        " a site of a federation, whose newest run is meant.",
     ),
     data: str | None = opt.option(
         "PATH",
@@ -82,7 +84,7 @@ def forecast_command(
     from fuels.data.files import check_target
     from fuels.data.screening import drops_implausible
     from fuels.experts.table import forecast_table
-    from fuels.forecasting.folder import MODELS
+    from fuels.forecasting.folder import MODELS, newest_run
     from fuels.forecasting.issued import record
     from fuels.forecasting.memory import held
     from fuels.forecasting.saved_run import SavedRun
@@ -90,6 +92,7 @@ def forecast_command(
     from fuels.training.runtime import set_up
 
     set_up(Engine())
+    run = newest_run(run)
     for target in (out, anomalies):
         if target is not None:
             check_target(target, (".parquet", ".csv"), overwrite)

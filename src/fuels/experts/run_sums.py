@@ -54,6 +54,7 @@ class Steps:
     end: int  # steps of the training part
     live_first: int = 0  # the live mean covers these steps,
     live_last: int = UNTIL  # up to the one before this
+    zone: int = 0  # seconds that standard time is ahead of UTC; 0 also if no time zone is named
 
     @property
     def live(self) -> slice:
@@ -75,7 +76,7 @@ class Steps:
     def from_facts(cls, facts: Any) -> Steps:
         """The steps in a message; raises FuelsError if they cannot be."""
         names = set(cls.__dataclass_fields__)
-        earlier = names - {"live_first", "live_last"}  # in the files of earlier versions
+        earlier = names - {"live_first", "live_last", "zone"}  # in the files of earlier versions
         if not isinstance(facts, dict) or set(facts) not in (names, earlier):
             raise FuelsError("the steps of a sum are not described completely")
         if any(type(value) is not int or not abs(value) < 2**40 for value in facts.values()):
@@ -93,7 +94,8 @@ def steps_of(dataset: Dataset) -> Steps:
     start = panel.start + panel.standard_offset - dataset.offset * panel.step
     begin = int(start.astype("datetime64[s]").astype(np.int64))
     count = dataset.offset + panel.length
-    return Steps(begin, panel.step_seconds, dataset.period, count, dataset.split.train)
+    zone = int(panel.standard_offset / np.timedelta64(1, "s"))
+    return Steps(begin, panel.step_seconds, dataset.period, count, dataset.split.train, zone=zone)
 
 
 def common_steps(
@@ -103,10 +105,15 @@ def common_steps(
 
     The live mean covers those that at least `least` of the sites `adding` to it have.
     """
-    clocks = {site: (s.step, s.period, s.start % (s.step * s.period)) for site, s in found.items()}
+    clocks = {
+        site: (s.step, s.period, s.start % (s.step * s.period), s.zone) for site, s in found.items()
+    }
     clock = Counter(clocks.values()).most_common(1)[0][0]
     left_out = {
         site: f"its steps of {own[0]} s, {own[1]} in a period, do not match those of the others"
+        if own[:3] != clock[:3]
+        else f"its time zone is {_hours(own[3])}, that of the others {_hours(clock[3])}: the data"
+        " section of site.toml names it (timezone)"
         for site, own in clocks.items()
         if own != clock
     }
@@ -120,7 +127,12 @@ def common_steps(
     begins = sorted((s.start - start) // s.step for s in there)
     ends = sorted((s.start - start) // s.step + s.count for s in there)
     live = (begins[least - 1], ends[-least]) if len(there) >= least else (0, 0)
-    return Steps(start, clock[0], clock[1], count, end, live[0], max(live)), left_out
+    steps = Steps(start, clock[0], clock[1], count, end, live[0], max(live), zone=clock[3])
+    return steps, left_out
+
+
+def _hours(zone: int) -> str:
+    return f"UTC{zone / 3600:+g}" if zone else "UTC or not named"
 
 
 class Part(NamedTuple):

@@ -11,6 +11,7 @@ from fuels.storage.run_folder import HISTORY, METRICS
 
 MODELS, MIXTURE, LEARNED = "models.safetensors", "mixture.safetensors", "learned.safetensors"
 CONFIG, SUMMARY = "config.toml", "summary.json"  # a run writes its summary last
+SITE = "site.toml"  # in the folder of a site of a federation
 RECENT = "recent.parquet"  # the data of `fit` in a folder that an earlier version saved
 SAVED = {MODELS, MIXTURE, RECENT, HISTORY, CONFIG, LIVE}  # written by Forecaster.save
 
@@ -35,6 +36,16 @@ def located(path: Path) -> tuple[Path, Path]:
             f" models only, give {found} and the newest data"
         )
     raise FuelsError(f"{path}: not a finished run, {MODELS} is missing")
+
+
+def newest_run(path: Path) -> Path:
+    """The finished run that a site of a federation wrote last, given the site's folder."""
+    if not (path / SITE).is_file():
+        return path
+    ended = [(file.stat().st_mtime_ns, file.parent) for file in path.glob(f"runs/*/{SUMMARY}")]
+    if not ended:
+        raise FuelsError(f"{path}: this site has no finished run yet")
+    return max(ended)[1]
 
 
 def clear(folder: Path) -> None:

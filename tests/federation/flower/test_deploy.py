@@ -93,6 +93,23 @@ def test_units_are_complete_and_systemd_takes_them(tmp_path: Path, name: str) ->
         verify(tmp_path / name, text.replace("NoNewPrivileges", "NoNewPrivilege"))
 
 
+def test_a_refit_is_scheduled(tmp_path: Path) -> None:
+    section = unit("fuels-refit.service")
+    program, group, command, folder = shlex.split(section["ExecStart"])
+    assert (program, group, command) == ("/opt/fuels/bin/fuels", "federation", "refit")
+    assert CliRunner().invoke(app, [group, command, "--help"]).exit_code == 0
+    assert section["ReadWritePaths"] == folder == unit("fuels-server.service")["WorkingDirectory"]
+    assert (section["Type"], section["TimeoutStartSec"]) == ("oneshot", "infinity")
+    timer = (DEPLOY / "fuels-refit.timer").read_text()
+    assert "OnCalendar=Sun *-*-* 02:30:00" in timer and "WantedBy=timers.target" in timer
+    guide = (DEPLOY.parent / "docs" / "how-to" / "operate-a-federation.md").read_text()
+    assert "deploy/fuels-refit.service" in guide and "fuels-refit.timer" in guide
+    text = (DEPLOY / "fuels-refit.service").read_text()
+    (tmp_path / "fuels-server.service").write_text("[Service]\nExecStart=/bin/true\n")
+    verify(tmp_path / "fuels-refit.service", text.replace(program, sys.executable))
+    verify(tmp_path / "fuels-refit.timer", timer)
+
+
 @pytest.mark.parametrize("kind", ["server", "site"])
 def test_lines_that_are_shown_become_units(tmp_path: Path, kind: str) -> None:
     """Also with signs that systemd reads in its own way: % and $ are doubled."""

@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fuels.cli import refit
 from fuels.cli.commands import app
 from fuels.config import Engine, Settings, merge
+from fuels.errors import FuelsError
 from fuels.federation.flower import runs
 from fuels.federation.flower.folders import ServerFolder
 from fuels.federation.flower.live_record import LiveRecord
 from fuels.federation.flower.provisioning import provision
 from fuels.federation.flower.runs import Current
 from fuels.federation.flower.status import live_facts, live_lines
-from fuels.storage.config_file import write_toml
+from fuels.storage.config_file import read_config, write_toml
 
 pytest.importorskip("flwr")
 RUN = "fuels-1"
@@ -67,6 +69,47 @@ def test_a_series_is_started_and_keeps_runs_from_starting(server: ServerFolder) 
     assert "is not finished: stop it" in said("run", server.path)
     shown = said("live", server.path, "--show")
     assert "flwr run" in shown and f"runs/{RUN}/flower.toml" in shown
+
+
+def test_a_refit_keeps_the_settings_and_the_series_going(
+    server: ServerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "there is no run yet" in said("refit", server.path)
+    finished(server)
+    Current(server).write(state="running", live=False)
+    assert "a refit can follow when it is over" in said("refit", server.path)
+    Current(server).write(state="running", live=True)
+    monkeypatch.setattr(runs.commands, "stop", lambda folder, number: "")
+    ends = {"state": "finished", "reason": ""}
+    seen: list[tuple[str, int]] = []
+
+    def follow(folder: ServerFolder, run: str, rounds: int, *, as_json: bool) -> None:
+        seen.append((str(Current(folder).read()["state"]), rounds))
+        if ends["state"] == "finished":
+            (folder.runs / run / "summary.json").write_text("{}\n")
+        Current(folder).write(**ends)
+        if ends["reason"]:
+            raise FuelsError(ends["reason"])
+
+    monkeypatch.setattr(refit, "follow_run", follow)
+    words = said("refit", server.path, "--rounds", 3, "--set", "windows.split=9/2/2")
+    now = Current(server).read()
+    assert seen == [("submitted", 3)] and now["run"] != RUN and now["live"]
+    assert f"the live series goes on, of run {now['run']}" in words
+    settings, _ = read_config(server.runs / now["run"] / "config.toml")
+    assert settings.sharing.live_mean and settings.windows.split == "9/2/2"
+    # A run that fails costs nothing but its time.
+    Current(server).write(run=RUN, state="running", live=True)
+    ends |= {"state": "failed", "reason": "0 of 3 sites joined"}
+    words = said("refit", server.path, "--set", "seed=7")
+    assert "0 of 3 sites joined" in words and f"goes on, of run {RUN}" in words
+    found = Current(server).read()
+    assert (found["run"], found["state"], found["live"]) == (RUN, "submitted", True)
+    # Without a series, none begins.
+    Current(server).write(run=RUN, state="finished", live=False)
+    ends |= {"state": "finished", "reason": ""}
+    assert "live series" not in said("refit", server.path)
+    assert not Current(server).read()["live"]
 
 
 def test_a_series_in_words(server: ServerFolder) -> None:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.experts.private_run_sums import FederatedExperts
-from fuels.federation.flower.folders import ServerFolder
-from fuels.federation.flower.inbox import Time
-from fuels.federation.flower.live import Live
 from fuels.federation.flower.live_messages import SUM
 from fuels.federation.flower.runs import Current, start_live
 from fuels.forecasting.saved_run import SavedRun
@@ -22,45 +17,16 @@ from fuels.privacy.ledger import Ledger, Release
 from fuels.sharing.protection import DAY, LEDGER, MEAN
 from fuels.sharing.received import FILE, ReceivedMean
 from helpers.flower_world import SITES, World
-from helpers.live_world import LiveNetwork
+from helpers.series import Series
 from helpers.sums import change, make_world, private
 
 
-class Series:
-    """The live series of a finished run in this process."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.network = LiveNetwork(root, list(SITES))
-        time = Time(self.network.clock, self.network.sleep)
-        self.live = Live(self.network, ServerFolder(root), "run", min_clients=6, time=time)
-
-    def run(self, site: str) -> Path:
-        return self.root / "sites" / site / "runs" / "run"
-
-    def later(self, site: str, hours: int) -> Panel:
-        """The next values of a site."""
-        known = SavedRun.load(self.run(site)).training_data().select(SITES[site])
-        rows = known.values[-24 : hours - 24] + 0.5
-        return replace(known, values=rows, start=known.start + known.length * known.step)
-
-    def give(self, hours: int) -> None:
-        for site in SITES:
-            SavedRun.load(self.run(site)).forecast(new=self.later(site, hours))
-            self.network.arrived(site)
-
-    def turn(self, seconds: float = 20.0) -> None:
-        end = self.network.time + seconds
-        while self.network.time < end:
-            self.live.look()
-            self.network.sleep(0.1)
-
-    def steps(self, site: str) -> list[int]:
-        """When the released steps of the series begin."""
-        ledger = Ledger.opened(self.root / "sites" / site / "state" / LEDGER)
-        spans = [(e.release.first, e.release.last) for e in ledger.find("run", MEAN)]
-        assert 0 < ledger.epsilon <= 4
-        return [first for first, last in spans if last - first == 3600]
+def charged(series: Series, site: str) -> list[int]:
+    """When the released steps of the series begin."""
+    ledger = Ledger.opened(series.root / "sites" / site / "state" / LEDGER)
+    spans = [(e.release.first, e.release.last) for e in ledger.find("run", MEAN)]
+    assert 0 < ledger.epsilon <= 4
+    return [first for first, last in spans if last - first == 3600]
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +64,7 @@ def test_every_step_is_noised_charged_once_and_seen_by_the_experts(
     series.turn(40.0)
     newest = int(series.later("north", 3).times[-1].astype("datetime64[s]").astype(int))
     expected = [newest - 3600 * back for back in (3, 2, 1, 0)]  # the last known one, and three more
-    assert all(series.steps(site) == expected for site in SITES)
+    assert all(charged(series, site) == expected for site in SITES)
     sent = series.network.sums("north")
     assert len(sent) == 5 and len(set(sent)) == 4  # the lost one was repeated, byte for byte
     # Without noise, it would be the mean of all clients' values on their declared scale.
@@ -128,7 +94,7 @@ def test_the_noise_is_that_of_the_ledger_and_missing_values_stay_unknown(series:
         series.network.arrived(site)
     series.turn()
     assert ReceivedMean.load(series.run("north") / FILE).count[-1] == 6
-    assert len(series.steps("east")) == 2
+    assert len(charged(series, "east")) == 2
 
 
 def test_who_may_not_go_on(series: Series) -> None:

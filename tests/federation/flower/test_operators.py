@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import httpx
+import numpy as np
 import polars as pl
 import pytest
 from typer.testing import CliRunner
@@ -28,7 +28,6 @@ from fuels.federation.flower.processes import descendants
 from fuels.federation.flower.provisioning import provision
 from fuels.federation.flower.status import live_facts
 from helpers.cluster import Cluster, all_online, cluster, fuels, kill
-from helpers.faulty_site import the_worker
 from helpers.flower_world import SITES, settings
 from helpers.live_world import RUN, LiveWorld
 
@@ -74,31 +73,30 @@ def test_what_operators_do(running: Cluster) -> None:
 
 
 def test_a_live_series_survives_kills(running: Cluster, tmp_path: Path) -> None:
-    """Sites and the server's process are killed: no wrong sum, no second reply, every step."""
+    """While a step is open, a site and the server's process are killed and a site is restarted: no
+    wrong sum, no second reply, and the next step has all three sites again."""
     world = LiveWorld.in_cluster(running.root, dict.fromkeys(SITES, 5))
     server, everyone = world.server, sorted(SITES)
-
-    def facts() -> dict[str, Any]:
-        return live_facts(server, RUN) or {"last": {}, "skipped": []}
 
     def step(given: int) -> None:
         """Wait for the sum of a step, which is that of all sites' values."""
         moment = world.panel.times[given] + world.panel.standard_offset
         done = [partial(world.knows_sum, site, moment) for site in SITES]
         running.wait(lambda: all(each() for each in done), LONG, f"step {given} has no sum")
-        total, count = LiveRecord.load(world.run_folder).sums[-1]
-        assert (total, count) == pytest.approx(world.expected(given), abs=1e-6)
-        assert facts()["last"]["sites"] == everyone and facts()["skipped"] == []
+        record = LiveRecord.load(world.run_folder)
+        assert tuple(record.sums[-1]) == pytest.approx(world.expected(given), abs=1e-6)
+        assert record.last["sites"] == everyone
 
     fuels("federation", "live", server.path, "--detach")
     newest = world.given["north"] - 1
     step(newest)
     world.give()
-    running.wait(lambda: bool(facts().get("asked")), LONG, "the next step was not asked for")
-    kill(the_worker(str(world.site_folder("south"))))  # perhaps with the request in its hands
-    step(newest + 1)
+    asked = partial(live_facts, server, RUN)
+    running.wait(lambda: bool(asked()["asked"]), LONG, "the next step was not asked for")
+    running.kill_site("south")  # perhaps with the request in its hands
     below = descendants(running.processes.running["server"].pid)
     kill(*(n for n in below if "flwr-serverapp" in Path(f"/proc/{n}/cmdline").read_text()))
+    running.start_site("south")
     running.stop_site("north")
     running.start_site("north")
     data = tmp_path / "newest.csv"
@@ -110,10 +108,18 @@ def test_a_live_series_survives_kills(running: Cluster, tmp_path: Path) -> None:
     assert made.exit_code == 0 and "did not arrive" not in made.output, made.output
     world.given["east"] += 1
     step(newest + 2)
+    # The open step has the sum of all, too, unless a site came back after its deadline.
+    total, count = LiveRecord.load(world.run_folder).sums[-2]
+    skipped = live_facts(server, RUN)["skipped"]
+    if skipped:
+        assert np.isnan(total) and count == 0 and "no reply" in skipped[0]["reason"]
+    else:
+        assert (total, count) == pytest.approx(world.expected(newest + 1), abs=1e-6)
     for site in SITES:  # one reply for each step, and no mask twice
         with closing(sqlite3.connect(world.site_folder(site) / "state" / "sums.db")) as database:
             replies = database.execute("SELECT step, words FROM answers").fetchall()
-        assert len(replies) == len({words for _, words in replies}) == 3
+        assert len({moment for moment, _ in replies}) == len({words for _, words in replies})
+        assert len(replies) in ((2, 3) if skipped else (3,))
     assert "live series running" in fuels("federation", "status", server.path)
     assert "live continues it" in fuels("federation", "stop", server.path)
 

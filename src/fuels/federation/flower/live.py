@@ -7,6 +7,9 @@ always with the same set. If one of the set has not replied by a second deadline
 three sites were ready, the step is skipped and the next one begins. With the next request every
 site gets the sums that it lacks.
 
+A site that was not in the run gets its end first (newcomers.py) and then the sums, and is in no
+set: the experts have learned from the mean of the others.
+
 Steps follow the data, not the clock: a series that was interrupted catches up.
 """
 
@@ -30,6 +33,7 @@ from fuels.federation.flower.live_messages import (
     words_of,
 )
 from fuels.federation.flower.live_record import LiveRecord, as_text
+from fuels.federation.flower.newcomers import END, Newcomers
 from fuels.federation.flower.records import audit
 from fuels.federation.guard import OVERHEAD
 from fuels.sharing import masks
@@ -74,6 +78,7 @@ class Live:
         self.min_clients, self.deadline = min_clients, folder.config.rules.live_deadline
         self.time, self.clock = time, time.clock
         self.record = LiveRecord.load(folder.runs / run)
+        self.newcomers = Newcomers(folder, run)
         self.audit = audit(folder)
         self.open: dict[str, Asked] = {}  # by ticket
         self.states: dict[str, State] = {}  # what each site said last
@@ -86,6 +91,7 @@ class Live:
         self.opened = 0.0
         self.tried: dict[str, float] = {}  # when each site of the set was last asked
         self.why: dict[str, str] = {}  # why a site of the set has not sent its numbers
+        self.never: dict[str, str] = {}  # and why it will not
         self.sent = 0  # number of the next message
 
     def serve(self) -> None:
@@ -132,7 +138,7 @@ class Live:
         if not contents:
             return
         encoded = {site: encode(envelope) for site, envelope in contents.items()}
-        ttl = HOLD + ROOM if kind == WAIT else self.deadline + ROOM
+        ttl = (HOLD if kind == WAIT else self._patience(kind)) + ROOM
         tickets = self.network.send(encoded, kind, self.sent, ttl)
         self.sent += 1
         for (site, content), ticket in zip(encoded.items(), tickets, strict=True):
@@ -153,19 +159,26 @@ class Live:
                 self._take(asked, reply)
             except FuelsError as error:
                 self._refused(asked, str(error), final=not isinstance(error, RefusalError))
-        now, late = self.clock(), HOLD + LOST
+        now = self.clock()
         self.open = {
             ticket: asked
             for ticket, asked in self.open.items()
-            if now < asked.at + (late if asked.kind == WAIT else self.deadline)
+            if now < asked.at + self._patience(asked.kind)
         }
+
+    def _patience(self, kind: str) -> float:
+        """Seconds after which a request is taken for lost."""
+        rules = self.folder.config.rules
+        return {WAIT: HOLD + LOST, END: rules.deadline}.get(kind, self.deadline)
 
     def _take(self, asked: Asked, reply: bytes) -> None:
         envelope = reading(lambda: decode(reply, OVERHEAD))
         said = (envelope.kind, envelope.run, envelope.site)
         if said != (asked.kind, self.run, asked.site):
             raise FuelsError("it is not the reply to what was asked")
-        if asked.kind == WAIT:
+        if asked.kind == END:
+            self.newcomers.confirmed(asked.site)
+        elif asked.kind == WAIT:
             state = reading(lambda: State.read(envelope.facts))
             if state.step != asked.step:
                 raise FuelsError("it is about another step")
@@ -175,6 +188,9 @@ class Live:
             if self.record.refusals.pop(asked.site, None):
                 log.info("%s takes part again", asked.site)
         elif self.record.asked and asked.step == self.record.next:
+            if "refused" in envelope.facts:
+                self.never[asked.site] = str(envelope.facts["refused"])[:300]
+                return
             self.words.setdefault(asked.site, reading(lambda: words_of(envelope)))
 
     def _refused(self, asked: Asked, reason: str, *, final: bool) -> None:
@@ -183,7 +199,7 @@ class Live:
             self.why[asked.site] = reason
         else:
             self.states.pop(asked.site, None)
-        if asked.kind == WAIT or final:
+        if asked.kind != SUM or final:
             self.pause[asked.site] = min(2 * self.pause.get(asked.site, 0.5), LONGEST)
             self.retry[asked.site] = self.clock() + self.pause[asked.site]
             if self.record.refusals.get(asked.site) != reason:
@@ -197,9 +213,13 @@ class Live:
         step = self.record.next if self.record.seconds else None
         busy = {asked.site for asked in self.open.values()}
         contents: dict[str, Envelope] = {}
-        for site in sorted(self.connected - busy - set(self.record.asked)):
+        paused = {site for site, until in self.retry.items() if self.clock() < until}
+        free = self.connected - busy - set(self.record.asked) - paused
+        new = self.newcomers.waiting(free)
+        self._send(END, None, {site: self.newcomers.request(site) for site in sorted(new)})
+        for site in sorted(free - new):
             state = self.states.get(site)
-            if self._ready(site) or self.clock() < self.retry.get(site, float("-inf")):
+            if self._ready(site):
                 continue
             after = None if state is None else state.after
             first, sums = self.record.since(after, MOST_SUMS)
@@ -219,14 +239,15 @@ class Live:
 
     def _decide(self, roster: Roster) -> None:
         """Choose the set of the next step, or skip it, when it is time."""
-        known = {s: state for s, state in self.states.items() if s in self.connected}
+        members = self.connected - self.newcomers.among(self.connected)
+        known = {s: state for s, state in self.states.items() if s in members}
         newest = sorted((state.newest for state in known.values()), reverse=True)
         if len(newest) < LEAST_SITES:
             return
         third, now = newest[LEAST_SITES - 1], self.clock()
         if not self.reached or third > self.reached[-1][0]:
             self.reached.append((third, now))
-        asked = self.connected - self.retry.keys()
+        asked = members - self.retry.keys()
         if not self.record.seconds:
             since = self.reached[0][1]
             if known.keys() >= asked or now >= since + self.deadline:
@@ -247,7 +268,8 @@ class Live:
         elif values < self.min_clients or clients < self.min_clients:
             reason = f"only {min(values, clients)} clients had values"
         else:
-            self.words, self.why, self.tried, self.opened = {}, {}, {}, now
+            self.words, self.why, self.never = {}, {}, {}
+            self.tried, self.opened = {}, now
             self.record.ask(tuple(ready))
             return
         if late:
@@ -281,6 +303,9 @@ class Live:
                 return
             record.done(float(total), float(count), now - self.opened, roster.members)
             self._closed(sites=list(sites))
+            return
+        if self.never:  # at once: without one of them there is no sum
+            self._skip("; ".join(f"{site}: {why}" for site, why in sorted(self.never.items())))
             return
         missing = [site for site in sites if site not in self.words]
         if now >= self.opened + self.deadline:

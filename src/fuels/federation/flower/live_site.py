@@ -64,9 +64,18 @@ def answer_live(
     """The reply to a request of `size` bytes; a RefusalError says why there is none."""
     if time.time() > expires:
         raise RefusalError("the request came too late")
-    content = encode(LiveSite(folder, config, request.run, runs).answer(request, expires))
-    if request.kind == SUM:
-        records.contributed(request.run, as_text(request.facts["step"]), content)
+    try:
+        reply = LiveSite(folder, config, request.run, runs).answer(request, expires)
+        content = encode(reply)
+        if request.kind == SUM:
+            records.contributed(request.run, as_text(request.facts["step"]), content)
+    except RefusalError as error:
+        if request.kind != SUM:
+            raise
+        # The server need not wait for this sum.
+        log.error("%s", error)
+        records.refused(str(error))
+        content = encode(replace(request, facts={"refused": str(error)}, arrays={}))
     records.counted(request.kind, len(content), size)
     return content
 

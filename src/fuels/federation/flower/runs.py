@@ -122,8 +122,12 @@ def new_run(folder: ServerFolder, settings: Settings) -> str:
             f"run {found['run']} is not finished: stop it with fuels federation stop, or continue"
             " it with fuels federation run --resume"
         )
-    moment = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
-    run = f"{settings.method}-{moment}"
+    while True:
+        moment = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
+        run = f"{settings.method}-{moment}"
+        if not (folder.runs / run).exists():
+            break
+        time.sleep(0.1)  # a run was started within this second
     (folder.runs / run).mkdir(parents=True)
     write_toml(folder.runs / run / CONFIG, settings, Engine())
     flower_app.write_run_config(folder.runs / run / "flower.toml", run, settings)
@@ -145,6 +149,15 @@ def start(folder: ServerFolder, *, live: bool = False) -> None:
     if reason:
         Current(folder).write(state="failed", reason=reason)
         raise FuelsError(f"Flower did not accept the run: {reason}")
+
+
+def stop(folder: ServerFolder, reason: str) -> None:
+    """Stop the current run or its live series, which is in progress."""
+    number = str(Current(folder).read().get("flower_run", ""))
+    Current(folder).write(state="stopped", reason=reason)
+    refused = commands.stop(folder, number)
+    if refused and is_busy(folder):  # it may have ended in the meantime
+        raise FuelsError(f"Flower did not stop the run: {refused}")
 
 
 def start_live(folder: ServerFolder) -> str:

@@ -21,6 +21,7 @@ from fuels.federation.flower.folders import ServerFolder, log
 from fuels.federation.flower.inbox import Network, Time
 from fuels.federation.flower.live import Live
 from fuels.federation.flower.masked_server import MaskedTransport, at_the_server
+from fuels.federation.flower.newcomers import hand_over, keep_end
 from fuels.federation.flower.private_sum_server import PrivateRunSums
 from fuels.federation.flower.records import Figures, audit
 from fuels.federation.flower.runs import Current
@@ -145,6 +146,7 @@ def _serve(
     store = RunFolder(path)
     if store.finished and not store.checkpoint.exists():
         log.info("run %s is finished", run)
+        hand_over(network, folder, run, time)
         return []
     restored, refused = store.restore(), Refusals(settings.defence.refusals)
     book = audit(folder)
@@ -187,6 +189,7 @@ def _serve(
     own = not method.evaluate_after_aggregation
     download = Download() if own else loop.final_download()
     best = 0 if loop.best_download is None else loop.best_round
+    keep_end(path, loop.round, download, best, sums.message())
     waiting &= transport.allowed()
     unconfirmed = sorted(transport.finish(loop.round, waiting, download, best))
     save_state(store.server, loop.server.state(), {"clients": list(loop.clients)})

@@ -23,7 +23,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection, Listener
@@ -205,7 +205,10 @@ class Worker:
             return self._evaluate(job, envelope, download, progress)
         path = progress.path.parent
         sums = sums_received(self.folder, self.config, job, envelope)
-        write_results(job, path, download, envelope.round, self.config.engine, best_round, sums)
+        # A newcomer's personal models are as they were drawn.
+        untrained = () if progress.facts else everyone
+        parties = self.config.engine, best_round, sums, untrained
+        write_results(job, path, download, envelope.round, *parties)
         return reply(envelope, None, None)
 
     def _train(
@@ -260,11 +263,12 @@ def write_results(
     engine: Engine,
     best_round: int = 0,
     sums: ReceivedSums | None = None,
+    untrained: Collection[str] = (),
 ) -> None:
     """The run's folder: models, forecasts, mixture, weights, config.toml, report, summary.json.
 
     `best_round`: the round of the model in `download`, if the server kept its best one.
-    `sums`: what the experts use of other sites.
+    `sums`: what the experts use of other sites. `untrained`: clients that never trained.
     """
     folder, dataset = RunFolder(path), job.dataset
     write_toml(folder.config, job.settings, engine)
@@ -273,7 +277,7 @@ def write_results(
         sums.save(path)
     evaluated = evaluate_job(job, models, received=sums)
     write_evaluation(dataset, folder, evaluated)
-    kept = kept_models(job, shared_best=best_round > 0)
+    kept = kept_models(job, shared_best=best_round > 0, untrained=untrained)
     if kept.last and job.method.one_model and job.settings.training.keep == "best":
         # The server chose the model, by the validation errors that sites report.
         kept = replace(kept, reason="because the server named no best round")
