@@ -6,9 +6,10 @@
 The same for everybody: 100 clients, training up to 10 December 2013 (the first 40 days), then
 rolling origins on the 22 days after. At each origin a forecaster knows all values before it. One
 hour ahead, an origin is every hour; a day ahead, an origin is every midnight, with all 24 hours of
-the day forecast. AutoETS and MSTL go through each series again at each origin, which takes long, so
-they get fewer (EVERY). No setting is chosen on test days. Each contender runs in a process of its
-own with one thread, which gives seconds of processor time and peak memory.
+the day forecast. AutoETS and MSTL go through each series again at each origin, and mlforecast
+calibrates its intervals again, which takes long, so they get fewer (EVERY). No setting is chosen on
+test days. Each contender runs in a process of its own with one thread, which gives seconds of
+processor time and peak memory.
 
 `--out` keeps what is finished (default: build/peers), one contender and distance at a time: a later
 call computes only what is missing and prints the tables again. `--only NAME --horizons 1` computes
@@ -49,7 +50,13 @@ TITLES = {
 }
 REFERENCES = ("last value", "one period ago", "one week ago")
 # Steps from one origin to the next, if it is not every hour or every midnight.
-EVERY = {("AutoETS", 1): 5, ("MSTL", 1): 47, ("MSTL", DAY): 3 * DAY}
+EVERY = {
+    ("AutoETS", 1): 5,
+    ("MSTL", 1): 47,
+    ("MSTL", DAY): 3 * DAY,
+    ("LightGBM", 1): 7,
+    (WEEKLY, 1): 7,
+}
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS")
 WATCH = """
 import json, os, sys

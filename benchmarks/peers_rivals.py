@@ -37,7 +37,10 @@ def statistical(name: str, frame: pd.DataFrame, options: argparse.Namespace) -> 
 
 
 def boosted(frame: pd.DataFrame, options: argparse.Namespace, refit: int | bool) -> pd.DataFrame:
-    """mlforecast with one LightGBM model of all clients, and its conformal intervals."""
+    """mlforecast with one LightGBM model of all clients, and its conformal intervals.
+
+    At each origin after a fit, mlforecast calibrates them again, on as many windows one step apart.
+    """
     from mlforecast.utils import PredictionIntervals
 
     known = frame[frame["ds"] < sorted(frame["ds"].unique())[options.train]]
