@@ -121,19 +121,27 @@ def context(panel: Path, folder: Path, **options: str) -> Context:
 def test_the_experiment_compares_the_same_honest_clients(
     panel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"methods": "fuels,fedavg", "attacks": "scaled", "defences": "robust"}
+    options = {"attacks": "scaled", "defences": "robust", "shares": "20,40"}
     found = poisoning.EXPERIMENT.result(context(panel, tmp_path, **options))
     rows = found.tables["poisoning-fedavg"].rows
     assert [row[:3] for row in rows] == [
         ["off", "none", 0],
         ["off", "update scaled by -10", 20],
+        ["off", "update scaled by -10", 40],
         ["robust", "none", 0],
         ["robust", "update scaled by -10", 20],
+        ["robust", "update scaled by -10", 40],
     ]
     assert rows[0][3:5] == ["0.0", "0.0"]
     assert float(str(rows[1][3])) > 5, "without a defence the attack must do harm"
-    assert float(str(rows[3][3])) < float(str(rows[1][3]))
-    assert any("FedAvg, defence robust" in sentence for sentence in found.text)
+    assert float(str(rows[4][3])) < float(str(rows[1][3]))
+    [said] = [sentence for sentence in found.text if "FedAvg, defence robust" in sentence]
+    assert said.index("with 20 % attackers") < said.index("with 40 % attackers")
+    for method in poisoning.METHODS:  # with one seed, its figures are the means
+        means = found.tables[f"poisoning-{method}"].rows
+        assert [row[:3] for row in means] == [row[:3] for row in rows]
+        seeds = found.data[f"poisoning-{method}-seeds"].rows
+        assert seeds == [[*row[:3], 0, *row[3:5]] for row in means]
     # Again: everything comes from the store.
     monkeypatch.setattr(poisoning, "train", None)
     again = poisoning.EXPERIMENT.result(context(panel, tmp_path, **options))

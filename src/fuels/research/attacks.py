@@ -2,7 +2,8 @@
 
 Attackers see all uploads of the round, honest ones included, and know the defence. They replace
 their own uploads where these leave the site, and try to stay just inside what the defence accepts:
-an update as long as the bound, a prototype as far from the others as an admitted one may be.
+an update as long as the bound, a prototype as far from the others as an admitted one may be (some
+may be too far to be a negative, and trials cannot be foreseen).
 Against a bound on what clients do together (`defence.joint`), they also try shorter updates, and
 updates with a part of their own, which hides what they have in common; they compute what the server
 would make of each and send the best.

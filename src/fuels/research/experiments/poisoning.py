@@ -86,12 +86,13 @@ def run(context: Context) -> Result:
     experts: dict[int, Ensemble] = {}
     for case in wanted:
         done[case] = finished(context, case, experts)
-    tables, text = {}, []
+    tables, data, text = {}, {}, []
     for method in context.names("methods", METHODS):
         rows = changes(context, done, method)
         tables[f"poisoning-{method}"] = table(context, method, rows)
+        data[f"poisoning-{method}-seeds"] = seeds_table(context, rows)
         text += conclusions(find_method(method).title, rows)
-    return Result(tables, {}, [*text, *remarks(context, done)])
+    return Result(tables, {}, [*text, *remarks(context, done)], data=data)
 
 
 # -- what is run -------------------------------------------------------------------------------
@@ -204,6 +205,7 @@ class Change:
     mixture: float
     false_out: float  # percent of the attackers' uploads that were not used
     honest_out: float
+    by_seed: tuple[tuple[float, float], ...]  # model and mixture, [seed]
 
 
 def changes(context: Context, done: Mapping[Case, Found], method: str) -> list[Change]:
@@ -229,9 +231,8 @@ def changes(context: Context, done: Mapping[Case, Found], method: str) -> list[C
             )
         model, mixture = np.mean(relative, axis=0)
         false_out, honest_out = 100 * np.mean(out, axis=0)
-        rows.append(
-            Change(first.defence, first.attack, first.share, model, mixture, false_out, honest_out)
-        )
+        what = (first.defence, first.attack, first.share)
+        rows.append(Change(*what, model, mixture, false_out, honest_out, tuple(relative)))
     return rows
 
 
@@ -243,7 +244,7 @@ def table(context: Context, method: str, rows: Sequence[Change]) -> Table:
     cells: list[list[Cell]] = [
         [
             row.defence,
-            ATTACKS[row.attack].title if row.attack in ATTACKS else "none",
+            title(row.attack),
             round(row.share),
             percent(row.model),
             percent(row.mixture),
@@ -252,8 +253,23 @@ def table(context: Context, method: str, rows: Sequence[Change]) -> Table:
         ]
         for row in rows
     ]
-    title = f"{find_method(method).title}: errors of the honest clients"
-    return Table(columns(headings), cells, title)
+    name = f"{find_method(method).title}: errors of the honest clients"
+    return Table(columns(headings), cells, name)
+
+
+def seeds_table(context: Context, rows: Sequence[Change]) -> Table:
+    """What each seed found; the other table has the means."""
+    cells: list[list[Cell]] = [
+        [row.defence, title(row.attack), round(row.share), seed, percent(model), percent(mixture)]
+        for row in rows
+        for seed, (model, mixture) in zip(context.seeds, row.by_seed, strict=True)
+    ]
+    headings = "defence | attack | attackers (%) | seed | model (MSE change in %)"
+    return Table(columns(f"{headings} | mixture (MSE change in %)"), cells)
+
+
+def title(attack: str) -> str:
+    return ATTACKS[attack].title if attack in ATTACKS else NO_ATTACK
 
 
 def percent(value: float) -> str:
