@@ -322,6 +322,25 @@ def test_a_late_answer_about_another_set_does_not_count(
     assert not any(kind == "train" for _, kind, *_ in world.network.sent)
 
 
+def test_a_site_that_connects_during_a_round_takes_part_in_the_next_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SITES, "west", ["g", "h"])
+    world = make_world(tmp_path / "world", chosen(rounds=2), quorum=0.5)
+    world.network.there.discard("west")
+
+    def decide(who: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes | str]:
+        if (who, kind, number) != ("north", "train", 1):
+            return 0.0, reply
+        world.network.there.add("west")
+        return 1.0, reply
+
+    world.network.fate = decide
+    assert [line["clients"] for line in world.run()] == [6, 8]
+    asked = [(s, kind) for s, kind, n, _ in world.network.sent if n == 1 and s == "west"]
+    assert asked == [("west", "hello"), ("west", "evaluate")]
+
+
 def test_a_new_roster_is_for_the_next_set(tmp_path: Path) -> None:
     world = make_world(tmp_path / "world", chosen(rounds=3))
     signed: list[str] = []
