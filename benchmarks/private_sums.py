@@ -54,7 +54,8 @@ def experts(
     if not privacy.epsilon:
         return SharedExperts(LocalSums())
     ledger = Ledger(budget_of(privacy))
-    protection = Protection(privacy, ledger, "benchmark", sites=(SITES, colluding))
+    sites = (SITES, colluding) if privacy.groups == 1 else (1, 0)  # groups need one machine
+    protection = Protection(privacy, ledger, "benchmark", sites=sites)
     trained = history.times(end, end + 1)[0]
     return PrivateExperts.protected(BOTH, protection, trained, scale)
 
@@ -72,8 +73,8 @@ def with_newcomers(case: Case) -> tuple[Dataset, History, np.ndarray, Scale]:
     return dataset, history, new, (mean, std)
 
 
-def errors(case: Case, privacy: Privacy, colluding: int) -> tuple[Errors, float]:
-    """Errors of the newcomers on the first window, and the epsilon spent."""
+def errors(case: Case, privacy: Privacy, colluding: int = 0) -> tuple[Errors, SharedExperts]:
+    """Errors of the newcomers on the first window, and the shared experts."""
     dataset, history, new, (mean, std) = with_newcomers(case)
     period, end = history.period, case.fit * history.period
     first, last = (day * period for day in next(iter(case.windows.values())))
@@ -90,8 +91,7 @@ def errors(case: Case, privacy: Privacy, colluding: int) -> tuple[Errors, float]
     truth = np.where(dataset.target[:, end:last], history.observed[:, end:last], np.nan)
     part, scale = slice(first - end, last - end), (std / dataset.std)[new, None]
     rows = (scale * one[new, part] for one in (truth, past.mixed.combined, local))
-    spent = shared.protection.ledger.epsilon if isinstance(shared, PrivateExperts) else 0.0
-    return Errors.of(*rows, period), spent
+    return Errors.of(*rows, period), shared
 
 
 def print_run(folder: Path) -> None:
@@ -138,7 +138,7 @@ def main() -> None:
                 for seed in seeds
                 for _ in range(options.draws if epsilon else 1)
             ]
-            spent = max(one for _, one in made)
+            spent = max(one.guarantee().get("epsilon_spent", 0.0) for _, one in made)
             title = f"{epsilon:g}" if epsilon else "noise-free"
             print(
                 f"| {title} | {spent:.4f} | {together([e for e, _ in made]).line()} |", flush=True

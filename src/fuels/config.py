@@ -143,6 +143,7 @@ class Privacy:
     scale: str = ""  # MEAN,STD of clients or a CSV, known without the data; empty: released, noised
     ledger: str = ""  # file of all releases; empty: privacy.jsonl in the run folder
     colluding: int = 1  # sites of a federation that may reveal their noise; each knows its own
+    groups: int = 1  # of clients with similar noised mean days, each with its own live mean
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ LATER = {
     "model": ("head",),
     "mixture": ("at_least", "at_most"),
     "defence": ("votes", "joint"),
-    "privacy": ("masked", "epsilon", "delta", "unit", "relation", "scale", "ledger", "colluding"),
+    "privacy": tuple(f.name for f in fields(Privacy) if f.name not in ("secret", "first", "every")),
 }
 
 VOTES = ("client", "site")

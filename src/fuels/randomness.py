@@ -11,6 +11,7 @@ import hashlib
 import numpy as np
 
 SELECTION, AUGMENTATION, FILTER, NOISE, LATE, WEIGHTS, DOUBT, SUMS, TRIAL, HIDDEN = range(1, 11)
+GROUPS = 11
 
 
 def client_key(client: str) -> int:

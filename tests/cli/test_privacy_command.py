@@ -25,6 +25,20 @@ def test_the_plan_uses_the_budget_and_more_clients_need_less_noise_each() -> Non
     assert [line.noise for line in few.lines] == [line.noise for line in many.lines]
 
 
+def test_groups_cost_a_share_and_noise_hides_which_clients_are_similar() -> None:
+    clear, dim = (plan(Sizes(40, 1, 20, 1, Privacy(epsilon=e, groups=2))) for e in (8.0, 0.5))
+    for found in (clear, dim):
+        shares = {line.name: line.share for line in found.lines}
+        assert shares["own mean day"] == pytest.approx(0.1 / 1.1, rel=1e-3)
+        assert sum(shares.values()) == pytest.approx(1.0, rel=1e-3)
+    assert clear.similarity is not None and dim.similarity is not None
+    assert clear.similarity > 0.8 > 0.4 > dim.similarity
+    one = plan(Sizes(40, 1, 20, 1, Privacy(epsilon=8.0)))
+    assert one.similarity is None
+    live = [next(line for line in p.lines if line.name == "live mean") for p in (one, clear)]
+    assert live[1].numbers == 2 * live[0].numbers
+
+
 def test_colluding_sites_make_the_others_add_more() -> None:
     alone, colluding = (plan(Sizes(20, 5, 20, 1, Privacy(epsilon=4.0), t)) for t in (0, 1))
     for one, other in zip(alone.lines[1:], colluding.lines[1:], strict=True):
@@ -44,6 +58,8 @@ def test_a_scale_lost_in_the_noise_is_said() -> None:
         (["--sites", "5", "--colluding", "5"], "cannot tolerate 5 colluding"),
         (["--clients", "4"], "4 clients are too few"),
         (["--sites", "200"], "200 sites cannot have 100 clients"),
+        (["--clients", "20", "--groups", "3"], "3 groups need 30"),
+        (["--groups", "2", "--sites", "3"], "1 with several sites"),
         (["--history", "5"], "more than 7 days of history"),
         (["--epsilon", "-1"], "privacy.epsilon must be a positive number"),
         (["--delta", "1"], "privacy.delta must be above 0"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -12,12 +12,13 @@ from fuels.privacy.ledger import Budget, Ledger, Release
 from fuels.privacy.sensitivity import Protected, Relation, Unit
 from fuels.research.audit.one_run import DELTA, epsilon_bound
 from fuels.sharing import private_statistics as private
+from fuels.sharing.similar_clients import own_days
 
 EPSILON, HOUR = 4.0, 3600
 CLIENTS, STEPS, APART = 20, 500, 26
 LAGS = (1, 2, 24)
 CELL, DAY = np.arange(STEPS) % 24, np.zeros(48)
-ALL = ("mean day", "live mean", "statistics")
+ALL = ("own mean day", "mean day", "live mean", "statistics")
 Floats = np.ndarray
 
 
@@ -31,6 +32,10 @@ def released(names: Iterable[str], weaker: float) -> tuple[Ledger, dict[str, Rel
     protected = Protected(Unit.HOUR, Relation.REMOVED, HOUR)
     noise = multipliers(EPSILON, DELTA, dict.fromkeys(names, 1))
     of = {
+        "own mean day": (
+            protected.cells(private.CLIP, STEPS, 24, 24, counts=False),
+            (CLIENTS, 24),
+        ),
         "mean day": (protected.cells(private.CLIP, STEPS, 24, 24), (2, 48)),
         "live mean": (protected.values(private.CLIP, STEPS), (STEPS,)),
         "statistics": (protected.products(private.NORM, STEPS, LAGS), (10,)),
@@ -41,8 +46,12 @@ def released(names: Iterable[str], weaker: float) -> tuple[Ledger, dict[str, Rel
     }
 
 
-def contributions(name: str, values: Floats) -> Floats:
+def contributions(name: str, values: Floats, clients: Sequence[int] = range(CLIENTS)) -> Floats:
     """What clients with values [client, step] add, [client, ...]."""
+    if name == "own mean day":
+        found = np.zeros((len(values), CLIENTS, 24))
+        found[np.arange(len(values)), clients] = own_days(values, CELL, 24)
+        return found
     if name == "mean day":
         return np.stack([private.day_sums(own, CELL, 48) for own in values])
     if name == "live mean":
@@ -66,7 +75,7 @@ def bound(seed: int, names: Iterable[str] = ALL, weaker: float = 1.0) -> tuple[f
     added, seen = [], []
     for name, release in releases.items():
         base = contributions(name, without)
-        of_coin = contributions(name, one) - base[[c for c, _ in chosen]]
+        of_coin = contributions(name, one, [c for c, _ in chosen]) - base[[c for c, _ in chosen]]
         noised = ledger.release(release, contributions(name, taking_part)).values
         added.append(of_coin.reshape(len(chosen), -1) / release.sigma)
         seen.append((noised - base.sum(axis=0)).ravel() / release.sigma)

@@ -10,6 +10,7 @@ import pytest
 from fuels.privacy.sensitivity import Protected, Relation, Unit
 from fuels.sharing import private_statistics as private
 from fuels.sharing.private_statistics import CLIP, NORM, Rows
+from fuels.sharing.similar_clients import own_days, placed
 from fuels.sharing.statistics import Columns
 
 PERIOD, SLOTS, STEPS = 6, 3, 40
@@ -59,8 +60,15 @@ def contributions(name: str, day: Floats, live: Floats) -> Callable[[Floats], Fl
     if name == "mean day":
         cells = 2 * SLOTS
         return lambda x: np.stack([private.day_sums(own, cell_of(), cells).ravel() for own in x])
+    if name == "own mean day":
+        slot = cell_of() % SLOTS
+        return lambda x: own_days(x, slot, SLOTS)
     if name == "live mean":
         return lambda x: private.deviations(x, day, cell_of())
+    if name == "live mean of groups":
+        return lambda x: np.stack(
+            [placed(own, i % 3, 3) for i, own in enumerate(private.deviations(x, day, cell_of()))]
+        )
     made = rows(day)
     return lambda x: np.stack([made.packed(own) for own in made.make(x, live, 0, STEPS)])
 
@@ -68,9 +76,9 @@ def contributions(name: str, day: Floats, live: Floats) -> Callable[[Floats], Fl
 def bound(name: str, protected: Protected) -> float:
     if name == "scale":
         return protected.histogram(STEPS)
-    if name == "mean day":
-        return protected.cells(CLIP, STEPS, PERIOD, SLOTS)
-    if name == "live mean":
+    if name in ("mean day", "own mean day"):
+        return protected.cells(CLIP, STEPS, PERIOD, SLOTS, counts=name == "mean day")
+    if name.startswith("live mean"):
         return protected.values(CLIP, STEPS)
     return protected.products(NORM, STEPS, LAGS)
 
@@ -87,12 +95,20 @@ def largest_change(name: str, protected: Protected, count: int, seed: int) -> fl
     return found / bound(name, protected)
 
 
+RELEASES = (
+    "scale",
+    "own mean day",
+    "mean day",
+    "live mean",
+    "live mean of groups",
+    "statistics",
+)
 # A unit of 1, 6 and 40 steps: an hour, a day of 6 hours, and everything.
 UNITS = {Unit.HOUR: 3600, Unit.DAY: 14400, Unit.CLIENT: 3600}
 
 
 @pytest.mark.parametrize("relation", list(Relation))
-@pytest.mark.parametrize("name", ["scale", "mean day", "live mean", "statistics"])
+@pytest.mark.parametrize("name", RELEASES)
 def test_no_neighbour_changes_a_release_by_more_than_its_sensitivity(
     name: str, relation: Relation
 ) -> None:
@@ -109,7 +125,7 @@ def test_no_neighbour_changes_a_release_by_more_than_its_sensitivity(
 @pytest.mark.parametrize("relation", list(Relation))
 @pytest.mark.parametrize("unit", list(Unit))
 def test_sensitivities_hold_on_many_more_neighbours(unit: Unit, relation: Relation) -> None:
-    for name in ("scale", "mean day", "live mean", "statistics"):
+    for name in RELEASES:
         protected = Protected(unit, relation, UNITS[unit])
         assert largest_change(name, protected, 30_000, seed=7) <= 1 + 1e-9
 

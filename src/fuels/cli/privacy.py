@@ -57,6 +57,9 @@ def plan_command(
         BUDGET,
         min=0,
     ),
+    groups: int = opt.option(
+        "", "Groups of similar clients, as privacy.groups of fuels run.", BUDGET, default=1, min=1
+    ),
     json_: bool = opt.flag("Print JSON for scripts.", name="--json"),
 ) -> None:
     """Compute the noise of a private run, and the accuracy that it leaves, before anything runs.
@@ -70,7 +73,7 @@ def plan_command(
     from fuels.report.tables import show
     from fuels.runs.privacy_plan import Sizes, plan
 
-    privacy = Privacy(epsilon=epsilon, delta=delta, unit=unit, relation=relation)
+    privacy = Privacy(epsilon=epsilon, delta=delta, unit=unit, relation=relation, groups=groups)
     tolerated = (1 if sites > 1 else 0) if colluding is None else colluding
     found = plan(Sizes(clients, sites, history, horizon, privacy, tolerated))
     if json_:
@@ -173,10 +176,20 @@ def _table(found: Plan) -> Table:
     from fuels.report.tables import Table, columns
 
     rows = [
-        (line.name, line.numbers, line.sensitivity, line.noise, line.site, line.effect)
+        (
+            line.name,
+            line.numbers,
+            f"{line.share:.1%}",
+            line.sensitivity,
+            line.noise,
+            line.site,
+            line.effect,
+        )
         for line in found.lines
     ]
-    heads = "release | numbers | sensitivity | noise | from each site | the noise is"
+    heads = (
+        "release | numbers | of the budget | sensitivity | noise | from each site | the noise is"
+    )
     return Table(columns(heads), rows, "Noise of every release (standard deviations)")
 
 
@@ -202,11 +215,12 @@ def sentences(found: Plan) -> list[str]:
             "The noise is large: more clients, a longer history, a larger epsilon or a smaller unit"
             f" than {privacy.unit} help; otherwise share nothing."
         )
-    said.append(
-        "If each client released its own mean day instead, to find similar clients:"
-        f" {found.own_day:.2g} standard deviations of noise by time of day; rank correlation of"
-        f" the distances with those without noise {found.similarity:.2f} (synthetic data)."
-    )
+    if found.similarity is not None:
+        said.append(
+            "Groups: everybody can read each client's own mean day, but for its noise; the rank"
+            " correlation of the distances between such days with those without noise is"
+            f" {found.similarity:.2f} (synthetic data)."
+        )
     if not found.contributes:
         said.append(
             "The scale of a client would be lost in the noise, so no client would contribute: give"

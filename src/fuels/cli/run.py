@@ -44,7 +44,7 @@ def run_command(
         "epsilon=N,...",
         "Preset private, with this budget: only noised sums are shared, and the personal models are"
         " trained alone. More parts: delta=, unit=hour|day|client, relation=removed|replaced,"
-        " scale=FILE, ledger=FILE; see fuels privacy plan.",
+        " scale=FILE, ledger=FILE, groups=N; see fuels privacy plan.",
         METHOD,
     ),
     horizon: int | None = opt.option(

@@ -91,7 +91,7 @@ def assemble(
     return settings, engine, notes
 
 
-PRIVACY_PARTS = ("epsilon", "delta", "unit", "relation", "scale", "ledger", "colluding")
+PRIVACY_PARTS = ("epsilon", "delta", "unit", "relation", "scale", "ledger", "colluding", "groups")
 
 
 def private_preset(preset: str | None, text: str) -> tuple[str, dict[str, str]]:

@@ -3,6 +3,11 @@
 The same experts as in shared.py, as far as they need only the smaller private statistics
 (sharing/private_statistics.py). What a client forecasts with is not sent: its own experts use its
 values as they are. Only its contributions use the scale that was released.
+
+With `privacy.groups`, each client also releases its own mean day, and groups of similar clients
+have a live mean each (sharing/similar_clients.py). What a client adds depends only on the group
+that its noised day puts it into, which is public; it may hear another group's mean, the one that
+resembles its exact day most, which nobody else sees.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from fuels.experts.pool import EXPERTS, Pool
 from fuels.experts.private_releases import (
     LEAST_PERIODS,
     PLANS,
+    Ready,
     cells_of,
     day_from,
     day_release,
@@ -31,6 +37,7 @@ from fuels.experts.private_releases import (
     fitted,
     live_from,
     live_release,
+    own_release,
     rows_of,
     scale_from,
     scale_release,
@@ -46,13 +53,20 @@ from fuels.experts.shared import (
     SHRUNK,
     PooledRidge,
     SharedExperts,
+    slots,
 )
 from fuels.privacy.ledger import Entry, Release
 from fuels.privacy.sensitivity import Unit
 from fuels.sharing import private_statistics as private
-from fuels.sharing.live_mean import LiveMean
 from fuels.sharing.private_sums import PrivateSums
-from fuels.sharing.protection import DAY, LEDGER, MEAN, STATISTICS, Protection
+from fuels.sharing.protection import DAY, LEDGER, MEAN, OWN, STATISTICS, Protection
+from fuels.sharing.similar_clients import (
+    centres,
+    grouped,
+    nearest,
+    own_days,
+    placed,
+)
 from fuels.sharing.sums import LocalSums
 
 
@@ -64,6 +78,7 @@ class PrivateExperts(SharedExperts):
     trained: np.datetime64 = field(default_factory=lambda: np.datetime64(0, "s"))
     mean: Floats = field(default_factory=lambda: np.zeros(0))  # of the models, [client]
     std: Floats = field(default_factory=lambda: np.ones(0))
+    heard: Integers | None = None  # the group whose live mean each client uses; stays with it
 
     @classmethod
     def protected(
@@ -94,6 +109,7 @@ class PrivateExperts(SharedExperts):
                 "run": kept.run,
                 "horizon": kept.horizon,
                 "trained": str(self.trained),
+                **({} if self.heard is None else {"heard": self.heard.tolist()}),
             },
         }
 
@@ -112,7 +128,9 @@ class PrivateExperts(SharedExperts):
             )
         made = Protection.of(settings, own["run"], own["horizon"], at)
         sharing = {name: facts[name] for name in ("statistics", "live_mean", "min_clients")}
-        return cls.protected(Sharing(**sharing), made, np.datetime64(own["trained"]), scale)
+        found = cls.protected(Sharing(**sharing), made, np.datetime64(own["trained"]), scale)
+        found.heard = np.array(own["heard"]) if "heard" in own else None
+        return found
 
     def guarantee(self) -> dict[str, Any]:
         """As in summary.json."""
@@ -135,29 +153,34 @@ class PrivateExperts(SharedExperts):
     def numbers(self) -> dict[str, int]:
         """Numbers that each client contributes, by release."""
         kept = self._protection
-        sent = {DAY: 0, STATISTICS: 0}
+        sent = {OWN: 0, DAY: 0, STATISTICS: 0}
         for entry in kept.ledger.entries.values():
             name = entry.release.name.partition(",")[0]
             if entry.release.run == kept.run and name in sent:
-                sent[name] += entry.release.numbers
+                alone = name == OWN  # not part of a sum
+                sent[name] += entry.release.numbers // (entry.release.shape[0] if alone else 1)
         found = {name.replace(" ", "_"): numbers for name, numbers in sent.items() if numbers}
         return found | ({"live_mean_per_step": 1} if self.live_mean else {})
 
     def with_live_mean(self, history: History, ids: Sequence[str]) -> History:
-        """The history with the noised mean of all clients, the same for each of them."""
+        """The history with the noised mean of all clients, or of a group of similar ones."""
         if not self.live_mean or history.live is not None:
             return history
         live = self._live(history, ids)
         if live is None:
             return history
-        return replace(history, live=np.tile(live, (history.clients, 1)))
+        if self.heard is None and len(live) > 1:
+            end = self._step(history, self.trained)
+            self._need_training(history, end)
+            self.heard = self._nearest(history, history, ids, end)
+        heard = np.zeros(history.clients, dtype=np.int64) if self.heard is None else self.heard
+        return replace(history, live=live[heard])
 
-    def live(self, history: History, ids: Sequence[str]) -> LiveMean | None:
-        live = self._live(history, ids)
+    def heard_by(self, unseen: History, members: History, ids: Sequence[str]) -> History:
+        live = self._live(members, ids)
         if live is None:
-            return None
-        count = np.where(np.isnan(live), 0.0, float(self.min_clients))
-        return LiveMean(live * self.min_clients, count, self.min_clients)
+            return unseen
+        return replace(unseen, live=live[self._nearest(unseen, members, ids, unseen.length)])
 
     def coefficients(
         self, history: History, ids: Sequence[str], end: int, horizon: int = 1
@@ -168,11 +191,11 @@ class PrivateExperts(SharedExperts):
         """
         if not self.pooled or (ready := self._ready(history, ids)) is None:
             return {}
-        cell, scale, day = ready
         live = self._live(history, ids) if self.live_mean else None
         until = min(self._step(history, self.trained), history.length)
-        rows = rows_of(history, horizon, day, cell, until, live=live is not None)
-        found = self._statistics(history, rows, scale, live, end, horizon)
+        rows = rows_of(history, horizon, ready.day, ready.cell, until, live=live is not None)
+        of_group = None if live is None else live[ready.group]
+        found = self._statistics(history, rows, ready.scale, of_group, end, horizon)
         if found is None:
             return {}
         return fitted(rows, found, self.pooled, history, horizon, live=live is not None)
@@ -192,10 +215,8 @@ class PrivateExperts(SharedExperts):
             kept.settings, chosen, kept.horizon, seconds, kept.ledger, kept.run, kept.sites
         )
 
-    def _ready(
-        self, history: History, ids: Sequence[str]
-    ) -> tuple[Integers, private.Scale, Floats] | None:
-        """The cell of every step, the scale, and the mean day; None with too few clients."""
+    def _ready(self, history: History, ids: Sequence[str]) -> Ready | None:
+        """What is released before the first live mean; None with too few clients."""
         sums = self._sums(history)
         cell, cells = cells_of(history)
         end = self._step(history, self.trained)
@@ -207,17 +228,55 @@ class PrivateExperts(SharedExperts):
                 stacklevel=2,
             )
             return None
+        own = self._own_days(sums, history, scale, end, cells // 2)
         if not sums.known(DAY):
             self._need_training(history, end)
-            span = span_of(history, 0, end)
+            span, group = span_of(history, 0, end), self._grouped(own)
             sums.expect(day_release(sums, span, end, history.period, cells))
             scaled = self._scaled(history, scale)[:, :end]
             parts = {
                 str(i): private.day_sums(own, cell[:end], cells) for i, own in enumerate(scaled)
             }
-            if sums.total(DAY, span[0], parts) is None:
+            about = {} if group is None else {"groups": group.tolist()}
+            if sums.total(DAY, span[0], parts, about) is None:
                 return None
-        return cell, scale, day_from(sums.known(DAY)[0])
+        entry = sums.known(DAY)[0]
+        member = np.array(entry.about.get("groups", np.zeros(number)), dtype=np.int64)
+        return Ready(cell, scale, day_from(entry), member, centres(own, member))
+
+    def _own_days(
+        self, sums: PrivateSums, history: History, scale: private.Scale, end: int, slots_: int
+    ) -> Floats:
+        """The noised mean day of each contributing client, [client, slot]; 0 for one group."""
+        members = int(scale.member.sum())
+        if self._protection.settings.groups == 1:
+            return np.zeros((members, slots_))
+        if not sums.known(OWN):
+            self._need_training(history, end)
+            span = span_of(history, 0, end)
+            release = own_release(sums, span, end, history.period, slots_, members)
+            slot, scaled = slots(history, 0, end), self._scaled(history, scale)[:, :end]
+            sums.ledger.release(release, [own_days(scaled, slot, slots_)])
+        return sums.known(OWN)[0].values
+
+    def _grouped(self, own: Floats) -> Integers | None:
+        if (wanted := self._protection.settings.groups) == 1:
+            return None
+        group = grouped(own, wanted, self.min_clients)
+        if group.max() + 1 < wanted:
+            warnings.warn(
+                f"all clients have one live mean: their noised mean days do not form {wanted}"
+                f" groups of at least {self.min_clients} (privacy.groups)",
+                stacklevel=2,
+            )
+        return group
+
+    def _nearest(self, of: History, members: History, ids: Sequence[str], end: int) -> Integers:
+        """The group that each client's exact mean day before `end` resembles most."""
+        ready = self._ready(members, ids)
+        assert ready is not None
+        slot = slots(of, 0, end)
+        return nearest(ready.shapes, own_days(of.observed[:, :end], slot, ready.shapes.shape[1]))
 
     def _scale(
         self, sums: PrivateSums, history: History, ids: Sequence[str], end: int
@@ -233,11 +292,10 @@ class PrivateExperts(SharedExperts):
         return private.scale_of(entry.values, entry.release.sigma, least)
 
     def _live(self, history: History, ids: Sequence[str]) -> Floats | None:
-        """The noised live mean [step], NaN where it is not available."""
+        """The noised live mean [group, step], NaN where it is not available."""
         ready = self._ready(history, ids)
         if ready is None:
             return None
-        cell, scale, day = ready
         sums, end = self._sums(history), self._step(history, self.trained)
         known = sums.known(MEAN)
         begin, stop = span_of(history, 0, history.length)
@@ -246,27 +304,36 @@ class PrivateExperts(SharedExperts):
         trained = span_of(history, 0, end)[1]
         spans = [(begin, min(trained, stop)), (max(begin, trained), stop)]
         if any(first < last for first, last in spans):
-            scaled = self._scaled(history, scale)
-            parts = private.deviations(scaled, day, cell)
+            scaled = self._scaled(history, ready.scale)
+            parts = private.deviations(scaled, ready.day, ready.cell)
             for first, last in spans:
                 for piece in sums.pieces(first, last):
-                    if not self._release_live(sums, history, parts, piece, end):
+                    if not self._release_live(sums, history, parts, piece, end, ready.group):
                         break
-        means = ((e.release, e.values / scale.member.sum()) for e in sums.known(MEAN))
-        return live_from(history, day[cell], means)
+        groups, sizes = len(ready.sizes), ready.sizes[:, None]
+        means = ((e.release, e.values.reshape(groups, -1) / sizes) for e in sums.known(MEAN))
+        return live_from(history, ready.day[ready.cell], means, groups)
 
     def _release_live(
-        self, sums: PrivateSums, history: History, parts: Floats, piece: tuple[int, int], end: int
+        self,
+        sums: PrivateSums,
+        history: History,
+        parts: Floats,
+        piece: tuple[int, int],
+        end: int,
+        group: Integers,
     ) -> bool:
         """Release the live mean of a span; False if the budget does not allow it."""
         origin, seconds = span_of(history, 0, 0)[0], sums.protected.step_seconds
         first, last = ((time - origin) // seconds for time in piece)
-        release = sums.expect(live_release(sums, piece, end))
+        groups = int(group.max()) + 1
+        release = sums.expect(live_release(sums, piece, end, groups))
         # What a later step costs a client adds up, and would leave nothing for the statistics.
         once = sums.protected.unit is Unit.CLIENT and bool(sums.known(MEAN))
         if not self._affordable(release, sums, refused=once):
             return False
-        sums.total(MEAN, piece[0], {str(i): own[first:last] for i, own in enumerate(parts)})
+        own = (placed(part[first:last], g, groups) for part, g in zip(parts, group, strict=True))
+        sums.total(MEAN, piece[0], {str(i): part for i, part in enumerate(own)})
         return True
 
     def _statistics(

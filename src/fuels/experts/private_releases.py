@@ -6,6 +6,7 @@ The same on one machine (private.py) and in a federation (private_run_sums.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from fuels.sharing.private_sums import PrivateSums
 from fuels.sharing.protection import (
     DAY,
     MEAN,
+    OWN,
     SCALE,
     STATISTICS,
     releases_per_unit,
@@ -34,6 +36,21 @@ from fuels.sharing.statistics import union_of_lags
 PLANS = (week_lags, period_lags)  # lags of the pooled ridges
 LONG = 2**40  # steps, more than any data have
 LEAST_PERIODS = 7  # of training that a client needs to contribute
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What a run has released before its first live mean, and what follows from it."""
+
+    cell: Integers  # of every step
+    scale: private.Scale
+    day: Floats  # of all clients, [cell]
+    group: Integers  # of each contributing client
+    shapes: Floats  # the mean day of each group, [group, slot]
+
+    @property
+    def sizes(self) -> Integers:
+        return np.bincount(self.group)
 
 
 def sums_of(
@@ -68,13 +85,25 @@ def day_release(
     return sums.about(DAY, span, sensitivity, (2, cells))
 
 
-def live_release(sums: PrivateSums, piece: tuple[int, int], end: int) -> Release:
-    """The live mean of a span of seconds; `end`: steps of the training part."""
+def own_release(
+    sums: PrivateSums, span: tuple[int, int], end: int, period: int, slots: int, clients: int
+) -> Release:
+    """The mean day of each client, in the first `end` steps, as sums: only its shape is used."""
+    sensitivity = sums.protected.cells(private.CLIP, end, period, slots, counts=False)
+    return sums.about(OWN, span, sensitivity, (clients, slots))
+
+
+def live_release(sums: PrivateSums, piece: tuple[int, int], end: int, groups: int = 1) -> Release:
+    """The live mean of a span of seconds; `end`: steps of the training part.
+
+    One after the other for several groups, of which a client is in one: it adds zeros to the
+    others, so that it changes no more numbers than with one group.
+    """
     steps = (piece[1] - piece[0]) // sums.protected.step_seconds
     # An hour or a day is whole in any span; of a client, the training part is released.
     span = max(end, 1) if sums.protected.unit is Unit.CLIENT else LONG
     whole, sensitivity = sums.protected.steps(span), sums.protected.values(private.CLIP, span)
-    release = sums.about(MEAN, piece, sensitivity, (steps,))
+    release = sums.about(MEAN, piece, sensitivity, (groups * steps,))
     return sums.part_of_unit(release, min(steps, whole), whole)
 
 
@@ -122,18 +151,20 @@ def day_from(entry: Entry) -> Floats:
     return private.mean_day(entry.values, entry.release.sigma)
 
 
-def live_from(history: History, usual: Floats, means: Iterable[tuple[Release, Floats]]) -> Floats:
-    """The live mean [step], NaN where it was not released.
+def live_from(
+    history: History, usual: Floats, means: Iterable[tuple[Release, Floats]], groups: int = 1
+) -> Floats:
+    """The live mean of each group [group, step], NaN where it was not released.
 
-    `usual` is the mean day at each step, and `means` has mean deviations from it.
+    `usual` is the mean day at each step, and `means` has mean deviations from it [group, step].
     """
-    live = np.full(history.length, np.nan)
+    live = np.full((groups, history.length), np.nan)
     origin, seconds = seconds_of(history, 0), seconds_of(history, 1) - seconds_of(history, 0)
     for release, values in means:
         first = (release.first - origin) // seconds
-        low, high = max(first, 0), min(first + len(values), history.length)
+        low, high = max(first, 0), min(first + values.shape[1], history.length)
         if low < high:
-            live[low:high] = usual[low:high] + values[low - first : high - first]
+            live[:, low:high] = usual[low:high] + values[:, low - first : high - first]
     return live
 
 

@@ -141,7 +141,7 @@ def _day(found: Sequence[Entry]) -> Floats:
 
 def _live(found: Sequence[Entry], history: History, day: Floats) -> Floats:
     means = (entry for entry in found if entry.release.name == MEAN)
-    known = ((e.release, e.values / max(int(e.about["clients"]), 1)) for e in means)
+    known = ((e.release, e.values[None] / max(int(e.about["clients"]), 1)) for e in means)
     return live_from(history, day[cells_of(history)[0]], known)
 
 

@@ -267,6 +267,13 @@ class SharedExperts:
         observed = dict(zip(ids, history.observed, strict=True))
         return means.exchange(self.carrier, observed, min_clients=self.min_clients)
 
+    def heard_by(self, unseen: History, members: History, ids: Sequence[str]) -> History:
+        """The history of clients that contribute nothing, with the mean of those that do."""
+        found = self.live(members, ids)
+        if found is None:
+            return unseen
+        return replace(unseen, live=found.others(unseen.observed, member=False))
+
     def coefficients(
         self, history: History, ids: Sequence[str], end: int, horizon: int = 1
     ) -> dict[str, Arrays]:

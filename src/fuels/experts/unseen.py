@@ -87,10 +87,7 @@ def _with_live_mean(
     if shared.received is not None:
         return shared.with_live_mean(history, ids)
     members = history_for(ensemble.models, panel)
-    found = shared.live(members, ensemble.models.ids)
-    if found is None:
-        return history
-    return replace(history, live=found.others(history.observed, member=False))
+    return shared.heard_by(history, members, ensemble.models.ids)
 
 
 def together(one: Forecast, other: Forecast) -> Forecast:

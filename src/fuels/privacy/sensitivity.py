@@ -97,10 +97,13 @@ class Protected:
     def values(self, clip: float, span: int) -> float:
         return self._twice(clip) * sqrt(self.steps(span))
 
-    def cells(self, clip: float, span: int, period: int, slots: int) -> float:
-        """Sums of values and counts, by slot of the period."""
+    def cells(
+        self, clip: float, span: int, period: int, slots: int, *, counts: bool = True
+    ) -> float:
+        """Sums of values by slot of the period, with a count beside each or without."""
         steps = self.steps(span)
-        each = 2 * clip if self.relation is Relation.REPLACED else hypot(clip, 1.0)
+        counted = counts and self.relation is Relation.REMOVED
+        each = hypot(clip, 1.0) if counted else self._twice(clip)
         return each * sqrt(max(_squares(first, steps, period, slots) for first in range(period)))
 
     def histogram(self, span: int) -> float:

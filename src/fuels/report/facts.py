@@ -218,6 +218,8 @@ def sums_sent(numbers: Mapping[str, int]) -> str:
     sent = []
     if "statistics" in numbers:
         sent.append(f"{number(numbers['statistics'])} numbers once")
+    if "own_mean_day" in numbers:
+        sent.append(f"{number(numbers['own_mean_day'])} numbers of its own mean day")
     if "mean_day" in numbers:
         sent.append(f"{number(numbers['mean_day'])} numbers of the mean day")
     if "live_mean_per_step" in numbers:

@@ -9,6 +9,7 @@ from fuels.methods.registry import find_method
 from fuels.privacy.noise import NONE
 from fuels.report.facts import Summary, guaranteed, sums_sent
 from fuels.report.style import number
+from fuels.sharing.protection import OWN, SCALE
 
 NO_GUARANTEE = (
     "Nothing here is differential privacy: whatever is sent reveals something about the data."
@@ -51,8 +52,29 @@ def promised(guarantee: Mapping[str, Any]) -> list[str]:
     """What a run guarantees for its sums, and what not."""
     return [
         f"Guarantee: {guaranteed(guarantee)}.",
+        *_alone(guarantee),
         f"Not covered: {'; '.join(guarantee['not_covered'])}.",
         "Every noised message is in the privacy ledger, written before it is sent.",
+    ]
+
+
+def _alone(guarantee: Mapping[str, Any]) -> list[str]:
+    """What was released of each client by itself, with noise but in no sum."""
+    released = {release["name"] for release in guarantee.get("releases", ())}
+    named = {SCALE: "a histogram of its values", OWN: "its mean day"}
+    found = [text for name, text in named.items() if name in released]
+    if not found:
+        return []
+    groups = guarantee.get("groups", ())
+    return [
+        f"Of each client, {' and '.join(found)} were released by themselves, with noise but not in"
+        " a sum."
+        + (
+            f" From these days, {len(groups)} groups of {' and '.join(map(str, groups))} similar"
+            " clients were formed, each with a live mean."
+            if len(groups) > 1
+            else ""
+        )
     ]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import sqrt
 
 import numpy as np
@@ -21,19 +22,21 @@ from fuels.errors import FuelsError
 from fuels.experts.history import History, make_history
 from fuels.experts.horizon import WARM_SHARE
 from fuels.experts.private_releases import LEAST_PERIODS, PLANS, cells_of, lags_of
-from fuels.experts.shared import POOLED_LIVE, declared
+from fuels.experts.shared import POOLED_LIVE, declared, slots
 from fuels.privacy.accountant import epsilon_of, loss_for, multipliers
 from fuels.privacy.gaussian import share_of_noise
 from fuels.privacy.ledger import Release
 from fuels.privacy.sensitivity import Protected, relation_of, unit_of
 from fuels.sharing import private_statistics as private
-from fuels.sharing.protection import DAY, MEAN, SCALE, STATISTICS, releases_per_unit
+from fuels.sharing.protection import DAY, MEAN, OWN, SCALE, STATISTICS, releases_per_unit
+from fuels.sharing.similar_clients import grouped, own_days
 from fuels.sharing.sums import MIN_CLIENTS
 
 PERIOD, HOUR = 24, 3600
 MOST_CLIENTS, MOST_DAYS, TEST_DAYS = 100, 60, 7  # of the synthetic data
 DRAWS = 3  # of the noise
 BOTH = Sharing(statistics=True, live_mean=True)
+ALONE = (SCALE, OWN)  # noise at the client, in no sum
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,23 @@ class Sizes:
     privacy: Privacy
     colluding: int = 0
 
+    @property
+    def groups(self) -> int:
+        return self.privacy.groups
+
     def __post_init__(self) -> None:
         if self.sites > self.clients:
             raise FuelsError(f"{self.sites} sites cannot have {self.clients} clients")
-        if self.clients < MIN_CLIENTS:
+        if self.groups < 1 or (self.groups > 1 and self.sites > 1):
+            raise FuelsError(
+                f"privacy.groups must be at least 1, and 1 with several sites; it is {self.groups}"
+            )
+        if self.clients < (least := self.groups * MIN_CLIENTS):
             raise FuelsError(
                 f"{self.clients} clients are too few: a sum needs {MIN_CLIENTS}"
+                f" (sharing.min_clients), and {self.groups} groups need {least}"
+                if self.groups > 1
+                else f"{self.clients} clients are too few: a sum needs {MIN_CLIENTS}"
                 " (sharing.min_clients)"
             )
         if self.history <= LEAST_PERIODS:
@@ -74,6 +88,7 @@ class Line:
 
     name: str
     numbers: int
+    share: float  # of the budget
     sensitivity: float
     noise: float  # on the sum, standard deviation
     site: float  # what each site adds of it
@@ -101,8 +116,7 @@ class Plan:
     accuracy: tuple[Accuracy, ...]
     spent: float
     contributes: bool  # whether the scale of a client can be told from noise
-    own_day: float  # noise of each time of day, if a client released its own mean day instead
-    similarity: float  # rank correlation of distances between such days with those without noise
+    similarity: float | None  # rank correlation of distances between clients, noised with exact
 
 
 def plan(sizes: Sizes) -> Plan:
@@ -117,31 +131,27 @@ def plan(sizes: Sizes) -> Plan:
     scale = releases.get(SCALE)
     # A client's values fill about ten bins of its histogram.
     clear = scale is None or private.SURE * scale.sigma < sizes.history * PERIOD / 10
-    own = _own_day(sizes)
-    similar = _similarity(sizes, own)
-    return Plan(sizes, tuple(_lines(sizes, releases)), accuracy, spent, clear, own, similar)
+    similar = _similarity(sizes, releases[OWN].sigma) if OWN in releases else None
+    return Plan(sizes, tuple(_lines(sizes, releases)), accuracy, spent, clear, similar)
 
 
-def _own_day(sizes: Sizes) -> float:
-    """Noise of each number of a client's mean day, for the whole budget."""
-    privacy, steps = sizes.privacy, sizes.history * PERIOD
-    protected = Protected(unit_of(privacy.unit), relation_of(privacy.relation), HOUR)
-    sensitivity = protected.cells(private.CLIP, steps, PERIOD, PERIOD)
-    return sensitivity / sqrt(loss_for(privacy.epsilon, privacy.delta)) / sizes.history
-
-
-def _similarity(sizes: Sizes, noise: float) -> float:
+def _similarity(sizes: Sizes, sigma: float) -> float:
     """How well distances between noised mean days rank the clients, on synthetic data."""
     from scipy.stats import spearmanr  # slow to import
 
-    history = _history(min(sizes.clients, MOST_CLIENTS), min(sizes.history, MOST_DAYS))
-    clipped = np.clip(history.observed, -private.CLIP, private.CLIP)
-    whole = clipped[:, : clipped.shape[1] // PERIOD * PERIOD]
-    days = np.nanmean(whole.reshape(len(whole), -1, PERIOD), axis=1)
-    noised = days + noise * np.random.default_rng(0).normal(size=days.shape)
-    pairs = np.triu_indices(len(days), 1)
-    far = [np.linalg.norm(x[pairs[0]] - x[pairs[1]], axis=1) for x in (days, noised)]
+    days = min(sizes.history, MOST_DAYS)
+    history, rng = _history(min(sizes.clients, MOST_CLIENTS), days), np.random.default_rng(0)
+    end = days * PERIOD
+    exact = _days(history, end)
+    noised = exact + sigma * days / sizes.history * rng.normal(size=exact.shape)
+    pairs = np.triu_indices(len(exact), 1)
+    far = [np.linalg.norm(x[pairs[0]] - x[pairs[1]], axis=1) for x in (exact, noised)]
     return float(spearmanr(*far).statistic)
+
+
+def _days(history: History, end: int) -> Floats:
+    """What each client would release as its own mean day, without noise, [client, slot]."""
+    return own_days(history.observed[:, :end], slots(history, 0, end), PERIOD)
 
 
 def _releases(sizes: Sizes, noise: Mapping[str, float]) -> dict[str, Release]:
@@ -152,12 +162,15 @@ def _releases(sizes: Sizes, noise: Mapping[str, float]) -> dict[str, Release]:
     width = len(lags) + len(means) + 1
     found = {
         DAY: (protected.cells(private.CLIP, steps, PERIOD, PERIOD), 4 * PERIOD),
-        MEAN: (protected.values(private.CLIP, steps), steps),
+        MEAN: (protected.values(private.CLIP, steps), sizes.groups * steps),
         STATISTICS: (
             protected.products(private.NORM, sizes.fitted * PERIOD, lags),
             width * (width + 1) // 2,
         ),
     }
+    if sizes.groups > 1:
+        own = protected.cells(private.CLIP, steps, PERIOD, PERIOD, counts=False)
+        found = {OWN: (own, PERIOD), **found}
     if not privacy.scale:
         found = {SCALE: (protected.histogram(steps), private.BINS), **found}
     return {
@@ -168,18 +181,22 @@ def _releases(sizes: Sizes, noise: Mapping[str, float]) -> dict[str, Release]:
 
 def _lines(sizes: Sizes, releases: Mapping[str, Release]) -> Iterator[Line]:
     clients, hours = sizes.clients, sizes.history * PERIOD
+    whole = loss_for(sizes.privacy.epsilon, sizes.privacy.delta)
+    times = releases_per_unit(sizes.privacy, BOTH, sizes.horizon)
     for name, release in releases.items():
         sigma = release.sigma
-        if name != SCALE:  # of all sites, more than is needed if none colludes
+        if name not in ALONE:  # of all sites, more than is needed if none colludes
             sigma *= sqrt(sizes.sites / (sizes.sites - sizes.colluding))
         effect = {
             SCALE: f"{sigma:.2g} in each count of a client's {hours} values, at the client",
+            OWN: f"{sigma / sizes.history:.2g} standard deviations, by time of day, at the client",
             DAY: f"{sigma / (clients * sizes.history / 2):.2g} standard deviations, by time of day",
-            MEAN: f"{sigma / clients:.2g} standard deviations at each step",
+            MEAN: f"{sigma * sizes.groups / clients:.2g} standard deviations at each step",
             STATISTICS: f"{sigma / (clients * sizes.fitted * PERIOD):.1e} of the sum of all rows",
         }[name]
-        site = sigma if name == SCALE else sigma / sqrt(sizes.sites)
-        yield Line(name, release.numbers, release.sensitivity, sigma, site, effect)
+        site = sigma if name in ALONE else sigma / sqrt(sizes.sites)
+        share = times[name] * release.loss / whole
+        yield Line(name, release.numbers, share, release.sensitivity, sigma, site, effect)
 
 
 # -- accuracy on synthetic data ----------------------------------------------------------------
@@ -199,27 +216,39 @@ def _accuracy(sizes: Sizes, releases: Mapping[str, Release], ahead: int) -> Accu
     collusion = sqrt(sizes.sites / (sizes.sites - sizes.colluding))
     share = clients / sizes.clients * collusion
     sigma = {
-        name: share * release.sigma * (1 if name == MEAN else days / sizes.history)
+        name: (1 if name in ALONE else share)
+        * release.sigma
+        * (1 if name == MEAN else days / sizes.history)
         for name, release in releases.items()
         if name != SCALE
     }
-    noised = [_error(history, days, ahead, sigma, seed) for seed in range(DRAWS)]
-    free = _error(history, days, ahead, dict.fromkeys(sigma, 0.0), 0)
+    made = partial(_error, history, days, ahead, sizes.groups)
+    noised = [made(sigma, seed) for seed in range(DRAWS)]
+    free = made(dict.fromkeys(sigma, 0.0), 0)
     first, last = days * PERIOD, history.length
     truth = history.observed[:, first:last]
     naive = float(np.nanmean((truth - history.lagged(first, last, ahead)) ** 2))
     return Accuracy(ahead, free, float(np.mean(noised)), naive)
 
 
-def _error(history: History, days: int, ahead: int, sigma: Mapping[str, float], seed: int) -> float:
+def _error(
+    history: History, days: int, ahead: int, groups: int, sigma: Mapping[str, float], seed: int
+) -> float:
     """The error of the pooled ridge over the days after training, in a simulation of its sums."""
     rng, end = np.random.default_rng(seed), days * PERIOD
     cell, cells = cells_of(history)
     sums = np.sum([private.day_sums(x[:end], cell[:end], cells) for x in history.observed], axis=0)
     noisy_sums = sums + sigma[DAY] * rng.normal(size=sums.shape)
     day = private.mean_day(noisy_sums, sigma[DAY])
-    total = private.deviations(history.observed, day, cell).sum(axis=0)
-    live = day[cell] + (total + sigma[MEAN] * rng.normal(size=total.shape)) / history.clients
+    group = np.zeros(history.clients, dtype=np.int64)
+    if groups > 1:
+        own = _days(history, end)
+        noised_days = own + sigma[OWN] * rng.normal(size=own.shape)
+        group = grouped(noised_days, groups, MIN_CLIENTS)
+    parts, sizes = private.deviations(history.observed, day, cell), np.bincount(group)
+    total = np.stack([parts[group == g].sum(axis=0) for g in range(len(sizes))])
+    noised = total + sigma[MEAN] * rng.normal(size=total.shape)
+    live = (day[cell] + noised / sizes[:, None])[group]
     lags, means = lags_of(history, ahead, live=True)
     rows = private.Rows.of(lags, means, day, cell, end)
     fitted = max(end - round(WARM_SHARE * days) * PERIOD, LEAST_PERIODS * PERIOD)
@@ -231,6 +260,6 @@ def _error(history: History, days: int, ahead: int, sigma: Mapping[str, float], 
     expert = next(e for e in POOLED_LIVE if e.change and e.lags is PLANS[0])
     used = expert.lags(history, ahead)
     found = rows.coefficients(packed, sigma[STATISTICS], columns, used, live=True)
-    seen = replace(history, live=np.tile(live, (history.clients, 1)))
+    seen = replace(history, live=live)
     made = expert.forecasts(dict(vars(found)), seen, end, history.length, ahead)
     return float(np.nanmean((history.observed[:, end:] - made) ** 2))

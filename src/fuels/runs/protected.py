@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fuels.config import to_dict
+from fuels.config import Settings, to_dict
+from fuels.errors import FuelsError
 from fuels.experts.private_releases import declared_for
 from fuels.runs.build import Job, fingerprint
 from fuels.sharing.protection import Protection
@@ -18,8 +19,19 @@ def refuse_spent(job: Job, folder: Path) -> None:
     """Refuse a run whose sums no budget is left for, before it trains."""
     if (protection := protection_of(job, folder)) is not None:
         declared_for(job.settings.privacy, job.dataset.ids)  # refuses a file that does not fit
+        refuse_few(job.settings, len(job.dataset.ids))
         span = job.dataset.panel.times[[0, -1]].astype("datetime64[s]").astype(np.int64)
         protection.refuse_spent(job.settings.sharing, int(span[0]), int(span[1]))
+
+
+def refuse_few(settings: Settings, clients: int) -> None:
+    """Refuse more groups than the clients can fill."""
+    groups, least = settings.privacy.groups, settings.sharing.min_clients
+    if groups > 1 and clients < groups * least:
+        raise FuelsError(
+            f"privacy.groups = {groups} needs {groups * least} clients, {least} in each group"
+            f" (sharing.min_clients); the data have {clients}"
+        )
 
 
 def protection_of(job: Job, folder: Path | None) -> Protection | None:

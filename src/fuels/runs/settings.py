@@ -158,6 +158,7 @@ def check_privacy(settings: Settings) -> None:
             raise FuelsError(f"privacy.{name} must be at least 1; it is {getattr(privacy, name)}")
     if privacy.epsilon:
         check_sums(settings)
+    check_groups(settings)
     plain = Privacy()
     if privacy.masked:
         check_masked(settings)
@@ -230,6 +231,18 @@ def check_sums(settings: Settings) -> None:
         raise FuelsError(
             "privacy.epsilon needs --implausible keep: whether a value counts as missing depends on"
             " other values, which the guarantee does not cover"
+        )
+
+
+def check_groups(settings: Settings) -> None:
+    """Refuse groups of similar clients that nothing would use."""
+    groups = settings.privacy.groups
+    if groups < 1:
+        raise FuelsError(f"privacy.groups must be at least 1; it is {groups}")
+    if groups > 1 and not (settings.privacy.epsilon and settings.sharing.live_mean):
+        raise FuelsError(
+            "privacy.groups divides the live mean of noised sums: it needs --privacy epsilon=4 and"
+            " sharing.live_mean"
         )
 
 

@@ -134,7 +134,7 @@ class Rows:
     def make(self, scaled: Floats, live: Floats | None, first: int, last: int) -> Floats:
         """Clipped rows [client, step, column] of values in first..last-1; NaN if incomplete.
 
-        `live` [step] is public and may reach back further.
+        `live`, [step] or for each client, is public and may reach back further.
         """
         own = np.full_like(scaled, np.nan)
         own[:, first:last] = scaled[:, first:last]
@@ -143,7 +143,7 @@ class Rows:
             columns.append(window(own, first - lag, last - lag) - usual[cell])
         for lag, usual in zip(self.live_lags, self.usual[len(self.lags) :], strict=True):
             assert live is not None
-            known = window(live, first - lag, last - lag) - usual[cell]
+            known = window(np.atleast_2d(live), first - lag, last - lag) - usual[cell]
             columns.append(np.broadcast_to(known, (len(own), last - first)))
         columns.append(own[:, first:last] - self.day[cell])
         rows: Floats = np.stack(columns, axis=2)

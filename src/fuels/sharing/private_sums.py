@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -31,8 +32,17 @@ class PrivateSums:
     sites: tuple[int, int] = (1, 0)  # whose noise is added, and how many of them may collude
     expected: dict[str, Release] = field(default_factory=dict)
 
-    def total(self, name: str, step: int, contributions: Mapping[str, Floats]) -> Floats | None:
-        """The noised sum that was announced with `expect`; None with too few clients."""
+    def total(
+        self,
+        name: str,
+        step: int,
+        contributions: Mapping[str, Floats],
+        about: Mapping[str, Any] | None = None,
+    ) -> Floats | None:
+        """The noised sum that was announced with `expect`; None with too few clients.
+
+        `about` is kept with it: public facts that what is made of the sum depends on.
+        """
         release = self.expected.get(name)
         if release is None or release.first != step:
             raise FuelsError(f"{name}, step {step}: nobody declared how much a unit can change it")
@@ -40,7 +50,7 @@ class PrivateSums:
             return None
         sites, colluding = self.sites
         entry = self.ledger.release(
-            release, contributions.values(), sites=sites, colluding=colluding, here=sites
+            release, contributions.values(), about, sites=sites, colluding=colluding, here=sites
         )
         return entry.values
 

@@ -10,12 +10,13 @@ import numpy as np
 
 from fuels.config import Privacy, Sharing
 from fuels.errors import FuelsError
-from fuels.privacy.accountant import epsilon_of, multipliers
+from fuels.privacy.accountant import epsilon_of, loss_for, multipliers
 from fuels.privacy.ledger import Budget, Ledger, Release
 from fuels.privacy.sensitivity import Relation, relation_of, unit_of
 
 LEDGER = "privacy.jsonl"  # in a run folder
-SCALE, DAY, MEAN, STATISTICS = "scale", "mean day", "live mean", "statistics"
+SCALE, OWN, DAY = "scale", "own mean day", "mean day"
+MEAN, STATISTICS = "live mean", "statistics"
 
 _NEVER = (
     "which clients take part, and the dates of the data",
@@ -70,7 +71,12 @@ class Protection:
     def facts(self) -> dict[str, Any]:
         """The guarantee and every release of the run, as in summary.json."""
         budget = self.ledger.budget
-        own = [e.release for e in self.ledger.entries.values() if e.release.run == self.run]
+        entries = [e for e in self.ledger.entries.values() if e.release.run == self.run]
+        own, whole = (
+            [entry.release for entry in entries],
+            loss_for(self.settings.epsilon, budget.delta),
+        )
+        groups = next((e.about["groups"] for e in entries if "groups" in e.about), None)
         return {
             "unit": str(budget.unit),
             "relation": str(budget.relation),
@@ -79,6 +85,7 @@ class Protection:
             "epsilon_spent": round(epsilon_of(self.ledger.loss_of(own), budget.delta), 6),
             "epsilon_of_all_runs": round(self.ledger.epsilon, 6),
             "ledger": self.ledger.path.name if self.ledger.path else None,
+            **({} if groups is None else {"groups": np.bincount(groups).tolist()}),
             "releases": [
                 {
                     "name": release.name,
@@ -87,6 +94,7 @@ class Protection:
                     "numbers": release.numbers,
                     "sensitivity": release.sensitivity,
                     "noise": release.sigma,
+                    "share_of_budget": round(release.loss / whole, 4),
                 }
                 for release in own
             ],
@@ -125,6 +133,8 @@ def shared_ledger(settings: Privacy) -> Ledger:
 def releases_per_unit(settings: Privacy, sharing: Sharing, horizon: int) -> dict[str, int]:
     """The releases of a run, and in how many of each the values of one unit are used."""
     found = {} if settings.scale else {SCALE: 1}
+    if settings.groups > 1:
+        found[OWN] = 1
     found[DAY] = 1
     if sharing.live_mean:
         found[MEAN] = 1

@@ -198,6 +198,11 @@ def federated(settings: Settings, place: str) -> ResolvedSettings:
         raise FuelsError(
             f"{place}: privacy.ledger names a file; in a federation, each site has its own ledger"
         )
+    if settings.privacy.groups > 1:
+        raise FuelsError(
+            f"{place}: privacy.groups is for one machine (fuels run); in a federation, each site"
+            " would have to send the mean day of every client, and only sums leave a site"
+        )
     if Path(settings.privacy.scale).name != settings.privacy.scale:
         raise FuelsError(
             f"{place}: privacy.scale is a file in the folder of each site; give its name without a"
