@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fuels.arrays import Floats
 from fuels.errors import FuelsError
 from fuels.experts.state import COUNT, Learner, State, copied
-from fuels.kernels.mixture import AHEAD, LEARNERS, Constants, first_learner_weights, run, step_ahead
+from fuels.kernels.mixture import AHEAD, LEARNERS, Constants, first_learner_weights, run
 
 
 def _nothing() -> Floats:
@@ -90,15 +90,8 @@ class Mixture(Learner):
         y = np.ascontiguousarray(truth, dtype=np.float64)
         if y.shape != f.shape[:2]:
             raise FuelsError(f"truth of shape {y.shape} does not fit forecasts {forecasts.shape}")
-        clients, steps, experts = f.shape
-        combined = np.empty((clients, steps))
-        kept = steps if details else min(steps, 1)
-        weights = np.empty((clients, kept, experts))
-        learners = np.empty((clients, kept, LEARNERS))
-        trust = np.empty((clients, kept, LEARNERS))
-        parts = tuple(self.state.values())
-        run(y, f, self.delay, self.constants, parts, combined, weights, learners, trust)
-        self.count(steps)
+        combined, weights, learners, trust = self._run(y, f, self.state, details)
+        self.count(f.shape[1])
         if not details:
             return Mixed(combined)
         return Mixed(
@@ -114,12 +107,20 @@ class Mixture(Learner):
         Uses all values passed so far. Returns [client] and the weights [client, expert].
         """
         f = self._by_client(np.asarray(forecasts)[:, :, None])
-        combined = np.empty(self.clients)
-        weights = np.empty((self.clients, f.shape[2]))
-        scratch = tuple(copied(self.state).values())
-        now = np.ascontiguousarray(f[:, 0])
-        step_ahead(now, self.delay, self.constants, scratch, combined, weights)
-        return combined, weights
+        unknown = np.full(f.shape[:2], np.nan)
+        combined, weights, _, _ = self._run(unknown, f, copied(self.state), ahead=True)
+        return combined[:, 0], weights[:, 0]
+
+    def _run(
+        self, y: Floats, f: Floats, state: State, details: bool = True, ahead: bool = False
+    ) -> tuple[Floats, Floats, Floats, Floats]:
+        """As `Mixed`, the client first; only the last step of the details, if they are not kept."""
+        clients, steps, experts = f.shape
+        kept = steps if details else min(steps, 1)
+        out = np.empty((clients, steps)), np.empty((clients, kept, experts))
+        said = np.empty((clients, kept, LEARNERS)), np.empty((clients, kept, LEARNERS))
+        run(y, f, self.delay, self.constants, tuple(state.values()), *out, *said, ahead)
+        return *out, *said
 
     def _by_client(self, forecasts: NDArray[Any]) -> Floats:
         f = np.asarray(forecasts, dtype=np.float64)

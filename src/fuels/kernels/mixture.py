@@ -244,7 +244,8 @@ _PARTS = (
     " f8[:, :, ::1], f8[:, ::1], f8[:, ::1], f8[:, :, ::1], f8[::1]))"
 )
 _CONSTANTS = f"UniTuple(f8, {len(Constants())})"
-_RUN = f"(f8[:, ::1], f8[:, :, ::1], i8, {_CONSTANTS}, {_PARTS}, f8[:, ::1]{', f8[:, :, ::1]' * 3})"
+_DETAILS = ", f8[:, :, ::1]" * 3
+_RUN = f"(f8[:, ::1], f8[:, :, ::1], i8, {_CONSTANTS}, {_PARTS}, f8[:, ::1]{_DETAILS}, b1)"
 
 
 @compiled()
@@ -311,17 +312,22 @@ def run(
     out_weights: Floats,
     out_learners: Floats,
     out_trust: Floats,
+    ahead: bool,
 ) -> None:
     """All clients over all steps; a step is learned just before the forecast `delay` later.
 
     `out` has all steps. The other results may have room for one step, and then hold the last one.
+    `ahead`: before each forecast all queued steps are learned, oldest first, as for one more step
+    whose value is not known; works on a copy of the state.
     """
     weights, trust, _, _, _, _, _, scale, echo, queue, steps = parts
     experts = weights.shape[2]
     for c in range(len(truth)):
         for k in range(truth.shape[1]):
-            entry = queue[c, (int(steps[0]) + k) % delay]  # holds step k - delay
-            _learn(entry, c, constants, parts)
+            first = int(steps[0]) + k
+            for i in range(delay if ahead else 1):
+                _learn(queue[c, (first + i) % delay], c, constants, parts)
+            entry = queue[c, first % delay]  # held step k - delay
             reach = constants[-1] * usual_error(scale[c])
             at = k if out_weights.shape[1] > 1 else 0
             said = out_weights[c, at]
@@ -330,23 +336,3 @@ def run(
             out[c, k] = entry[-2]
             out_learners[c, at] = entry[experts : experts + LEARNERS]
             out_trust[c, at] = trust[c]
-
-
-@compiled(ahead=f"(f8[:, ::1], i8, {_CONSTANTS}, {_PARTS}, f8[::1], f8[:, ::1])")
-def step_ahead(
-    forecasts: Floats,
-    delay: int,
-    constants: tuple[float, ...],
-    parts: Parts,
-    out: Floats,
-    out_weights: Floats,
-) -> None:
-    """Learn all queued steps, oldest first, then combine one more; works on a copy of the state."""
-    weights, trust, _, _, _, _, _, scale, echo, queue, steps = parts
-    for c in range(len(forecasts)):
-        for k in range(delay):
-            _learn(queue[c, (int(steps[0]) + k) % delay], c, constants, parts)
-        entry = queue[c, int(steps[0]) % delay]
-        reach = constants[-1] * usual_error(scale[c])
-        _combine(forecasts[c], weights[c], trust[c], reach, echo[c], entry, out_weights[c])
-        out[c] = entry[-2]
