@@ -22,6 +22,11 @@ from fuels.version import not_installed
 MOST_SLOTS = 48  # a longer period is divided into this many slots
 
 
+def slot_of(phase: Integers, period: int) -> Integers:
+    """The slot of positions in a period."""
+    return phase * min(period, MOST_SLOTS) // period
+
+
 @dataclass(frozen=True)
 class Calendar:
     """Holidays, and the features of a sample that follow from its time."""
@@ -48,8 +53,7 @@ class Calendar:
         `phase` [step] is the position in the period. time: one indicator per slot of the period;
         free: the same, on days off only; weekday: one indicator per weekday.
         """
-        slots = min(period, MOST_SLOTS)
-        slot = np.eye(slots)[phase * slots // period]
+        slot = np.eye(min(period, MOST_SLOTS))[slot_of(phase, period)]
         known = {
             "time": slot,
             "free": slot * self.free(times)[:, None],

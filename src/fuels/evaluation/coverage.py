@@ -9,8 +9,9 @@ import numpy as np
 import polars as pl
 
 from fuels.arrays import Flags, Floats
+from fuels.data.calendar import MOST_SLOTS, slot_of
 from fuels.evaluation.means import known, mean, ratio
-from fuels.experts.intervals import MOST_SLOTS, Bands
+from fuels.experts.intervals import Bands
 from fuels.experts.limits import NO_LIMITS, Limits
 
 
@@ -56,7 +57,7 @@ def interval_scores(
     there = ~np.isnan(truth) & ~np.isnan(bands.lower[0])
     inside = there & (truth >= bands.lower) & (truth <= bands.upper)
     slots = min(period, MOST_SLOTS)
-    slot = np.arange(first, first + truth.shape[1]) % period * slots // period
+    slot = slot_of(np.arange(first, first + truth.shape[1]) % period, period)
     member = (slot[:, None] == np.arange(slots)).astype(np.float64)  # [step, slot]
     by_client = ratio(inside.sum(axis=2), there.sum(axis=1))
     width = np.where(there, bands.upper - bands.lower, 0.0).sum(axis=(1, 2))

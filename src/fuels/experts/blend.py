@@ -149,7 +149,8 @@ class Blend(Mixtures):
         value, own = self._shared({n: v[:, None] for n, (v, _) in found.items()})
         weights = self._shared_weights({n: w[None] for n, (_, w) in found.items()}, own)
         local, local_weights = found["alone"]
-        share = self._next_share(value[:, 0], local)
+        unknown = np.full(value.shape, np.nan)
+        share = self._shares(unknown, value, local[:, None], ahead=True)[:, 0]
         spread = self.spread(local_weights, "alone")
         return blended(value[:, 0], local, share), blended(weights[0], spread, share[:, None])
 
@@ -175,17 +176,19 @@ class Blend(Mixtures):
 
         `ahead`: of one step whose value is not known; changes nothing.
         """
+        first = self.state["share"]
         if self.fixed:
-            return np.where(np.isnan(shared - local), 1.0, self.state["share"][:, None])
+            return np.where(np.isnan(shared - local), 1.0, first[:, None])
+        most = np.ones(self.clients) if self.delay == 1 else first  # the largest shares
         found, state = np.empty(shared.shape), copied(self.state) if ahead else self.state
         kernels.run(
             np.ascontiguousarray(truth),
             np.ascontiguousarray(shared),
             np.ascontiguousarray(local),
-            self.state["share"],
-            self._most(),
+            first,
+            most,
             int(state[COUNT][0]),
-            _constants(),
+            tuple(kernels.Constants(REACH, CLIP, PULL, CLIP_FROM, SLOW, TINY)),
             state["learned"],
             state["pending"],
             found,
@@ -195,24 +198,8 @@ class Blend(Mixtures):
             self.state[COUNT] += shared.shape[1]
         return found
 
-    def _next_share(self, shared: Floats, local: Floats) -> Floats:
-        """As `_shares`, of one step whose value is not known, [client]; changes nothing."""
-        unknown = np.full((len(shared), 1), np.nan)
-        return self._shares(unknown, shared[:, None], local[:, None], ahead=True)[:, 0]
-
-    def _most(self) -> Floats:
-        """The largest shares."""
-        return np.ones(self.clients) if self.delay == 1 else self.state["share"]
-
-
-def _constants() -> tuple[float, ...]:
-    return tuple(kernels.Constants(REACH, CLIP, PULL, CLIP_FROM, SLOW, TINY))
-
 
 def blended(one: Floats, other: Floats, share: Floats) -> Floats:
     """`share` of the first; what has no share may be missing."""
-    first, second = (
-        np.where(share > 0, share * one, 0.0),
-        np.where(share < 1, (1 - share) * other, 0),
-    )
-    return first + second
+    first = np.where(share > 0, share * one, 0.0)
+    return first + np.where(share < 1, (1 - share) * other, 0)

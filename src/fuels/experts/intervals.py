@@ -29,11 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.arrays import Floats, Integers
+from fuels.data.calendar import MOST_SLOTS, slot_of
 from fuels.errors import FuelsError
 from fuels.experts.state import COUNT, Learner, State, copied
 from fuels.kernels.intervals import run
-
-MOST_SLOTS = 48
 
 
 class Constants(NamedTuple):
@@ -161,22 +160,24 @@ class Intervals(Learner):
         f = self._checked(points)
         if y.shape != f.shape:
             raise FuelsError(f"truth of shape {y.shape} does not fit points of shape {f.shape}")
-        bounds = np.empty((2, len(self.levels), *f.shape))
-        slot = self._slots(first, f.shape[1])
-        parts = tuple(self.state.values())
-        fixed = (self._misses(), self.delay, self.constants, self.limits)
-        run(y, f, slot, *fixed, parts, self._order, bounds, False)
+        bands = self._run(y, f, first, self.state, self._order, ahead=False)
         self.count(f.shape[1])
-        return Bands(self.levels, *bounds)
+        return bands
 
     def next(self, points: NDArray[Any], step: int) -> Bands:
         """Intervals around points [client] of one future step; changes nothing."""
         f = self._checked(np.asarray(points)[:, None])
-        bounds = np.empty((2, len(self.levels), *f.shape))
-        slot, parts = self._slots(step, 1), tuple(copied(self.state).values())
-        fixed = (self._misses(), self.delay, self.constants, self.limits)
         unknown = np.full(f.shape, np.nan)
-        run(unknown, f, slot, *fixed, parts, self._order.copy(), bounds, True)
+        return self._run(unknown, f, step, copied(self.state), self._order.copy(), ahead=True)
+
+    def _run(
+        self, y: Floats, f: Floats, first: int, state: State, order: Integers, *, ahead: bool
+    ) -> Bands:
+        bounds = np.empty((2, len(self.levels), *f.shape))
+        slot = slot_of(np.arange(first, first + f.shape[1]) % self.period, self.period)
+        misses = 1.0 - np.array(self.levels) / 100.0  # the nominal share outside, by level
+        fixed = (misses, self.delay, self.constants, self.limits)
+        run(y, f, slot, *fixed, tuple(state.values()), order, bounds, ahead)
         return Bands(self.levels, *bounds)
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -184,9 +185,8 @@ class Intervals(Learner):
         state = self.state
         slot, counts = state["queue"][..., 2], (state["seen"], state["steps"])
         waiting = ~np.isnan(state["queue"][..., 0] + state["queue"][..., 3])
-        outside = ~(
-            (slot >= 0) & (slot < state["slots"].shape[1])
-        )  # compiled code uses it as an index
+        # Compiled code uses the slot as an index.
+        outside = ~((slot >= 0) & (slot < state["slots"].shape[1]))
         known = all((each >= 0).all() for each in counts) and not np.isnan(state["scores"]).any()
         if (waiting & outside).any() or not known:
             raise FuelsError("the saved intervals are damaged, so train again")
@@ -202,14 +202,6 @@ class Intervals(Learner):
         if f.ndim != 2 or len(f) != clients:
             raise FuelsError(f"points of shape {f.shape} do not fit {clients} clients")
         return f
-
-    def _slots(self, first: int, steps: int) -> Integers:
-        slots = min(self.period, MOST_SLOTS)
-        return np.arange(first, first + steps) % self.period * slots // self.period
-
-    def _misses(self) -> Floats:
-        """The nominal share outside, by level."""
-        return 1.0 - np.array(self.levels) / 100.0
 
 
 def from_format_4(arrays: Mapping[str, NDArray[Any]]) -> State:

@@ -195,14 +195,12 @@ def fitted(
 ) -> dict[str, Arrays]:
     """The coefficients of pooled experts from released statistics."""
     columns = declared(history, horizon, live=live)
-    made = {
-        e.name: rows.coefficients(
-            found.values, found.release.sigma, columns, e.lags(history, horizon), e.live
-        )
+    noised = found.values, found.release.sigma
+    return {
+        e.name: dict(vars(rows.coefficients(*noised, columns, e.lags(history, horizon), e.live)))
         for e in experts
         if live or not e.live
     }
-    return {name: dict(vars(coefficients)) for name, coefficients in made.items()}
 
 
 # -- times -----------------------------------------------------------------------------------------

@@ -222,9 +222,8 @@ def contributions(columns: Declared, history: History, first: int, last: int) ->
 
 def clock(history: History, first: int, last: int) -> tuple[Integers, Flags, int]:
     """The slot of steps first..last-1, whether each is on a free day, and the number of slots."""
-    slots = min(history.period, MOST_SLOTS)
-    slot = np.arange(first, last) % history.period * slots // history.period
-    return slot, history.calendar.free(history.times(first, last)), slots
+    free = history.calendar.free(history.times(first, last))
+    return slots(history, first, last), free, min(history.period, MOST_SLOTS)
 
 
 def live_mean(history: History) -> Floats:

@@ -13,9 +13,8 @@ import numpy as np
 from fuels.arrays import Flags, Floats
 
 PENALTIES = np.asarray(10.0 ** np.arange(-3, 5), np.float64)  # in units of one squared z-score
-SHRINKAGES = np.asarray(
-    10.0 ** np.arange(-1, 7), np.float64
-)  # of corrections: the last removes them
+# Of corrections: the last removes them.
+SHRINKAGES = np.asarray(10.0 ** np.arange(-1, 7), np.float64)
 
 
 @dataclass(frozen=True)

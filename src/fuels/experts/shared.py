@@ -27,6 +27,7 @@ import numpy as np
 
 from fuels.arrays import Floats, Integers
 from fuels.config import Sharing
+from fuels.data.calendar import MOST_SLOTS, slot_of
 from fuels.experts.history import History
 from fuels.experts.input_experts import with_inputs
 from fuels.experts.linear import (
@@ -47,8 +48,6 @@ from fuels.sharing.received import ReceivedMean
 from fuels.sharing.received_statistics import FILE, ReceivedStatistics
 from fuels.sharing.statistics import Coefficients, Columns, Regression, Totals, union_of_lags
 from fuels.sharing.sums import MIN_CLIENTS, LocalSums
-
-MOST_SLOTS = 48  # a period of more steps shares coefficients between neighbouring ones
 
 
 @dataclass(frozen=True)
@@ -166,8 +165,7 @@ def mostly_live(history: History, end: int) -> bool:
 
 def slots(history: History, first: int, last: int) -> Integers:
     """The slot of steps first..last-1."""
-    phase = np.arange(first, last) % history.period
-    return phase * min(history.period, MOST_SLOTS) // history.period
+    return slot_of(np.arange(first, last) % history.period, history.period)
 
 
 @dataclass
@@ -286,12 +284,11 @@ class SharedExperts:
         totals = self._totals(history, ids, end, horizon)
         if totals is None:
             return {}
-        fitted = {
-            e.name: totals.coefficients(e.regression(history, horizon))
+        return {
+            e.name: dict(vars(totals.coefficients(e.regression(history, horizon))))
             for e in self.pooled
             if totals.columns.live_lags or not e.live
         }
-        return {name: dict(vars(coefficients)) for name, coefficients in fitted.items()}
 
     def _totals(
         self, history: History, ids: Sequence[str], end: int, horizon: int

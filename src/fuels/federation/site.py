@@ -42,9 +42,8 @@ class Report:
     losses: dict[str, Floats]  # mean training losses, [client]
     val_mse: Floats  # [client], NaN without a validation part
     val_mae: Floats
-    evaluation_seconds: float = field(
-        default=0.0, kw_only=True
-    )  # spent on validation after training
+    # Spent on validation after training.
+    evaluation_seconds: float = field(default=0.0, kw_only=True)
 
     def of(self, clients: Sequence[str]) -> Report:
         """The figures of these clients, in the report's order."""

@@ -152,10 +152,8 @@ class Memory:
         screen = Screen.begin(len(self.panel.ids), self.models.period)
         if self.screen is not None:
             known = len(self.screen.numbers)
-            screen.profile[:known], screen.numbers[:known] = (
-                self.screen.profile,
-                self.screen.numbers,
-            )
+            screen.profile[:known] = self.screen.profile
+            screen.numbers[:known] = self.screen.numbers
         return screen
 
     def history(self) -> History:

@@ -289,6 +289,12 @@ def positive(options: Options, *names: str) -> None:
             raise FuelsError(f"options.{name} must be positive; it is {getattr(options, name)}")
 
 
+def one_of(options: Options, name: str, *choices: str) -> None:
+    """Refuse a value that is none of the choices."""
+    if (value := getattr(options, name)) not in choices:
+        raise FuelsError(f"options.{name} must be {' or '.join(choices)}, not {value}")
+
+
 def stacked(parts: Parts, names: Sequence[str]) -> Arrays:
     """Parts [client, size] as arrays for an upload."""
     return {name: parts[name].detach().cpu().numpy().copy() for name in names}

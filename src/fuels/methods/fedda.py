@@ -135,10 +135,8 @@ class FedDA(FedAvg):
         shape = (len(group.ids), self.weeks, self.facts.period)
         total, count = np.zeros(shape), np.zeros(shape)
         for batch in group.batches(1):
-            week, observed = (
-                batch.index // self.options.week,
-                batch.weight[..., 0].cpu().numpy() > 0,
-            )
+            week = batch.index // self.options.week
+            observed = batch.weight[..., 0].cpu().numpy() > 0
             total[:, week] += np.where(observed, batch.y[..., 0].cpu().numpy(), 0.0)
             count[:, week] += observed
         means = np.where(count > 0, total / np.maximum(count, 1), 0.0).reshape(len(group.ids), -1)

@@ -28,7 +28,7 @@ from fuels.arrays import Flags, Floats32
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.methods.admission import admitted, unit_rows
-from fuels.methods.base import MODEL, Method, Options, Sent, positive, tensor
+from fuels.methods.base import MODEL, Method, Options, Sent, one_of, positive, tensor
 from fuels.methods.messages import Arrays, Download, Upload
 from fuels.methods.trial import TRUST, UNTRIED, train_with_trial
 from fuels.model.network import Parts
@@ -40,8 +40,6 @@ from fuels.privacy.noise import NONE, add_noise, check_noise, reach
 from fuels.randomness import FILTER, generator
 from fuels.training.groups import Batch, Group
 from fuels.training.step import Terms
-
-FILTER_STARTS = ("normal", "positive")
 
 
 @dataclass(frozen=True)
@@ -80,11 +78,7 @@ class Fuels(Method):
             raise FuelsError(f"options.beta must be between 0 and 100; it is {options.beta}")
         if not 0 <= options.shift <= 1:
             raise FuelsError(f"options.shift must be between 0 and 1; it is {options.shift}")
-        if options.filter_start not in FILTER_STARTS:
-            raise FuelsError(
-                f"options.filter_start must be {' or '.join(FILTER_STARTS)}, not"
-                f" {options.filter_start}"
-            )
+        one_of(options, "filter_start", "normal", "positive")
         check_noise(options.noise, options.noise_scale)
 
     def check_data(self, dataset: Dataset) -> None:

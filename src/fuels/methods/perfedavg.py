@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fuels.errors import FuelsError
-from fuels.methods.base import MODEL, Options, at_least, moved, positive, stacked
+from fuels.methods.base import MODEL, Options, at_least, moved, one_of, positive, stacked
 from fuels.methods.fedavg import FedAvg
 from fuels.methods.messages import Arrays, Download
 from fuels.model.network import Parts
@@ -63,10 +63,8 @@ class PerFedAvg(FedAvg):
 
     def check(self) -> None:
         options = self.options
-        if options.variant not in ("fo", "hf"):
-            raise FuelsError(f"options.variant must be fo or hf, not {options.variant}")
-        if options.outer not in ("next", "every"):
-            raise FuelsError(f"options.outer must be next or every, not {options.outer}")
+        one_of(options, "variant", "fo", "hf")
+        one_of(options, "outer", "next", "every")
         at_least(0, options, "alpha")
         positive(options, "delta")
         at_least(1, options, "steps")

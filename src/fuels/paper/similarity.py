@@ -47,12 +47,7 @@ class SimilarityTable:
     so selecting a share alpha of the clients saves work.
     """
 
-    def __init__(
-        self,
-        clients: Sequence[str],
-        shape: tuple[int, ...],
-        distributions: Callable[[Floats32], Floats32] = softmax_rows,
-    ) -> None:
+    def __init__(self, clients: Sequence[str], shape: tuple[int, ...]) -> None:
         self.position = {client: i for i, client in enumerate(clients)}
         self.clients = tuple(clients)
         count = len(self.clients)
@@ -60,7 +55,6 @@ class SimilarityTable:
         self.known = np.zeros(count, dtype=np.bool_)
         self.jsd = np.zeros((count, count), dtype=np.float32)
         self.pairs_computed = 0
-        self.distributions = distributions
         # Clients whose prototypes others get; None: not decided since the last update.
         self.used: Flags | None = None
         # A number for each client's site, if every site has one vote; not in the paper.
@@ -87,7 +81,7 @@ class SimilarityTable:
         whole = len(members) == len(self.clients)  # then no copy is needed
         block = self.jsd if whole else np.ascontiguousarray(self.jsd[np.ix_(members, members)])
         known = self.prototypes if whole else self.prototypes[members]
-        pairwise_jsd(self.distributions(known), place[fresh], block, threads())
+        pairwise_jsd(softmax_rows(known), place[fresh], block, threads())
         if not whole:
             self.jsd[np.ix_(members, members)] = block
         old = len(members) - len(fresh)

@@ -77,10 +77,8 @@ class ReceivedMean:
         totals, counts = longer.total.copy(), longer.count.copy()
         here = slice(at, at + len(total))
         new = np.isnan(counts[here])
-        totals[here], counts[here] = (
-            np.where(new, total, totals[here]),
-            np.where(new, count, counts[here]),
-        )
+        totals[here] = np.where(new, total, totals[here])
+        counts[here] = np.where(new, count, counts[here])
         return replace(longer, total=totals, count=counts)
 
     def _with_step(self, time: np.datetime64) -> tuple[ReceivedMean, int]:
