@@ -9,7 +9,7 @@ import polars as pl
 
 from fuels.config import PRESETS, Settings, merge, with_preset
 from fuels.federation.flower.private_sum_server import PrivateRunSums
-from fuels.federation.flower.provisioning import federation_record
+from fuels.federation.flower.provisioning import federation_record, new_site
 from fuels.federation.flower.records import audit
 from fuels.federation.flower.sum_keys import certify
 from fuels.federation.flower.sum_server import RunSums
@@ -17,7 +17,7 @@ from fuels.federation.flower.transport import FlowerTransport
 from fuels.federation.refusals import Refusals
 from fuels.runs.build import method_for
 from fuels.runs.settings import ResolvedSettings, resolve
-from helpers.flower_world import SITES, World
+from helpers.flower_world import SITES, World, few_days, write_panel
 
 
 def chosen(**changes: Any) -> ResolvedSettings:
@@ -65,6 +65,23 @@ def change(world: World, site: str, old: str, new: str) -> None:
     file = world.root / "sites" / site / "site.toml"
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new))
+
+
+NEWCOMER = {"west": ["g", "h"]}
+
+
+def join(world: World, method: str = "fuels") -> None:
+    """A fourth site joins: a folder, its own data, its owner's consent, and a new roster."""
+    ((site, ids),) = NEWCOMER.items()
+    new_site(world.root, site, [method])
+    file = world.root / "sites" / site / "site.toml"
+    text = file.read_text().replace('source = ""', 'source = "own.csv"')
+    file.write_text(few_days(text.replace("threads = 0", "threads = 1")))
+    change(world, site, "\nsums = false", "\nsums = true")
+    change(world, site, "live_mean = false", "live_mean = true")
+    change(world, site, "min_clients = 10", "min_clients = 6")
+    write_panel(file.with_name("own.csv"), ids)
+    certify(world.root, federation_record(world.root), {site: len(ids)}, {})
 
 
 def exchanged(world: World, name: str = "run") -> Any:

@@ -17,16 +17,14 @@ from fuels.experts.run_sums import LIVE_MEAN, STATISTICS
 from fuels.federation.flower.folders import ServerFolder
 from fuels.federation.flower.live_record import LiveRecord
 from fuels.federation.flower.newcomers import FILE as END
-from fuels.federation.flower.provisioning import federation_record, new_site
-from fuels.federation.flower.sum_keys import certify
 from fuels.forecasting.folder import newest_run
 from fuels.runs.settings import ResolvedSettings
 from fuels.sharing.received import FILE, ReceivedMean
-from helpers.flower_world import SITES, MemoryNetwork, World, few_days, fuels, write_panel
+from helpers.flower_world import SITES, MemoryNetwork, World, fuels, write_panel
 from helpers.series import Series
-from helpers.sums import change, chosen, exchanged, make_world
+from helpers.sums import NEWCOMER, change, chosen, exchanged, join, make_world
 
-ALL = {**SITES, "west": ["g", "h"]}
+ALL = {**SITES, **NEWCOMER}
 
 
 def settings(split: str = "8/2/2") -> ResolvedSettings:
@@ -49,18 +47,7 @@ def world(done: World, tmp_path: Path) -> World:
     found.server = ServerFolder(found.root)
     for site in SITES:
         change(found, site, str(done.root), str(found.root))
-    new_site(found.root, "west", ["fuels"])
-    file = found.root / "sites" / "west" / "site.toml"
-    text = file.read_text().replace('source = ""', 'source = "own.csv"')
-    file.write_text(few_days(text.replace("threads = 0", "threads = 1")))
-    for old, new in (
-        ("\nsums = false", "\nsums = true"),
-        ("live_mean = false", "live_mean = true"),
-        ("min_clients = 10", "min_clients = 6"),
-    ):
-        change(found, "west", old, new)
-    write_panel(file.with_name("own.csv"), ALL["west"])
-    certify(found.root, federation_record(found.root), {"west": 2}, {})
+    join(found)
     found.network = MemoryNetwork(found.root, list(ALL), found.settings)
     return found
 

@@ -18,7 +18,7 @@ from fuels.sharing.protection import DAY, LEDGER, MEAN
 from fuels.sharing.received import FILE, ReceivedMean
 from helpers.flower_world import SITES, World
 from helpers.series import Series
-from helpers.sums import change, make_world, private
+from helpers.sums import NEWCOMER, change, join, make_world, private
 
 
 def charged(series: Series, site: str) -> list[int]:
@@ -95,6 +95,21 @@ def test_the_noise_is_that_of_the_ledger_and_missing_values_stay_unknown(series:
     series.turn()
     assert ReceivedMean.load(series.run("north") / FILE).count[-1] == 6
     assert len(charged(series, "east")) == 2
+
+
+def test_a_newcomer_receives_noised_sums_and_has_released_nothing(series: Series) -> None:
+    world = World.__new__(World)
+    world.root = series.root
+    join(world, "solo")
+    later = Series(series.root, settings=private(), sites={**SITES, **NEWCOMER})
+    later.turn()
+    ledger = Ledger.opened(series.root / "sites/west/state" / LEDGER)
+    assert not ledger.entries and not later.live.record.refusals
+    later.give(2, *SITES)
+    later.turn(40.0)
+    assert later.live.record.last["sites"] == sorted(SITES)
+    found = [ReceivedMean.load(later.run(site) / FILE).total[-2:] for site in ("north", "west")]
+    np.testing.assert_array_equal(*found)
 
 
 def test_who_may_not_go_on(series: Series) -> None:

@@ -235,6 +235,7 @@ def received_private_sums(
             return ReceivedPrivateSums(notes=notes, min_clients=least)
         steps = Steps.from_facts(facts["steps"])
         own = ledger_for(folder, config, job.settings.privacy)
+        own.create()  # a newcomer has released nothing: that is known, too
         plan = plan_of(job, request.run, steps, own)
         totals = Ledger(budget_of(settings.privacy))
         totals.keep(own.find(request.run, SCALE))
