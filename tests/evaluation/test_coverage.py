@@ -30,6 +30,16 @@ def test_coverage_by_phase_and_client() -> None:
     assert frame.columns == ["client", "inside-80"] and frame["inside-80"][2] is None
 
 
+def test_a_zero_is_inside_an_interval_that_begins_or_ends_at_zero() -> None:
+    """However zero is rounded on the scale of a client."""
+    mean, std = np.random.default_rng(0).uniform(1, 9, (2, 50))
+    zero = (0.0 - mean[:, None]) / std[:, None]
+    truth = zero.astype(np.float32)  # as in a dataset
+    assert (truth < zero).any() and (truth > zero).any()
+    bands = Bands((80.0, 95.0), np.stack([zero, zero - 1]), np.stack([zero + 1, zero]))
+    assert (interval_scores(bands, truth.astype(np.float64), 0, 1).by_client == 1).all()
+
+
 def test_pinball_loss_by_hand() -> None:
     truth = np.array([[0.0, 3.0, -3.0, NAN]])
     bands = bands_of([[-1] * 4], [[1] * 4])

@@ -52,10 +52,13 @@ def interval_scores(
 ) -> IntervalScores:
     """Scores of the intervals around forecasts of `truth` [client, step], NaN where unknown.
 
-    `first` is the step of the first value, counted from the start of a period.
+    `first` is the step of the first value, counted from the start of a period. A value at a bound
+    is inside. The targets of a dataset are in single precision, so all are compared in it: zeros
+    would otherwise lie outside an interval that begins at zero, or not, as they were rounded.
     """
     there = ~np.isnan(truth) & ~np.isnan(bands.lower[0])
-    inside = there & (truth >= bands.lower) & (truth <= bands.upper)
+    value, low, high = (x.astype(np.float32) for x in (truth, bands.lower, bands.upper))
+    inside = there & (value >= low) & (value <= high)
     slots = min(period, MOST_SLOTS)
     slot = slot_of(np.arange(first, first + truth.shape[1]) % period, period)
     member = (slot[:, None] == np.arange(slots)).astype(np.float64)  # [step, slot]
