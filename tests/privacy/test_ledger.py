@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -148,3 +150,30 @@ def test_a_damaged_line_and_another_budget_are_refused(tmp_path: Path) -> None:
         Ledger(BUDGET, path)
     with pytest.raises(FuelsError, match="cannot be used"):
         Ledger(BUDGET, tmp_path / "no" / "folder").release(RELEASES[0], [])
+
+
+def test_an_empty_file_is_no_ledger_whose_budget_could_be_read(tmp_path: Path) -> None:
+    """A kill after the file was created and before the budget was written leaves it empty."""
+    path = tmp_path / "ledger"
+    for text in (b"", b"\0\0\0"):
+        path.write_bytes(text)
+        with pytest.raises(FuelsError, match="this ledger is empty; if it is new, remove it"):
+            Ledger.opened(path)
+    assert Ledger(BUDGET, path).loss() == 0  # a run that knows its budget writes it
+
+
+def test_a_full_disk_sends_nothing_and_leaves_a_ledger_that_goes_on(tmp_path: Path) -> None:
+    path, limit = tmp_path / "ledger", resource.getrlimit(resource.RLIMIT_FSIZE)
+    ledger = Ledger(BUDGET, path)
+    first = ledger.release(RELEASES[0], ones(RELEASES[0]))
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 50, limit[1]))
+        with pytest.raises(FuelsError, match=r"cannot be used .* nothing was sent"):
+            ledger.release(RELEASES[1], ones(RELEASES[1]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)
+    assert ledger.loss() == Ledger(BUDGET, path).loss() == pytest.approx(1 / 9)
+    again = spend(Ledger(BUDGET, path))
+    np.testing.assert_array_equal(again[0], first.message)

@@ -153,7 +153,13 @@ class Ledger:
     def opened(cls, path: Path) -> Ledger:
         """A ledger with the budget that its file states."""
         with path.open("rb") as file:
-            facts = _parsed(path, file.readline(), 1)
+            first = file.readline()
+        if not first.strip(b"\0\n"):  # killed before the budget was written: nothing was released
+            raise FuelsError(
+                f"{path}: this ledger is empty; if it is new, remove it and create it again with"
+                " fuels privacy new, otherwise restore it from a backup"
+            )
+        facts = _parsed(path, first, 1)
         unit, relation = Unit(facts["unit"]), Relation(facts["relation"])
         return cls(Budget(facts["epsilon"], facts["delta"], unit, relation), path)
 

@@ -1,4 +1,4 @@
-"""Integers of clients with similar mean days, formed from noised ones only.
+"""Groups of clients with similar mean days, formed from noised ones only.
 
     days = own_days(values, slot, 24)          # sums [client, slot], released with noise
     group = grouped(noised, 2, least=10)       # of each client, a function of what was released
@@ -28,7 +28,7 @@ def own_days(values: Floats, slot: Integers, slots: int) -> Floats:
 def grouped(days: Floats, groups: int, least: int) -> Integers:
     """The group of each client by k-means, each of `least` clients or more; else one group.
 
-    Integers are numbered by their first client, so that the numbers do not depend on the tries.
+    Groups are numbered by their first client, so that the numbers do not depend on the tries.
     """
     shapes, rng = _shapes(days), generator(0, GROUPS)
     best, found = np.inf, np.zeros(len(days), dtype=np.int64)

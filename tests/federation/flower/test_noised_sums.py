@@ -251,6 +251,20 @@ def test_a_site_refuses_what_exceeds_its_own_limit(tmp_path: Path) -> None:
     assert len(lines(world, "south")) == 8
 
 
+def test_a_site_that_lost_its_ledger_adds_nothing(tmp_path: Path) -> None:
+    world = private_world(tmp_path / "world", long())
+    path = world.root / "sites/north/state" / LEDGER
+    assert not exchanged(world).notes
+    kept = world.root / "sites/north/runs/run" / LEDGER  # what a finished run keeps of the sums
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_bytes(path.read_bytes())
+    for lost in (path.unlink, path.touch):
+        lost()
+        notes = exchanged(world, f"after-{lost.__name__}").notes
+        assert "state/privacy.jsonl) is missing or empty, so what it has" in notes["statistics"]
+        assert not path.exists() or not path.read_bytes()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [

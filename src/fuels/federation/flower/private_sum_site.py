@@ -73,10 +73,11 @@ def ledger_for(folder: SiteFolder, config: SiteConfig, privacy: Privacy) -> Ledg
                 f" {own} (consent.{name} in its site.toml)"
             )
     file = folder.state / LEDGER
-    if not file.exists() and any(folder.runs.glob(f"*/{LEDGER}")):
+    empty = not file.exists() or file.stat().st_size == 0
+    if empty and any(folder.runs.glob(f"*/{LEDGER}")):
         raise FuelsError(
-            f"the privacy ledger of site {config.name} (state/{LEDGER}) is missing, so what it has"
-            " released is not known: restore it from a backup"
+            f"the privacy ledger of site {config.name} (state/{LEDGER}) is missing or empty, so"
+            " what it has released is not known: restore it from a backup"
         )
     folder.state.mkdir(parents=True, exist_ok=True)
     return ledger_of(folder, consent)
