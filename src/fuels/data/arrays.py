@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from fuels.arrays import Floats
 from fuels.data.clock import SECOND, parse_moment, parse_step, zone_id, zone_info
 from fuels.data.coordinates import check_coordinates
-from fuels.data.grid import check_years, panel_from_matrix
+from fuels.data.grid import Rows, check_years
 from fuels.data.ids import id_texts
 from fuels.data.panel import Panel
 from fuels.data.sources import Place
-from fuels.data.times import read_times
+from fuels.data.times import TimeReader
 from fuels.errors import FuelsError
 from fuels.version import not_installed
 
@@ -166,8 +166,9 @@ def read_hdf5(path: Path, timezone: str | None) -> Panel:
         named = zone.decode(errors="replace") if isinstance(zone, bytes) else str(zone)
         zone_info(named, source)
         column = column.dt.replace_time_zone("UTC").dt.convert_time_zone(named)
-    times = read_times(column, timezone=timezone, place=Place(source))
-    return panel_from_matrix(times, values, ids, Place(source))
+    times = TimeReader(Place(source), timezone).read(column)
+    nobody = np.zeros(len(stamps), dtype=np.int64)
+    return Rows(nobody, times, values, Place(source)).panel(ids)
 
 
 def _is_frame(group: Any, dataset: type) -> bool:

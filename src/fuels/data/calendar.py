@@ -13,9 +13,8 @@ from datetime import date
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fuels.arrays import Flags, Floats, Integers
+from fuels.arrays import Datetimes, Flags, Floats, Integers
 from fuels.errors import FuelsError
 from fuels.version import not_installed
 
@@ -34,7 +33,7 @@ class Calendar:
     holidays: frozenset[np.datetime64] = frozenset()  # day resolution
     inverted: bool = False  # swaps working days and days off
 
-    def free(self, times: NDArray[np.datetime64]) -> Flags:
+    def free(self, times: Datetimes) -> Flags:
         """Whether each time [step] falls on a day off."""
         days = times.astype("datetime64[D]")
         listed = np.array(sorted(self.holidays), dtype="datetime64[D]")
@@ -42,11 +41,7 @@ class Calendar:
         return result
 
     def indicator_columns(
-        self,
-        names: Sequence[str],
-        times: NDArray[np.datetime64],
-        phase: Integers,
-        period: int,
+        self, names: Sequence[str], times: Datetimes, phase: Integers, period: int
     ) -> Floats:
         """Indicators of the time, [step, column], as linear models and forecasting heads read it.
 
@@ -62,11 +57,7 @@ class Calendar:
         return np.concatenate([np.zeros((len(times), 0)), *(known[n] for n in names)], axis=1)
 
     def encoder_columns(
-        self,
-        names: Sequence[str],
-        times: NDArray[np.datetime64],
-        phase: Integers,
-        period: int,
+        self, names: Sequence[str], times: Datetimes, phase: Integers, period: int
     ) -> Floats:
         """The features of the encoder, which are fewer, [step, column].
 
@@ -95,7 +86,7 @@ def encoder_clock_width(names: Sequence[str]) -> int:
     return sum(_ENCODER_WIDTHS[name] for name in names)
 
 
-def weekday(times: NDArray[np.datetime64]) -> Integers:
+def weekday(times: Datetimes) -> Integers:
     """0 for Monday; 1 January 1970 was a Thursday."""
     return (times.astype("datetime64[D]").astype(np.int64) + 3) % 7
 

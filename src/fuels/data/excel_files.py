@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from fuels.data.files import first_line
 from fuels.errors import FuelsError
 from fuels.version import not_installed
 
@@ -25,7 +26,7 @@ def read_excel(path: Path) -> tuple[pl.DataFrame, list[str]]:
         reader = fastexcel.read_excel(path)
         sheets = {name: _cells(reader, name) for name in reader.sheet_names}
     except fastexcel.FastExcelError as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise FuelsError(f"{path.name}: not readable as a spreadsheet ({reason})") from None
     filled = {name: cells for name, cells in sheets.items() if cells.height > 1}
     if not filled:

@@ -19,6 +19,19 @@ def os_errors(place: object, problem: str) -> Iterator[None]:
         raise FuelsError(f"{place}: {problem} ({error.strerror or error})") from None
 
 
+@contextmanager
+def table_errors(place: object, problem: str) -> Iterator[None]:
+    """The same for errors of reading and joining tables, with the first line of what they say."""
+    try:
+        yield
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise FuelsError(f"{place}: {problem} ({first_line(error)})") from None
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
 def make_folder(path: Path) -> None:
     """Create a folder where there is none."""
     with os_errors(path, "cannot be created"):
@@ -50,8 +63,7 @@ def writing(path: Path) -> Iterator[Path]:
             yield temporary
             temporary.replace(path)
     except pl.exceptions.PolarsError as error:
-        reason = str(error).splitlines()[0]
-        raise FuelsError(f"{path}: cannot be written ({reason})") from None
+        raise FuelsError(f"{path}: cannot be written ({first_line(error)})") from None
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

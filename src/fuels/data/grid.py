@@ -29,46 +29,24 @@ _LARGEST = 1e30
 _YEARS = range(1900, 2200)
 
 
-def panel_from_rows(
-    codes: Integers,
-    times: Times,
-    values: Floats,
-    ids: Sequence[str],
-    place: Place,
-    given: TableOptions = NOTHING_GIVEN,
-) -> Panel:
-    """A panel from rows (client code, time, value), all [row]; NaN marks a missing value."""
-    return _Rows(codes, times, values[:, None], tuple(ids)).panel(ids, place, given)
-
-
-def panel_from_matrix(
-    times: Times,
-    values: Floats,
-    ids: Sequence[str],
-    place: Place,
-    given: TableOptions = NOTHING_GIVEN,
-) -> Panel:
-    """A panel from a matrix [row, client] and its times [row]."""
-    codes = np.zeros(len(times.seconds), dtype=np.int64)
-    return _Rows(codes, times, values).panel(ids, place, given)
-
-
 @dataclass(frozen=True)
-class _Rows:
+class Rows:
     """Values [row, column] of clients, by code, at times; a wide table has code 0 and no ids."""
 
     codes: Integers
     times: Times
-    values: Floats
+    values: Floats  # NaN marks a missing value
+    place: Place
+    given: TableOptions = NOTHING_GIVEN
     ids: tuple[str, ...] = ()
     step: int = 0  # seconds, once known
 
-    def panel(self, ids: Sequence[str], place: Place, given: TableOptions) -> Panel:
+    def panel(self, ids: Sequence[str]) -> Panel:
         """The panel with one row for each step and one column for each of the `ids`."""
-        rows = self.regular(place, given)
-        start, index = rows.placed(len(ids), place)
+        rows = self.regular()
+        start, index = rows.placed(len(ids))
         cells = len(ids) // rows.values.shape[1]  # at each step: one for each client, or the row
-        keys, found, notes = rows.without_duplicates(index * cells + rows.codes, place, given)
+        keys, found, notes = rows.without_duplicates(index * cells + rows.codes)
         length = int(index.max()) + 1
         grid = np.full((length * cells, found.shape[1]), np.nan)
         grid[keys] = found
@@ -80,34 +58,34 @@ class _Rows:
             start=np.datetime64(start, "s"),
             step=rows.step * SECOND,
             timezone=rows.times.zone,
-            name=place.name,
+            name=self.place.name,
             notes=notes,
         )
 
-    def regular(self, place: Place, given: TableOptions) -> _Rows:
+    def regular(self) -> Rows:
         """The rows on a regular step; those that are not are moved or combined by --resample."""
-        seconds = self.times.seconds
+        seconds, given = self.times.seconds, self.given
         if len(seconds) == 0:
-            raise FuelsError(f"{place}: there are no rows")
-        check_years(int(seconds.min()), int(seconds.max()), place)
+            raise FuelsError(f"{self.place}: there are no rows")
+        check_years(int(seconds.min()), int(seconds.max()), self.place)
         if given.step and not given.resample and not ((seconds - seconds[0]) % given.step).any():
             return replace(self, step=given.step)
-        step, gaps, off = self._usual_gap(place)
+        step, gaps, off = self._usual_gap()
         sparse = len(gaps) > 0 and step < np.median(gaps) / 2
         if not off.any() and not (sparse and given.resample):
             return replace(self, step=step)
         usual = usual_step(gaps)
         if given.resample is None or given.how is None:
-            raise self._off_step(off, step, usual, place)
+            raise self._off_step(off, step, usual)
         if usual and nearly_regular(self.times, usual):
             return replace(self, times=rounded(self.times, usual), step=usual)
         if mostly_regular(self.times, usual or step):
-            raise self._off_step(off, step, None, place)
+            raise self._off_step(off, step, None)
         times, codes, values = binned(self.times, self.codes, self.values, gaps, given)
         step = int(parse_step(given.resample) / SECOND)
         return replace(self, times=times, codes=codes, values=values, step=step)
 
-    def _usual_gap(self, place: Place) -> tuple[int, Integers, Flags]:
+    def _usual_gap(self) -> tuple[int, Integers, Flags]:
         """The most common distance between times, all distances, and which rows are off it."""
         seconds = self.times.seconds
         gaps, ascending = _gaps(seconds, self.codes)
@@ -118,15 +96,15 @@ class _Rows:
             gaps = np.diff(np.unique(seconds)).astype(np.int64)
         if len(gaps) == 0:
             raise FuelsError(
-                f"{place}: all rows have the same time, {_label(int(seconds[0]), self.times)}, so"
-                " the step is unknown"
+                f"{self.place}: all rows have the same time, {_label(int(seconds[0]), self.times)},"
+                " so the step is unknown"
             )
         sizes, counts = np.unique(gaps, return_counts=True)
         step = int(sizes[np.argmax(counts)])
         residues, counts = np.unique(seconds % step, return_counts=True)
         return step, gaps, seconds % step != residues[np.argmax(counts)]
 
-    def _off_step(self, off: Flags, step: int, usual: int | None, place: Place) -> FuelsError:
+    def _off_step(self, off: Flags, step: int, usual: int | None) -> FuelsError:
         seconds = self.times.seconds
         row = int(np.flatnonzero(off)[np.argmin(seconds[off])])
         of = f" of client {self.ids[self.codes[row]]}" if self.ids else ""
@@ -138,11 +116,11 @@ class _Rows:
         if self.times.wall and step > 3600:  # midnights are 23 or 25 hours apart when clocks change
             hint = "if the step follows the wall clock, omit --timezone"
         return FuelsError(
-            f"{place}: the time {_label(int(seconds[row]), self.times)}{of} does not fall on"
+            f"{self.place}: the time {_label(int(seconds[row]), self.times)}{of} does not fall on"
             f" the regular step of {near}: {hint}"
         )
 
-    def placed(self, clients: int, place: Place) -> tuple[int, Integers]:
+    def placed(self, clients: int) -> tuple[int, Integers]:
         """Start of the grid, and the position of every row on it."""
         times, seconds, step = self.times, self.times.seconds, self.step
         start = int(seconds.min())
@@ -150,15 +128,13 @@ class _Rows:
         length = int(index.max()) + 1
         if length * clients > max(_LARGE, _SPARSE * self.values.size):
             raise FuelsError(
-                f"{place}: {len(index)} rows at a step of {format_step(step)} would span {length}"
-                f" steps, {_label(start, times)} to {_label(start + (length - 1) * step, times)}:"
-                " is a date wrong?"
+                f"{self.place}: {len(index)} rows at a step of {format_step(step)} would span"
+                f" {length} steps, {_label(start, times)} to"
+                f" {_label(start + (length - 1) * step, times)}: is a date wrong?"
             )
         return start, index
 
-    def without_duplicates(
-        self, keys: Integers, place: Place, given: TableOptions
-    ) -> tuple[Integers, Floats, tuple[str, ...]]:
+    def without_duplicates(self, keys: Integers) -> tuple[Integers, Floats, tuple[str, ...]]:
         """The rows, one of each key, and a note on those that were more."""
         seen = np.zeros(int(keys.max()) + 1, dtype=bool)
         seen[keys] = True
@@ -172,12 +148,12 @@ class _Rows:
             what = f", with the values {held}" if held else ""
             long = "" if self.ids else "; if a column names the client, give --client-column=NAME"
             return FuelsError(
-                f"{place}: {of} more than one row at {when}{what}{clocks}: choose with"
+                f"{self.place}: {of} more than one row at {when}{what}{clocks}: choose with"
                 f" --duplicates=first, last, sum or mean{long}"
             )
 
-        unique, values, more = resolve_duplicates(keys, self.values, given.duplicates, refuse)
-        policy, rows = given.duplicates or "same", "row" if more == 1 else "rows"
+        unique, values, more = resolve_duplicates(keys, self.values, self.given.duplicates, refuse)
+        policy, rows = self.given.duplicates or "same", "row" if more == 1 else "rows"
         if policy == "same":
             was = "was" if more == 1 else "were"
             note = f"{more} duplicate {rows} (same client, time and value) {was} dropped{clocks}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -79,33 +79,180 @@ class Layout:
         return (self.time,) if self.hour is None else (self.time, self.hour)
 
 
-def find_layout(
-    names: Sequence[str],
-    source: object,
-    given: TableOptions = NOTHING_GIVEN,
-    head: pl.DataFrame | None = None,
-) -> Layout:
-    """Distinguish long from wide by the column names; names given by the user take precedence.
+@dataclass(frozen=True)
+class Header:
+    """The column names of a table, its first rows, and what the user says about them."""
 
-    `head` is the first rows of the table, for what names leave open.
-    """
-    time, hour = _find_times(names, source, given, head)
-    about = set(ABOUT.values())
-    others = [n for n in names if n not in (time, hour, *given.inputs) and n not in about]
-    others = [n for n in others if n.strip() or not _is_empty(n, head)]  # after a last separator
-    utc = normal(time).endswith("_utc") or normal(time).startswith("utc_")
-    client = _one(others, given.client, _CLIENT, "client", source)
-    if client is None:
-        clients = _wide_columns(others, time, source, given, head)
-        unused = tuple(n for n in others if n not in clients)
-        return Layout(time, None, None, tuple(clients), hour, utc, unused)
-    others = [n for n in others if n != client]
-    value = _one(others, given.value, _VALUE, "value", source)
-    if value is None:
-        value = _value_column(others, time, client, source, head)
-    places = coordinate_columns(names) or ()
-    unused = tuple(n for n in others if n != value and n not in places)
-    return Layout(time, client, value, (), hour, utc, unused)
+    names: Sequence[str]
+    source: object
+    given: TableOptions = NOTHING_GIVEN
+    head: pl.DataFrame = field(default_factory=pl.DataFrame)  # for what names leave open
+
+    def layout(self) -> Layout:
+        """Distinguish long from wide by the names; those given by the user take precedence."""
+        time, hour = self._times()
+        about = {time, hour, *self.given.inputs, *ABOUT.values()}
+        others = [n for n in self.names if n not in about]
+        others = [n for n in others if n.strip() or not self._is_empty(n)]  # after a last separator
+        utc = normal(time).endswith("_utc") or normal(time).startswith("utc_")
+        client = self._one(others, self.given.client, _CLIENT, "client")
+        if client is None:
+            clients = self._wide_columns(others, time)
+            unused = tuple(n for n in others if n not in clients)
+            return Layout(time, None, None, tuple(clients), hour, utc, unused)
+        others = [n for n in others if n != client]
+        value = self._one(others, self.given.value, _VALUE, "value")
+        if value is None:
+            value = self._value_column(others, time, client)
+        places = coordinate_columns(self.names) or ()
+        unused = tuple(n for n in others if n != value and n not in places)
+        return Layout(time, client, value, (), hour, utc, unused)
+
+    def check(self) -> None:
+        """Reject a first line that holds values instead of column names."""
+        names, usual = self.names, {name for group in _TIME for name in group}
+        if (self.given.time or "").split(",")[0] in names or any(_forms(n) & usual for n in names):
+            return
+        if any(_TIME_PATTERN.match(name) for name in names) or all(map(is_number_text, names)):
+            raise FuelsError(
+                f"{self.source}: the first line, {listed(names)}, holds values, not column names:"
+                " add a line such as client,time,value above it"
+            )
+
+    def coordinates(self) -> tuple[str, str, str]:
+        """Client, longitude and latitude columns of a table of coordinates."""
+        client, pair = (
+            self._one(self.names, None, _CLIENT, "client"),
+            coordinate_columns(self.names),
+        )
+        if client is None or pair is None:
+            raise FuelsError(
+                f"{self.source}: coordinates need the columns client (or cell_id), lng and lat,"
+                f" not {listed(self.names)}"
+            )
+        return client, *pair
+
+    # -- roles ---------------------------------------------------------------------------------
+
+    def _times(self) -> tuple[str, str | None]:
+        """The time column, or the columns of date and hour."""
+        names, given = self.names, self.given.time
+        if given is not None:
+            both = [part.strip() for part in given.split(",")]
+            if given not in names and len(both) == 2:
+                return self._named(names, both[0]), self._named(names, both[1])
+            return self._named(names, given), None
+        if pair := self._date_and_hour():
+            return pair
+        for usual in _TIME:
+            if found := self._one(names, None, set(usual), "time"):
+                return found, None
+        if names and normal(names[0]) in _INDEX:
+            return names[0], None
+        likely = [n for n in names if self._like_times(n)]
+        hint = f"name it with --time-column={_quoted(likely[0]) if len(likely) == 1 else 'NAME'}"
+        raise FuelsError(f"{self.source}: no time column among {listed(names)}: {hint}")
+
+    def _date_and_hour(self) -> tuple[str, str] | None:
+        """Two columns, one of dates and one of hours or times of day."""
+        dates = [n for n in self.names if _forms(n) & _DATE]
+        hours = [n for n in self.names if _forms(n) & _HOUR and n not in dates]
+        if len(dates) != 1 or len(hours) != 1:
+            return None
+        texts, days = self._texts(hours[0]), self._texts(dates[0])
+        if len(texts) == 0 or not texts.str.contains(_HOUR_PATTERN).all():
+            return None
+        midnight = days.str.contains(r"00:00(:00)?(\.0*)?$")
+        return (dates[0], hours[0]) if (midnight | ~days.str.contains(r":")).all() else None
+
+    def _wide_columns(self, others: Sequence[str], time: str) -> list[str]:
+        """The columns of a wide table's clients."""
+        if self.given.value is not None:  # one series among other columns
+            return [self._named(others, self.given.value)]
+        if not others:
+            raise FuelsError(f"{self.source}: there is no value column besides '{time}'")
+        if not all(name.strip() for name in others):
+            raise FuelsError(
+                f"{self.source}: a column has no name: give it a client id, or remove it"
+            )
+        texts = [n for n in others if self._is_text(n)]
+        strange = [n for n in texts if not _forms(n) & _LABELS]
+        if strange and len(strange) < len(others):
+            text = self._texts(strange[0])[0]
+            raise FuelsError(
+                f"{self.source}: column '{strange[0]}' holds text such as '{text}':"
+                f" if it names the clients, give --client-column={_quoted(strange[0])}; otherwise"
+                " name the one column to use with --value-column=NAME, or remove the text"
+            )
+        return [n for n in others if n not in texts] or list(others)
+
+    def _value_column(self, others: Sequence[str], time: str, client: str) -> str:
+        """The value column of a long table in which none has a usual name."""
+        plain = [n for n in others if n.lower() not in (*LONGITUDE, *LATITUDE)]
+        if not plain:
+            raise FuelsError(
+                f"{self.source}: there is no value column besides '{time}' and '{client}'"
+            )
+        if len(plain) == 1:
+            return plain[0]
+        numbers = [n for n in plain if not (_forms(n) & _LABELS or self._is_text(n))]
+        if len(numbers) == 1:
+            return numbers[0]
+        raise FuelsError(
+            f"{self.source}: which of the columns {listed(plain)} holds the values?"
+            " Name it with --value-column=NAME"
+        )
+
+    def _one(
+        self, names: Sequence[str], given: str | None, usual: Collection[str], role: str
+    ) -> str | None:
+        """The column given, or the only one with a usual name."""
+        if given is not None:
+            return self._named(names, given)
+        matches = [n for n in names if _forms(n) & set(usual)]
+        if len(matches) > 1:  # `value` rather than `value (old)`
+            exact = [n for n in matches if normal(n) in usual]
+            matches = exact if len(exact) == 1 else matches
+        if len(matches) > 1:
+            raise FuelsError(
+                f"{self.source}: the columns {listed(matches)} could each be the {role}:"
+                f" choose one with --{role}-column={_quoted(matches[0])}"
+            )
+        return matches[0] if matches else None
+
+    def _named(self, names: Sequence[str], given: str) -> str:
+        """The column that the user named; spaces around it and capitals do not matter."""
+        if given in names:
+            return given
+        close = [n for n in names if n.strip().lower() == given.strip().lower()]
+        if len(close) != 1:
+            raise FuelsError(f"{self.source}: no column '{given}' among {listed(names)}")
+        return close[0]
+
+    # -- the first rows ------------------------------------------------------------------------
+
+    def _texts(self, name: str) -> pl.Series:
+        """What is in the first rows of a column, without empty fields."""
+        nothing = pl.Series([], dtype=pl.String)
+        column = self.head[name] if name in self.head.columns else nothing
+        if column.dtype.is_nested() or column.dtype == pl.Binary:
+            return nothing
+        texts = column.cast(pl.String, strict=False).str.strip_chars()
+        return texts.replace("", None).drop_nulls()
+
+    def _is_empty(self, name: str) -> bool:
+        return name in self.head.columns and len(self._texts(name)) == 0
+
+    def _is_text(self, name: str) -> bool:
+        """Whether a column has text in its first rows, and nothing that looks like a number."""
+        texts = self._texts(name)
+        if len(texts) == 0 or self.head[name].dtype != pl.String:
+            return False
+        return not any(is_number_text(text) for text in texts)
+
+    def _like_times(self, name: str) -> bool:
+        texts = self._texts(name)
+        return len(texts) > 0 and all(_TIME_PATTERN.match(text) is not None for text in texts)
 
 
 def normal(name: str) -> str:
@@ -122,138 +269,6 @@ def _forms(name: str) -> set[str]:
     return forms if normal(name) else {""}
 
 
-def _find_times(
-    names: Sequence[str], source: object, given: TableOptions, head: pl.DataFrame | None
-) -> tuple[str, str | None]:
-    """The time column, or the columns of date and hour."""
-    if given.time is not None:
-        both = [part.strip() for part in given.time.split(",")]
-        if given.time not in names and len(both) == 2:
-            return _named(names, both[0], source), _named(names, both[1], source)
-        return _named(names, given.time, source), None
-    if pair := _date_and_hour(names, head):
-        return pair
-    for usual in _TIME:
-        if found := _one(names, None, set(usual), "time", source):
-            return found, None
-    if names and normal(names[0]) in _INDEX:
-        return names[0], None
-    likely = [n for n in names if _like_times(n, head)]
-    hint = f"name it with --time-column={_quoted(likely[0]) if len(likely) == 1 else 'NAME'}"
-    raise FuelsError(f"{source}: no time column among {listed(names)}: {hint}")
-
-
-def _date_and_hour(names: Sequence[str], head: pl.DataFrame | None) -> tuple[str, str] | None:
-    """Two columns, one of dates and one of hours or times of day."""
-    dates = [n for n in names if _forms(n) & _DATE]
-    hours = [n for n in names if _forms(n) & _HOUR and n not in dates]
-    if len(dates) != 1 or len(hours) != 1 or head is None:
-        return None
-    texts = _texts(hours[0], head)
-    if len(texts) == 0 or not texts.str.contains(_HOUR_PATTERN).all():
-        return None
-    with_hour = _texts(dates[0], head).str.contains(r":")
-    midnight = _texts(dates[0], head).str.contains(r"00:00(:00)?(\.0*)?$")
-    return (dates[0], hours[0]) if (midnight | ~with_hour).all() else None
-
-
-def _wide_columns(
-    others: Sequence[str],
-    time: str,
-    source: object,
-    given: TableOptions,
-    head: pl.DataFrame | None,
-) -> list[str]:
-    """The columns of a wide table's clients."""
-    if given.value is not None:  # one series among other columns
-        return [_named(others, given.value, source)]
-    if not others:
-        raise FuelsError(f"{source}: there is no value column besides '{time}'")
-    if not all(name.strip() for name in others):
-        raise FuelsError(f"{source}: a column has no name: give it a client id, or remove it")
-    if head is None:
-        return list(others)
-    texts = [n for n in others if _is_text(n, head)]
-    strange = [n for n in texts if not _forms(n) & _LABELS]
-    if strange and len(strange) < len(others):
-        raise FuelsError(
-            f"{source}: column '{strange[0]}' holds text such as '{_texts(strange[0], head)[0]}':"
-            f" if it names the clients, give --client-column={_quoted(strange[0])}; otherwise"
-            " name the one column to use with --value-column=NAME, or remove the text"
-        )
-    return [n for n in others if n not in texts] or list(others)
-
-
-def _value_column(
-    others: Sequence[str], time: str, client: str, source: object, head: pl.DataFrame | None
-) -> str:
-    """The value column of a long table in which none has a usual name."""
-    plain = [n for n in others if n.lower() not in (*LONGITUDE, *LATITUDE)]
-    if not plain:
-        raise FuelsError(f"{source}: there is no value column besides '{time}' and '{client}'")
-    if len(plain) == 1:
-        return plain[0]
-    if head is not None:
-        labels = [n for n in plain if _forms(n) & _LABELS or _is_text(n, head)]
-        if len(plain) - len(labels) == 1:
-            return next(n for n in plain if n not in labels)
-    raise FuelsError(
-        f"{source}: which of the columns {listed(plain)} holds the values?"
-        " Name it with --value-column=NAME"
-    )
-
-
-def _one(
-    names: Sequence[str], given: str | None, usual: Collection[str], role: str, source: object
-) -> str | None:
-    """The column given, or the only one with a usual name."""
-    if given is not None:
-        return _named(names, given, source)
-    matches = [n for n in names if _forms(n) & set(usual)]
-    if len(matches) > 1:  # `value` rather than `value (old)`
-        exact = [n for n in matches if normal(n) in usual]
-        matches = exact if len(exact) == 1 else matches
-    if len(matches) > 1:
-        raise FuelsError(
-            f"{source}: the columns {listed(matches)} could each be the {role}:"
-            f" choose one with --{role}-column={_quoted(matches[0])}"
-        )
-    return matches[0] if matches else None
-
-
-def _named(names: Sequence[str], given: str, source: object) -> str:
-    """The column that the user named; spaces around it and capitals do not matter."""
-    if given in names:
-        return given
-    close = [n for n in names if n.strip().lower() == given.strip().lower()]
-    if len(close) != 1:
-        raise FuelsError(f"{source}: no column '{given}' among {listed(names)}")
-    return close[0]
-
-
-def check_header(names: Sequence[str], source: object, given: TableOptions) -> None:
-    """Reject a first line that holds values instead of column names."""
-    usual = {name for group in _TIME for name in group}
-    if (given.time or "").split(",")[0] in names or any(_forms(n) & usual for n in names):
-        return
-    if any(_TIME_PATTERN.match(name) for name in names) or all(map(is_number_text, names)):
-        raise FuelsError(
-            f"{source}: the first line, {listed(names)}, holds values, not column names:"
-            " add a line such as client,time,value above it"
-        )
-
-
-def find_coordinate_columns(names: Sequence[str], source: str) -> tuple[str, str, str]:
-    """Client, longitude and latitude columns of a table of coordinates."""
-    client, pair = _one(names, None, _CLIENT, "client", source), coordinate_columns(names)
-    if client is None or pair is None:
-        raise FuelsError(
-            f"{source}: coordinates need the columns client (or cell_id), lng and lat,"
-            f" not {listed(names)}"
-        )
-    return client, *pair
-
-
 def listed(names: Sequence[str]) -> str:
     shown = ", ".join(f"'{n}'" for n in names[:8])
     return f"{shown} ... ({len(names)} columns)" if len(names) > 8 else shown or "(no columns)"
@@ -261,44 +276,6 @@ def listed(names: Sequence[str]) -> str:
 
 def _quoted(name: str) -> str:
     return name if re.fullmatch(r"[\w.]+", name) else f"'{name}'"
-
-
-# -- the first rows ----------------------------------------------------------------------------
-
-
-def _texts(name: str, head: pl.DataFrame) -> pl.Series:
-    """What is in the first rows of a column, without empty fields."""
-    column = head[name]
-    if column.dtype.is_nested() or column.dtype == pl.Binary:
-        return pl.Series([], dtype=pl.String)
-    return (
-        column.cast(pl.String, strict=False)
-        .drop_nulls()
-        .str.strip_chars()
-        .replace("", None)
-        .drop_nulls()
-    )
-
-
-def _is_empty(name: str, head: pl.DataFrame | None) -> bool:
-    return head is not None and len(_texts(name, head)) == 0
-
-
-def _is_text(name: str, head: pl.DataFrame) -> bool:
-    """Whether a column has text in its first rows, and nothing that looks like a number."""
-    texts = _texts(name, head)
-    return (
-        head[name].dtype == pl.String
-        and len(texts) > 0
-        and not any(is_number_text(text) for text in texts)
-    )
-
-
-def _like_times(name: str, head: pl.DataFrame | None) -> bool:
-    if head is None or name not in head.columns:
-        return False
-    texts = _texts(name, head)
-    return len(texts) > 0 and all(_TIME_PATTERN.match(text) is not None for text in texts)
 
 
 def renamed_like(layout: Layout, first: Layout) -> Mapping[str, str]:

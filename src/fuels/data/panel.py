@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fuels.arrays import Floats, Integers
+from fuels.arrays import Datetimes, Floats, Integers
 from fuels.data.clock import (
     Moment,
     Step,
@@ -72,7 +71,7 @@ class Panel:
         return int(self.step / np.timedelta64(1, "s"))
 
     @property
-    def times(self) -> NDArray[np.datetime64]:
+    def times(self) -> Datetimes:
         """The time of every step, [time]; UTC if the zone is known."""
         return self.start + np.arange(self.length) * self.step
 

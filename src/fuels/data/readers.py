@@ -12,9 +12,9 @@ import polars as pl
 from fuels.data.arrays import read_hdf5, read_npz
 from fuels.data.clock import Moment, Step, parse_step, zone_id
 from fuels.data.coordinates import coordinates_of, read_coordinates
-from fuels.data.files import os_errors
+from fuels.data.files import os_errors, table_errors
 from fuels.data.grid import check_magnitudes
-from fuels.data.header import find_coordinate_columns
+from fuels.data.header import Header
 from fuels.data.ids import id_texts
 from fuels.data.panel import Panel, find_ids
 from fuels.data.sources import (
@@ -231,7 +231,7 @@ def read_activities(
 def _in_bands(sums: Sums, activity: str, options: PanelOptions, spool_folder: Path | None) -> Panel:
     cells = sums.cells
     if options.ids is not None:
-        chosen = find_ids([str(cell) for cell in cells], options.ids, sums.root.stem)
+        chosen = find_ids([str(cell) for cell in cells], options.ids, sums.asked.root.stem)
         cells = cells[sorted(chosen)]
     marked = 0
 
@@ -264,12 +264,9 @@ def with_coordinates(panel: Panel, source: str | Path) -> Panel:
     path = Path(source)
     if path.is_dir():
         raise FuelsError(f"{path}: is a folder, but --coordinates needs a CSV file")
-    try:
+    with table_errors(path, "not readable as a CSV of coordinates"):
         table = pl.read_csv(path, infer_schema=False, glob=False)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        reason = str(error).splitlines()[0]
-        raise FuelsError(f"{path}: not readable as a CSV of coordinates ({reason})") from None
-    client, *pair = find_coordinate_columns(table.columns, path.name)
+    client, *pair = Header(table.columns, path.name).coordinates()
     clients = id_texts(table[client], Place(path.name))
     known = read_coordinates(table, (pair[0], pair[1]), clients, path.name)
     found = coordinates_of(known, panel.ids)

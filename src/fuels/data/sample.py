@@ -18,9 +18,8 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fuels.arrays import Floats32
+from fuels.arrays import Datetimes, Floats32
 from fuels.config import Windows, nearest
 from fuels.data.calendar import COLUMNS, Calendar, encoder_clock_width, indicator_width
 from fuels.errors import FuelsError
@@ -59,7 +58,7 @@ class Sample:
         """Position of the latest value in the window."""
         return self.lags.index(min(self.lags))
 
-    def clock(self, calendar: Calendar, times: NDArray[np.datetime64], first: int) -> Floats32:
+    def clock(self, calendar: Calendar, times: Datetimes, first: int) -> Floats32:
         """Calendar features of steps first, first + 1, ... and the H - 1 after each.
 
         `times` includes the H - 1 steps after the last. Returns [step, H, column]: the columns for

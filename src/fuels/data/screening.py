@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.arrays import Flags, Floats, Integers
+from fuels.arrays import Datetimes, Flags, Floats, Integers
 from fuels.config import KEEP, MISSING
 from fuels.data.clock import format_moment
 from fuels.data.panel import Panel
@@ -67,7 +67,7 @@ class Screened:
     """
 
     ids: tuple[str, ...]
-    times: NDArray[np.datetime64]  # of all steps
+    times: Datetimes  # of all steps
     timezone: str | None
     client: Integers  # position among the ids; this and all following are [row]
     step: Integers

@@ -13,7 +13,8 @@ import polars as pl
 
 from fuels.data.coordinates import check_coordinates, coordinate_columns
 from fuels.data.excel_files import read_excel
-from fuels.data.header import ABOUT, Layout, check_header, find_layout, listed, renamed_like
+from fuels.data.files import table_errors
+from fuels.data.header import ABOUT, Header, Layout, listed, renamed_like
 from fuels.data.numbers import may_be_grouped
 from fuels.data.panel import Panel
 from fuels.data.sources import EXCEL, PARQUET, TEXT, place_of, suffix_of
@@ -45,12 +46,8 @@ def read_tables(files: Sequence[Path], given: TableOptions) -> Panel:
         frame.rename(dict(renamed_like(table.layout, layout)))
         for table, frame in zip(tables, frames, strict=True)
     ]
-    try:
+    with table_errors(place, "the columns of the files do not match"):
         frame = renamed[0] if len(renamed) == 1 else pl.concat(renamed, how="diagonal_relaxed")
-    except pl.exceptions.PolarsError as error:
-        raise FuelsError(
-            f"{place}: the columns of the files do not match ({_first_line(error)})"
-        ) from None
     del frames, renamed
     european = any(isinstance(t.content, TextFile) and t.content.separator == ";" for t in tables)
     panel = panel_from_table(frame, layout, place, given, european=european)
@@ -72,21 +69,18 @@ def _open(path: Path, given: TableOptions) -> _Table:
             head = file.read(file.names, rows=HEAD)
         except pl.exceptions.PolarsError as error:
             raise csv_error(file, error) from None
-        return _Table(path.name, find_layout(file.names, path.name, given, head), file)
+        return _Table(path.name, Header(file.names, path.name, given, head).layout(), file)
     if suffix in PARQUET:
-        try:
+        with table_errors(path.name, "not readable as Parquet"):
             about = pl.read_parquet_metadata(path).get(METADATA_KEY, "{}")
             frame = pl.read_parquet(path, glob=False)
-        except (pl.exceptions.PolarsError, OSError) as error:
-            reason = _first_line(error)
-            raise FuelsError(f"{path.name}: not readable as Parquet ({reason})") from None
-        layout = find_layout(frame.columns, path.name, given, frame.head(HEAD))
-        return _Table(path.name, layout, frame, about=about)
+        header = Header(frame.columns, path.name, given, frame.head(HEAD))
+        return _Table(path.name, header.layout(), frame, about=about)
     if suffix in EXCEL:
         frame, notes = read_excel(path)
-        check_header(frame.columns, path.name, given)
-        layout = find_layout(frame.columns, path.name, given, frame.head(HEAD))
-        return _Table(path.name, layout, frame, tuple(notes))
+        header = Header(frame.columns, path.name, given, frame.head(HEAD))
+        header.check()
+        return _Table(path.name, header.layout(), frame, tuple(notes))
     raise FuelsError(
         f"{path.name}: unknown format; known are .csv, .parquet, .xlsx, .npz, .h5 (METR-LA's"
         " layout) and raw Telecom Italia records (.txt, .tsv or a folder of them)"
@@ -99,11 +93,8 @@ def column_names(path: Path) -> Sequence[str]:
     if suffix in TEXT:
         return open_text(path, TableOptions()).names
     if suffix in PARQUET:
-        try:
+        with table_errors(path.name, "not readable as Parquet"):
             return list(pl.read_parquet_schema(path))
-        except (pl.exceptions.PolarsError, OSError) as error:
-            reason = _first_line(error)
-            raise FuelsError(f"{path.name}: not readable as Parquet ({reason})") from None
     return read_excel(path)[0].columns if suffix in EXCEL else ()
 
 
@@ -184,7 +175,3 @@ def _places(panel: Panel, about: Any) -> Any:
         return panel.coordinates
     pairs = np.array([places[client] for client in panel.ids], dtype=np.float64)
     return check_coordinates(pairs.reshape(len(panel.ids), 2), panel.ids, panel.name)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]

@@ -17,14 +17,14 @@ import polars as pl
 from fuels.arrays import Floats
 from fuels.data.clock import zone_id
 from fuels.data.coordinates import coordinate_columns, coordinates_of, read_coordinates
-from fuels.data.grid import check_magnitudes, panel_from_matrix, panel_from_rows
-from fuels.data.header import ABOUT, Layout, find_layout, listed
+from fuels.data.grid import Rows, check_magnitudes
+from fuels.data.header import ABOUT, Header, Layout, listed
 from fuels.data.ids import id_texts
 from fuels.data.numbers import read_numbers
 from fuels.data.panel import Panel, sort_ids
 from fuels.data.sources import Place
 from fuels.data.table_options import NOTHING_GIVEN, TableOptions, missing_numbers
-from fuels.data.times import joined_times, read_times
+from fuels.data.times import TimeReader, joined_times
 from fuels.errors import FuelsError
 
 HEAD = 200  # rows that decide on the roles of columns
@@ -49,18 +49,18 @@ def panel_from_table(
     if layout.hour is not None:
         when = joined_times(when, table[layout.hour])
     client = None if layout.client is None else id_texts(table[layout.client], place)
-    times = read_times(when, timezone=zone, place=place, client=client, given=given)
+    times = TimeReader(place, zone, given, client).read(when)
     columns, notes = read_numbers(
         [table[name] for name in layout.numbers], place, given, european=european
     )
     notes = (*_column_notes(layout, zone), *notes, *_mark_missing(columns, given))
     if client is None:
-        matrix = np.stack(columns, axis=1)
-        panel = panel_from_matrix(times, matrix, layout.clients, place, given)
+        nobody = np.zeros(table.height, dtype=np.int64)
+        panel = Rows(nobody, times, np.stack(columns, axis=1), place, given).panel(layout.clients)
     else:
         ids = sort_ids(client.unique())
         codes = client.cast(pl.Enum(ids)).to_physical().cast(pl.Int64).to_numpy()
-        panel = panel_from_rows(codes, times, columns[0], ids, place, given)
+        panel = Rows(codes, times, columns[0][:, None], place, given, tuple(ids)).panel(ids)
         if pair := coordinate_columns(table.columns):
             known = read_coordinates(table, pair, client, place.name)
             panel = replace(panel, coordinates=coordinates_of(known, ids))
@@ -123,7 +123,7 @@ def panel_from_frame(
     table = _as_polars(frame, name)
     place = Place(name)
     try:
-        layout = find_layout(table.columns, name, given, table.head(HEAD))
+        layout = Header(table.columns, name, given, table.head(HEAD)).layout()
     except FuelsError as error:
         if given.time is not None or "no time column" not in str(error):
             raise

@@ -59,23 +59,78 @@ def _files(path: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
+class Request:
+    """What is summed: the activities of a file or a folder of files, over a step of a zone."""
+
+    root: Path
+    activities: Sequence[str]
+    step: np.timedelta64
+    zone: str
+
+    @property
+    def step_ms(self) -> int:
+        return int(self.step / SECOND) * 1000
+
+    @property
+    def shift_ms(self) -> int:
+        """Bins follow local standard time, so that a daily step is a local day."""
+        return int(standard_offset(self.zone, 2013) / SECOND) * 1000
+
+    def parts(self, files: Sequence[Path], spool: Spool, progress: Progress | None) -> list[Part]:
+        """The sums of every file."""
+
+        def one(file: Path) -> list[Part]:
+            sums = FileSums(file, self.step_ms, self.shift_ms, self.activities, spool)
+            sums.read(progress)
+            return list(sums.parts())
+
+        # The compiled loop releases the interpreter lock, so threads run in parallel.
+        workers = max(1, min(4, os.cpu_count() or 1, len(files)))
+        with ThreadPoolExecutor(workers) as pool:
+            try:
+                return [part for parts in pool.map(one, files) for part in parts]
+            finally:  # after an error, skip the files that are still waiting
+                pool.shutdown(cancel_futures=True)
+
+    def sums(self, parts: Sequence[Part]) -> Sums:
+        """The sums of all files together, without bins at the ends that are covered only partly."""
+        spans = [part.span for part in parts]
+        start_ms, end_ms = min(s for s, _ in spans), max(e for _, e in spans) + INTERVAL_MS
+        check_span(start_ms, end_ms, self.root.name)
+        start, end = start_ms + self.shift_ms, end_ms + self.shift_ms
+        first, last = -(-start // self.step_ms), end // self.step_ms
+        if first >= last:
+            raise FuelsError(
+                f"{self.root.name}: the records do not cover one complete step of"
+                f" {format_step(self.step)}"
+            )
+        dropped = start % self.step_ms != 0 or end % self.step_ms != 0
+        found = np.zeros(max(len(part.mask) for part in parts), dtype=np.uint8)
+        for part in parts:
+            found[: len(part.mask)] |= part.mask
+        notes = (
+            f"raw records summed over country codes to {format_step(self.step)}",
+            "an interval without a record of a cell counts as 0; a cell without any record in a"
+            " file is missing for the span of that file",
+            *["incomplete steps at the ends of the records were dropped"] * dropped,
+        )
+        return Sums(self, parts, np.flatnonzero(np.unpackbits(found)), first, last - first, notes)
+
+
+@dataclass(frozen=True)
 class Sums:
     """The sums of all files, in a temporary file, from which panels of some cells are built."""
 
-    root: Path
+    asked: Request
     parts: Sequence[Part]
-    activities: Sequence[str]
     cells: Integers  # all square ids, ascending
     first_bin: int
     bins: int
-    step: np.timedelta64
-    shift_ms: int
-    zone: str
     notes: tuple[str, ...]
 
     def panel(self, activity: str, cells: Integers) -> Panel:
         """One activity of some cells, ascending; missing if a file has no record of a cell."""
-        slot = self.activities.index(activity)
+        slot = self.asked.activities.index(activity)
         values = np.full((len(cells), self.bins), np.nan)  # [cell, bin], like the parts
         seen = np.zeros(values.shape, dtype=bool)
         for part in self.parts:
@@ -84,9 +139,9 @@ class Sums:
             values=values.T,
             ids=tuple(str(cell) for cell in cells),
             start=np.datetime64(self._time_ms(self.first_bin) // 1000, "s"),
-            step=self.step,
-            timezone=self.zone,
-            name=self.root.stem,
+            step=self.asked.step,
+            timezone=self.asked.zone,
+            name=self.asked.root.stem,
             unit=_UNITS[activity],
             notes=self.notes,
         )
@@ -108,9 +163,10 @@ class Sums:
         if (twice := seen[area] & recorded).any():
             row, column = np.argwhere(twice)[0]
             time = np.datetime64(self._time_ms(low + int(column)), "ms")
+            when = format_moment(time, self.asked.zone)
             raise FuelsError(
-                f"{part.file.name}: cell {cells[rows[row]]} at {format_moment(time, self.zone)} is"
-                " also in another file of the folder: remove the copy"
+                f"{part.file.name}: cell {cells[rows[row]]} at {when} is also in another file of"
+                " the folder: remove the copy"
             )
         seen[area] |= recorded
         # Two files may share hours but not cells, or vice versa.
@@ -118,23 +174,23 @@ class Sums:
         values[area] = so_far + part.sums[slot].get(begin, end)[there, inside]
 
     def _time_ms(self, time_bin: int) -> int:
-        return time_bin * int(self.step / SECOND) * 1000 - self.shift_ms
+        return time_bin * self.asked.step_ms - self.asked.shift_ms
 
 
 @contextmanager
 def telecom_sums(
-    path: str | Path,
-    activities: Sequence[str] = tuple(ACTIVITIES),
-    step: Step = 3600,
-    timezone: str | None = None,
-    progress: Progress | None = None,
-    folder: Path | None = None,
+    root: Path,
+    activities: Sequence[str],
+    step: Step,
+    timezone: str | None,
+    progress: Progress | None,
+    folder: Path | None,
 ) -> Iterator[Sums]:
     """Sums of several activities from one pass over the records of a file or a folder of files.
 
     They are stored in a temporary file in `folder`, or in the system's temporary folder.
     """
-    root, seconds = Path(path), parse_step(step)
+    seconds = parse_step(step)
     for activity in activities:
         if activity not in ACTIVITIES:
             raise FuelsError(f"activity '{activity}' is not known: choose net, sms or call")
@@ -146,75 +202,9 @@ def telecom_sums(
     files = _files(root)
     if not files:
         raise FuelsError(f"{root}: this folder has no raw records (sms-call-internet-*.txt)")
-    zone = timezone or ZONE
-    # Bins follow local standard time, so that a daily step is a local day.
-    shift = int(standard_offset(zone, 2013) / SECOND) * 1000
+    asked = Request(root, activities, seconds, timezone or ZONE)
     with open_spool(folder) as spool:
-        parts = _add_up(files, int(seconds / SECOND) * 1000, shift, activities, spool, progress)
+        parts = asked.parts(files, spool, progress)
         if not parts:
             raise FuelsError(f"{root.name}: there are no records")
-        yield _sums(root, parts, activities, seconds, shift, zone)
-
-
-def _add_up(
-    files: Sequence[Path],
-    step_ms: int,
-    shift_ms: int,
-    activities: Sequence[str],
-    spool: Spool,
-    progress: Progress | None,
-) -> list[Part]:
-    def one(file: Path) -> list[Part]:
-        sums = FileSums(file, step_ms, shift_ms, activities, spool)
-        sums.read(progress)
-        return list(sums.parts())
-
-    # The compiled loop releases the interpreter lock, so threads run in parallel.
-    workers = max(1, min(4, os.cpu_count() or 1, len(files)))
-    with ThreadPoolExecutor(workers) as pool:
-        try:
-            return [part for parts in pool.map(one, files) for part in parts]
-        finally:  # after an error, skip the files that are still waiting
-            pool.shutdown(cancel_futures=True)
-
-
-def _sums(
-    root: Path,
-    parts: Sequence[Part],
-    activities: Sequence[str],
-    step: np.timedelta64,
-    shift_ms: int,
-    zone: str,
-) -> Sums:
-    step_ms = int(step / SECOND) * 1000
-    spans = [part.span for part in parts]
-    start_ms, end_ms = min(s for s, _ in spans), max(e for _, e in spans) + INTERVAL_MS
-    check_span(start_ms, end_ms, root.name)
-    # Drop bins at the ends that the records cover only partly.
-    first = -(-(start_ms + shift_ms) // step_ms)
-    last = (end_ms + shift_ms) // step_ms
-    if first >= last:
-        raise FuelsError(
-            f"{root.name}: the records do not cover one complete step of {format_step(step)}"
-        )
-    dropped = (start_ms + shift_ms) % step_ms != 0 or (end_ms + shift_ms) % step_ms != 0
-    found = np.zeros(max(len(part.mask) for part in parts), dtype=np.uint8)
-    for part in parts:
-        found[: len(part.mask)] |= part.mask
-    return Sums(
-        root=root,
-        parts=parts,
-        activities=activities,
-        cells=np.flatnonzero(np.unpackbits(found)),
-        first_bin=first,
-        bins=last - first,
-        step=step,
-        shift_ms=shift_ms,
-        zone=zone,
-        notes=(
-            f"raw records summed over country codes to {format_step(step)}",
-            "an interval without a record of a cell counts as 0; a cell without any record in a"
-            " file is missing for the span of that file",
-            *["incomplete steps at the ends of the records were dropped"] * dropped,
-        ),
-    )
+        yield asked.sums(parts)

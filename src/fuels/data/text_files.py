@@ -17,7 +17,8 @@ from typing import Any
 
 import polars as pl
 
-from fuels.data.header import check_header, listed
+from fuels.data.files import first_line
+from fuels.data.header import Header, listed
 from fuels.data.table_options import TableOptions
 from fuels.errors import FuelsError
 
@@ -75,7 +76,7 @@ def open_text(path: Path, given: TableOptions) -> TextFile:
             f"{path.name}: the first line, '{names[0]}', has only one column: separate columns by"
             " comma, semicolon or tab, and delete lines above the column names"
         )
-    check_header(names, path.name, given)
+    Header(names, path.name, given).check()
     doubled = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if doubled is not None:
         raise FuelsError(f"{path.name}: there are two columns named '{doubled}'")
@@ -140,4 +141,4 @@ def csv_error(file: TextFile, error: Exception) -> FuelsError:
             f"{name}: a row has more fields than the line of column names, {listed(file.names)}:"
             f" {comma if file.separator == ',' else ''}delete lines above the column names"
         )
-    return FuelsError(f"{name}: not readable as CSV ({str(error).strip().splitlines()[0]})")
+    return FuelsError(f"{name}: not readable as CSV ({first_line(error)})")

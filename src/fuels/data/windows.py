@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fuels.arrays import Flags, Floats, Floats32, Integers
+from fuels.arrays import Datetimes, Flags, Floats, Floats32, Integers
 from fuels.data.calendar import Calendar, make_calendar
 from fuels.data.eligibility import find_ineligible
 from fuels.data.gaps import fill_gaps
@@ -148,7 +147,7 @@ class Dataset:
         hardly = highest - lowest <= HARDLY * self.std  # false if nothing is known
         return [self.ids[i] for i in np.flatnonzero(hardly)]
 
-    def times(self, part: str) -> NDArray[np.datetime64]:
+    def times(self, part: str) -> Datetimes:
         first, last = self.split.part(part)
         return self.panel.start + (np.arange(first, last) - self.offset) * self.panel.step
 

@@ -21,7 +21,7 @@ from polars.io.plugins import register_io_source
 
 from fuels.data.arrays import npz_arrays
 from fuels.data.files import check_target, writing
-from fuels.data.header import ABOUT, find_layout
+from fuels.data.header import ABOUT, Header
 from fuels.data.inputs import EVERYONE, values_at
 from fuels.data.panel import Panel
 from fuels.data.spool import release_memory, rows_of
@@ -171,7 +171,7 @@ def _check_width(panel: Panel, target: Path) -> None:
 def _check_column_names(panel: Panel) -> None:
     """Reject a wide table with a client called, say, `id` or `date`: it could not be read back."""
     try:
-        clear = find_layout(["time", *panel.ids], panel.name).clients == panel.ids
+        clear = Header(["time", *panel.ids], panel.name).layout().clients == panel.ids
     except FuelsError:
         clear = False
     if not clear:

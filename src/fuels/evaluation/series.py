@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from fuels.arrays import Flags, Floats
+from fuels.data.files import table_errors
 from fuels.errors import FuelsError
 from fuels.evaluation.means import mean
 
@@ -60,10 +61,8 @@ def read_table(
     """A table of a run; None if there is no such file."""
     if not path.exists():
         return None
-    try:
+    with table_errors(path, "cannot be read"):
         frame = read(path)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise FuelsError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
     if missing := [name for name in needed if name not in frame.columns]:
         raise FuelsError(f"{path}: not written by a run, the column {missing[0]} is missing")
     return frame

@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fuels.arrays import Floats, Integers, window
+from fuels.arrays import Datetimes, Floats, Integers
 from fuels.data.calendar import Calendar
 from fuels.data.inputs import aligned
 from fuels.data.panel import Panel
@@ -87,7 +86,7 @@ class History:
         inputs = {name: values[clients] for name, values in self.inputs.items()}
         return replace(self, observed=own[0], filled=own[1], live=live, past=past, inputs=inputs)
 
-    def times(self, first: int, last: int) -> NDArray[np.datetime64]:
+    def times(self, first: int, last: int) -> Datetimes:
         """Local standard time of steps first..last-1, which may be after the end."""
         return self.start + np.arange(first, last) * self.step
 

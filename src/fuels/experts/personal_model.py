@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fuels.arrays import Floats
+from fuels.arrays import Datetimes, Floats
 from fuels.data.clock import zone_name
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
@@ -36,7 +36,7 @@ class Forecast:
     """The next values of every client, in the data's unit."""
 
     ids: tuple[str, ...]
-    times: NDArray[np.datetime64]  # [step]; UTC where the zone is known
+    times: Datetimes  # [step]; UTC where the zone is known
     values: Floats  # [client, step]; NaN where the newest values are missing
     timezone: str | None
     unknown: tuple[str, ...]  # clients in the data that have no model

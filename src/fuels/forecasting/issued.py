@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fuels.arrays import Floats32, Integers
+from fuels.arrays import Datetimes, Floats32, Integers
 from fuels.errors import FuelsError
 from fuels.experts.personal_model import Forecast
 from fuels.forecasting.memory import LIVE
@@ -38,7 +38,7 @@ class Issued:
     ids: tuple[str, ...]
     levels: tuple[float, ...]
     step: np.timedelta64
-    cutoffs: NDArray[np.datetime64]  # [origin]: the last known step, in order
+    cutoffs: Datetimes  # [origin]: the last known step, in order
     issued: Integers  # [origin]: seconds since 1970, UTC
     made: Floats32  # [origin, bound, client, step]: forecast, lower and upper bounds
 

@@ -13,6 +13,7 @@ import numpy as np
 from fuels.arrays import Floats
 from fuels.config import Settings
 from fuels.data.clock import format_moment
+from fuels.data.inputs import values_at
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 from fuels.evaluation.series import read_series
@@ -188,9 +189,7 @@ class Track:
 
 def _rows(panel: Panel, ids: Sequence[str]) -> Floats:
     """The values of these clients, [client, step]."""
-    known = dict(zip(panel.ids, panel.values.T, strict=True))
-    unknown = np.full(panel.length, np.nan)
-    return np.array([known.get(client, unknown) for client in ids])
+    return values_at(panel, ids, panel.start, panel.length)
 
 
 def lagged(values: Floats, lag: int) -> Floats:

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fuels.arrays import Floats
+from fuels.arrays import Datetimes, Floats
 from fuels.data.clock import zone_info
 from fuels.data.files import os_errors
 
@@ -293,7 +292,7 @@ def whole_numbers(axis: Axes, *which: str) -> None:
         line.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
 
 
-def time_axis(axis: Axes, timezone: str | None, times: NDArray[np.datetime64]) -> None:
+def time_axis(axis: Axes, timezone: str | None, times: Datetimes) -> None:
     """Ticks in local time: up to ten days are labelled at noon, between their midnights.
 
     Longer spans have a label every few midnights, evenly spaced across months.

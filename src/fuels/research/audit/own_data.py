@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from fuels.arrays import Floats
+from fuels.data.calendar import weekday
 from fuels.data.panel import Panel
 from fuels.data.synthetic import synthesise
 from fuels.data.windows import Dataset, prepare
@@ -42,17 +43,15 @@ def own_dataset(settings: ResolvedSettings, panel: Panel, clients: int) -> Datas
     )
 
 
-def weekday(panel: Panel) -> int:
-    """Of the panel's first step: 0 is a Monday."""
-    local = panel.start + panel.standard_offset
-    return int((local.astype("datetime64[D]").astype(int) + 3) % 7)
+def first_weekday(panel: Panel) -> int:
+    return int(weekday(panel.times[:1] + panel.standard_offset)[0])
 
 
 def synthetic_city(panel: Panel, clients: int) -> Floats:
     """Cells of the synthetic city, with the hours and the weekdays of the panel."""
     days = -(-panel.length // 24) + 8
     city = synthesise("net", clients=clients, days=days, seed=SEED)
-    first = 24 * ((weekday(panel) - weekday(city)) % 7) + int(panel.phases(24)[0])
+    first = 24 * ((first_weekday(panel) - first_weekday(city)) % 7) + int(panel.phases(24)[0])
     return city.values[first : first + panel.length]
 
 

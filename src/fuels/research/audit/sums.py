@@ -33,13 +33,6 @@ def day_of(total: Totals) -> Floats:
     return np.asarray(total.products[:, -2, -1] / counts)
 
 
-def added(parts: list[Totals]) -> Totals:
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole + part
-    return whole
-
-
 def reconstruction(dataset: Dataset, known: int) -> float:
     """R2 of an attacker that knows the contributions of so many clients of one sum.
 
@@ -48,7 +41,7 @@ def reconstruction(dataset: Dataset, known: int) -> float:
     """
     parts, days = sums_of(dataset), mean_days(dataset)
     count = len(parts)
-    whole = added(parts).products
+    whole = sum(parts[1:], parts[0]).products
     guess = np.empty_like(days)
     for client in range(count):
         others = [(client + 1 + i) % count for i in range(known)]
