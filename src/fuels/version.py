@@ -1,4 +1,9 @@
-"""The version of this package, and its name for pip."""
+"""The version of this package, its name for pip, and the optional packages it can use."""
+
+from importlib import import_module
+from typing import Any
+
+from fuels.errors import FuelsError
 
 __version__ = "0.1.0"
 
@@ -17,3 +22,11 @@ def not_installed(what: str, extra: str) -> str:
     The command works without a published package: pip keeps the installed one and adds the extra.
     """
     return f'{what} is not installed: pip install "{requirement(extra)}"'
+
+
+def optional(module: str, what: str, extra: str, place: str) -> Any:
+    """A module of an optional package; the error without it begins with `place`."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise FuelsError(f"{place}: {not_installed(what, extra)}") from None

@@ -11,7 +11,7 @@ import numpy as np
 from fuels.config import Engine, Settings, merge
 from fuels.data.panel import Panel
 from fuels.data.writers import write_panel
-from fuels.research.experiments.base import Budget, Context, Experiment
+from fuels.research.experiments.base import Context, Experiment
 from fuels.research.study.store import Store
 from fuels.runs.build import Job, build
 from helpers.panels import make_panel
@@ -40,7 +40,8 @@ def context_of(
         write_panel(panel, source)
     return Context(
         sources=(str(source),),
-        budget=Budget(clients=0, rounds=rounds),
+        clients=0,
+        rounds=rounds,
         out=folder / "out",
         changes={
             "windows": {"period": PERIOD, "split": "12/0/4"},

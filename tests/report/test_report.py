@@ -21,7 +21,7 @@ from fuels.experts.ensemble import forecast_ensemble
 from fuels.forecasting.saved_run import SavedRun
 from fuels.report.families import PERSONAL, SHARED, SIMPLE
 from fuels.report.federation import federation_page
-from fuels.report.page.elements import Html, SortColumn, el, sortable
+from fuels.report.page.elements import Html, el, sortable
 from fuels.report.page.svg import Chart, Figures, compact, ticks
 from fuels.report.run.charts import draw_ahead, longest, telling_part
 from fuels.report.run.details import telling_clients
@@ -30,7 +30,7 @@ from fuels.report.run.mixture import consequences
 from fuels.report.run.report import run_page, write_run_report
 from fuels.report.study import Bars, Part, study_page
 from fuels.report.style import number
-from fuels.report.tables import Table, columns
+from fuels.report.tables import Column, Table, columns
 from fuels.runs.ahead import steps_ahead
 from helpers.commands import Fuels
 from helpers.panels import make_panel
@@ -321,8 +321,8 @@ def test_bars_with_whiskers_stay_inside_the_drawing() -> None:
 
 def test_a_sortable_table_keeps_missing_values_apart() -> None:
     found = sortable(
-        [SortColumn("c", ["x", "y"]), SortColumn("v", [None, 2.0])],
-        "caption", "t", "client", [1, 0], "v",
+        Table.of({Column("c"): ["x", "y"], Column("v"): [None, 2.0]}, "caption"),
+        "t", "client", [1, 0], "v",
     )  # fmt: skip
     assert found.index(">y<") < found.index(">x<")
     assert 'data-v="2"' in found and found.count("data-v") == 1

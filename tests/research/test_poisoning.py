@@ -15,7 +15,7 @@ from fuels.methods.admission import admitted
 from fuels.methods.aggregation import aggregated
 from fuels.research.attacks import ATTACKS, Attack, PoisonedTransport, attackers
 from fuels.research.experiments import poisoning
-from fuels.research.experiments.base import Budget, Context
+from fuels.research.experiments.base import Context
 from fuels.research.study.store import Store
 from fuels.runs.settings import resolve
 from helpers.panels import make_panel
@@ -108,9 +108,10 @@ def panel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def context(panel: Path, folder: Path, **options: str) -> Context:
     experiment = poisoning.EXPERIMENT
     return Context(
-        (str(panel),),
-        Budget(clients=10, rounds=2),
-        folder,
+        sources=(str(panel),),
+        clients=10,
+        rounds=2,
+        out=folder,
         changes={"model": {"hidden": 4}},
         engine=Engine(threads=1),
         store=Store(folder / "store"),

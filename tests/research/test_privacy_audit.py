@@ -326,7 +326,7 @@ def test_the_experiment_shows_what_is_revealed_and_what_it_costs(
 ) -> None:
     context = context_of(audit_experiment.EXPERIMENT, tmp_path, small_panel(10, places=False))
     chosen = {"variants": "fuels,sparse-noise,nothing", "sums": "exact,hour-4"}
-    context = replace(context, options=chosen, budget=replace(context.budget, rounds=5))
+    context = replace(context, options=chosen, rounds=5)
     found = audit_experiment.EXPERIMENT.result(context)
     rows = {row[0]: row for row in found.tables["audit"].rows}
     plain, noisy, nothing = rows.values()

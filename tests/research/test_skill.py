@@ -168,7 +168,7 @@ def test_what_a_pooled_model_sees_by_hand() -> None:
 
 
 def context_of(path: Path, **changes: Mapping[str, Any]) -> Context:
-    return Context(("synthetic:net",), Budget(4, 50), path, changes)
+    return Context(sources=("synthetic:net",), clients=4, rounds=50, out=path, changes=changes)
 
 
 def test_a_preset_keeps_its_rounds_and_the_command_stands_above_it(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from fuels.cli import options as opt
+from fuels.data.files import need_writable, write_text
 from fuels.errors import FuelsError
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ def audit_command(
     from fuels.report.tables import show
     from fuels.report.terminal import say
     from fuels.research.audit import audit as work
-    from fuels.research.study.files import need_writable, write_text
     from fuels.storage.config_file import read_config
 
     config = run / "config.toml"

@@ -16,6 +16,7 @@ import typer
 from fuels.cli import options as opt
 from fuels.cli.settings import assemble, given, source_name
 from fuels.config import SCALES, Engine, nearest
+from fuels.data.files import need_writable, write_text
 from fuels.errors import FuelsError, InterruptedRunError
 
 if TYPE_CHECKING:
@@ -102,7 +103,6 @@ def compare_command(
     from fuels.report.terminal import say
     from fuels.research.study import periods
     from fuels.research.study.compare import compare
-    from fuels.research.study.files import need_writable
     from fuels.research.study.options import check_options, options_for
     from fuels.research.study.progress import Reporter
     from fuels.research.study.store import DEFAULT_RUNS, Store, ensure_runs
@@ -139,7 +139,6 @@ def write_and_show(found: Mapping[str, Comparison], folder: Path, as_json: bool)
     """The table of a comparison, or of each stretch of the test part by its name."""
     from fuels.report.tables import show
     from fuels.research.study import compare
-    from fuels.research.study.files import write_text
     from fuels.research.study.page import write_report
 
     first, *_, last = (*found, *found)

@@ -11,6 +11,7 @@ from fuels.cli import compare as shared
 from fuels.cli import options as opt
 from fuels.cli.settings import assignment, given, refuse_idle
 from fuels.config import SCALES, Engine, Settings, merge, nearest
+from fuels.data.files import need_writable
 from fuels.errors import FuelsError
 from fuels.research.experiments.registry import EXPERIMENTS, find_experiment
 
@@ -71,12 +72,10 @@ def experiment_command(
         return
     if scale not in SCALES:
         raise FuelsError(f"--scale {scale} is unknown{nearest(scale, SCALES)}")
-    from dataclasses import replace
 
     from fuels.report.tables import show
     from fuels.report.terminal import say
     from fuels.research.experiments.base import Context, file_name, source_name, write
-    from fuels.research.study.files import need_writable
     from fuels.research.study.options import check_options
     from fuels.research.study.progress import Reporter
     from fuels.research.study.store import DEFAULT_RUNS, Store
@@ -112,8 +111,8 @@ def experiment_command(
     if any(source.startswith("synthetic:") for source in sources):
         refuse_idle(merge(Settings(), {"data": changes.get("data", {})}, "--set").data)
     context = Context(
+        **{**vars(experiment.budget(scale)), **size},
         sources=sources,
-        budget=replace(experiment.budget(scale), **size),
         out=out or Path("runs") / "experiments" / name,
         changes=changes,
         method_options=own,

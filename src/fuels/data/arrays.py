@@ -24,7 +24,7 @@ from fuels.data.panel import Panel
 from fuels.data.sources import Place
 from fuels.data.times import TimeReader
 from fuels.errors import FuelsError
-from fuels.version import not_installed
+from fuels.version import optional
 
 _IDS = ("ids", "id", "client", "clients", "unique_id", "cell_id", "sensor_id", "station_id")
 
@@ -137,10 +137,7 @@ def npz_arrays(panel: Panel) -> dict[str, NDArray[Any]]:
 def read_hdf5(path: Path, timezone: str | None) -> Panel:
     """METR-LA's layout: a pandas frame in fixed format, one row per time, one column per sensor."""
     source = path.name
-    try:
-        import h5py
-    except ImportError:
-        raise FuelsError(f"{source}: {not_installed('h5py', 'hdf5')}") from None
+    h5py = optional("h5py", "h5py", "hdf5", source)
     try:
         with h5py.File(path, "r") as file:
             groups = [g for g in file.values() if _is_frame(g, h5py.Dataset)]

@@ -9,7 +9,7 @@ import polars as pl
 
 from fuels.data.files import first_line
 from fuels.errors import FuelsError
-from fuels.version import not_installed
+from fuels.version import optional
 
 
 def read_excel(path: Path) -> tuple[pl.DataFrame, list[str]]:
@@ -18,10 +18,7 @@ def read_excel(path: Path) -> tuple[pl.DataFrame, list[str]]:
     Its first row that is not empty holds the column names. Dates and times become ISO text. Reads
     .xlsx, .xls, .xlsb and .ods; needs the extra `excel`.
     """
-    try:
-        import fastexcel
-    except ImportError:
-        raise FuelsError(f"{path.name}: {not_installed('fastexcel', 'excel')}") from None
+    fastexcel = optional("fastexcel", "fastexcel", "excel", path.name)
     try:
         reader = fastexcel.read_excel(path)
         sheets = {name: _cells(reader, name) for name in reader.sheet_names}

@@ -38,6 +38,21 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
 
+def write_text(path: Path, text: str) -> Path:
+    """Write a text file as a whole, in a folder that is created if there is none."""
+    make_folder(path.parent)
+    with writing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def need_writable(*folders: Path | None) -> None:
+    """Refuse folders that cannot be written to before hours are spent on their content."""
+    for folder in folders:
+        if folder is not None:
+            write_text(folder / ".fuels-can-write", "").unlink()
+
+
 def check_target(file: Path, formats: Sequence[str], overwrite: bool) -> None:
     """Refuse, before any work is done, a file that cannot or should not be written."""
     if file.suffix not in formats:

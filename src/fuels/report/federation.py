@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fuels.data.files import write_text
 from fuels.methods.messages import BYTES
 from fuels.methods.registry import find_method
 from fuels.report.facts import WHY_EXCLUDED, count_of
 from fuels.report.page.elements import Html, bullets, definitions, el, joined, notice, table, tiles
-from fuels.report.page.shell import NAME, Section, code, page, section, write_page
+from fuels.report.page.shell import NAME, Section, code, page, section
 from fuels.report.page.svg import Figures
 from fuels.report.privacy import NO_GUARANTEE, exchanged, promised
 from fuels.report.run.background import learning, size
@@ -27,7 +28,7 @@ def write_federation_report(folder: Path, summary: Summary | None = None) -> Pat
     files = RunFolder(folder)
     found = files.read_summary() if summary is None else summary
     config = files.config.read_text(encoding="utf-8") if files.config.is_file() else ""
-    return write_page(folder / NAME, federation_page(folder.name, found, files.history(), config))
+    return write_text(folder / NAME, federation_page(folder.name, found, files.history(), config))
 
 
 def federation_page(name: str, summary: Summary, history: list[dict[str, Any]], config: str) -> str:

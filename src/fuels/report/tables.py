@@ -60,6 +60,11 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     title: str = ""
 
+    @classmethod
+    def of(cls, values: Mapping[Column, Sequence[Cell]], title: str) -> Table:
+        """From the values of each column."""
+        return cls(list(values), list(zip(*values.values(), strict=True)), title)
+
     def to_markdown(self) -> str:
         """A pipe table, best values in bold."""
         bold = self._shown("**{}**")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +45,12 @@ def read_config(path: Path) -> tuple[Settings, Engine]:
     settings = with_preset(Settings(), preset, str(path))
     settings = merge(without_missing(settings, content), content, str(path))
     return settings, merge_engine(Engine(), engine_part, str(path))
+
+
+def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as `section.key: value`."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        nested = isinstance(value, Mapping)
+        found |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return found

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from fuels.config import Settings, to_dict
+from fuels.data.files import first_line
 from fuels.errors import FuelsError
 from fuels.federation.loop import Round
+from fuels.storage.config_file import flat
 from fuels.tracking.trackers import figures, final_figures
-from fuels.version import DISTRIBUTION, __version__, not_installed
+from fuels.version import DISTRIBUTION, __version__, optional
 
 RUN_ID = "mlflow-run.txt"  # in the run folder: a resumed run continues it
 LOADER = "fuels.tracking.mlflow_model"
@@ -29,11 +31,7 @@ class MLflow:
     """Begins or continues an MLflow run with the first round."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
-        try:
-            self.mlflow: Any = importlib.import_module("mlflow")
-        except ImportError:
-            missing = not_installed("the package mlflow", "mlflow")
-            raise FuelsError(f"--track mlflow: {missing}") from None
+        self.mlflow = optional("mlflow", "the package mlflow", "mlflow", "--track mlflow")
         self.settings, self.folder = settings, folder
         self._client: Any = None
         self._run = ""
@@ -62,7 +60,7 @@ class MLflow:
             for name, value in values.items():
                 self._client.log_metric(self._run, name, value, step=step)
         except (self.mlflow.exceptions.MlflowException, OSError) as error:
-            raise FuelsError(f"--track mlflow: {str(error).splitlines()[0]}") from None
+            raise FuelsError(f"--track mlflow: {first_line(error)}") from None
 
     def _begin(self) -> None:
         self._client = self.mlflow.MlflowClient()
@@ -73,7 +71,7 @@ class MLflow:
         experiment = self.mlflow.set_experiment("fuels")
         run = self._client.create_run(experiment.experiment_id, run_name=self.folder.name)
         self._run = run.info.run_id
-        for name, value in _flat(to_dict(self.settings)).items():
+        for name, value in flat(to_dict(self.settings)).items():
             self._client.log_param(self._run, name, value)
         known.write_text(f"{self._run}\n")
 
@@ -99,16 +97,6 @@ def save_model(run: Path, path: Path) -> None:
             signature=models.ModelSignature(params=parameters),
             pip_requirements=[f"{DISTRIBUTION}=={__version__}"],
         )
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
 
 
 def _name(name: str) -> str:

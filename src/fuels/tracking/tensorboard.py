@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fuels.config import Settings
-from fuels.errors import FuelsError
 from fuels.federation.loop import Round
 from fuels.tracking.trackers import figures, final_figures
-from fuels.version import not_installed
+from fuels.version import optional
 
 FOLDER = "tensorboard"
 
@@ -20,11 +18,8 @@ class TensorBoard:
     """A resumed run continues the same curves."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
-        try:
-            writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
-        except ImportError:
-            missing = not_installed("the package tensorboard", "tensorboard")
-            raise FuelsError(f"--track tensorboard: {missing}") from None
+        what, place = "the package tensorboard", "--track tensorboard"
+        writer = optional("torch.utils.tensorboard", what, "tensorboard", place).SummaryWriter
         # Opened with the first round: a run that cannot start leaves no files.
         self._open: Callable[[], Any] = lambda: writer(str(folder / FOLDER))
         self._writer: Any = None

@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from fuels.report.style import number
-from fuels.report.tables import Cell, Table, absent
+from fuels.report.tables import Table, absent
 
 Child = str | None  # text is escaped, Html is not, None is left out
 
@@ -116,53 +115,33 @@ def scrolling(
     return el("div", content, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
-@dataclass(frozen=True)
-class SortColumn:
-    """A column of a sortable table, of texts or of numbers."""
-
-    name: str
-    values: Sequence[Cell]
-    unit: str = ""
-
-    @property
-    def numeric(self) -> bool:
-        return not any(isinstance(value, str) for value in self.values)
-
-
-def sortable(
-    columns: Sequence[SortColumn],
-    caption: str,
-    name: str,
-    label: str,
-    order: Sequence[int],
-    by: str,
-) -> Html:
+def sortable(found: Table, name: str, label: str, order: Sequence[int], by: str) -> Html:
     """A table that can be sorted by every column and searched.
 
     At first, and without JavaScript, it is in this order, descending by the column `by`. `name` is
     its id, `label` what a row is.
     """
+    numeric = [found.is_numeric(i) for i in range(len(found.columns))]
     head = [
         el(
             "th",
             el("button", column.name, *unit_of(column.unit), type="button"),
             scope="col",
             aria_sort="descending" if column.name == by else "none",
-            class_="n" if column.numeric else None,
+            class_="n" if right else None,
         )
-        for column in columns
+        for column, right in zip(found.columns, numeric, strict=True)
     ]
     rows = []
-    for i in order:
+    for place in order:
         cells = []
-        for place, column in enumerate(columns):
-            value = column.values[i]
-            sort = None if isinstance(value, str) or absent(value) else f"{value:.6g}"
-            text = value if isinstance(value, str) else number(value, 3)
-            if place == 0:
+        for i, cell in enumerate(found.rows[place]):
+            sort = None if isinstance(cell, str) or absent(cell) else f"{cell:.6g}"
+            text = cell if isinstance(cell, str) else number(cell, 3)
+            if i == 0:
                 cells.append(el("th", text, scope="row"))
             else:
-                cells.append(el("td", text, class_="n" if column.numeric else "text", data_v=sort))
+                cells.append(el("td", text, class_="n" if numeric[i] else "text", data_v=sort))
         rows.append(el("tr", *cells))
     search = el(
         "div",
@@ -170,7 +149,7 @@ def sortable(
         el("output", f"{number(len(rows))} rows", aria_live="polite"),
         class_="search",
     )
-    body = scrolling(caption, head, rows, id=name, class_="sortable")
+    body = scrolling(found.title, head, rows, id=name, class_="sortable")
     return el("div", search, body, class_="finder")
 
 

@@ -7,9 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 
-from fuels.data.files import writing
 from fuels.report.page.elements import Child, Html, el, escape, joined
 from fuels.version import __version__
 
@@ -78,12 +76,6 @@ def page(title: str, subtitle: str, sections: Sequence[Section], foot: Child = N
         el("script", script),
     )
     return f"<!doctype html>\n{el('html', head, body, lang='en')}\n"
-
-
-def write_page(path: Path, text: str) -> Path:
-    with writing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    return path
 
 
 def code(text: str) -> Html:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,7 @@ from fuels.arrays import Floats
 from fuels.evaluation.means import mean, ratio
 from fuels.evaluation.series import Series
 from fuels.report.families import by_client
-from fuels.report.page.elements import SortColumn, capital, el, paragraphs, sortable
+from fuels.report.page.elements import capital, el, paragraphs, sortable
 from fuels.report.page.elements import table as table_of
 from fuels.report.page.shell import Section, section
 from fuels.report.page.svg import Figures
@@ -28,7 +29,7 @@ from fuels.report.run.charts import (
 from fuels.report.run.files import RunFiles
 from fuels.report.run.overview import percent
 from fuels.report.style import number, short
-from fuels.report.tables import Cell, Table, columns
+from fuels.report.tables import Cell, Column, Table, columns
 
 WORST_MOMENTS = 10  # in the table of the largest errors
 MOST_DAYS = 60  # bars of the chart of errors by day
@@ -247,31 +248,31 @@ def clients(run: RunFiles, figures: Figures) -> Section | None:
         return None
     relative, usual = relative_error(series), mean(series.error, axis=1)
     order = np.argsort(-relative, kind="stable")  # NaN comes last
-    found = [
-        SortColumn("client", series.ids),
-        SortColumn("MAE", usual.tolist(), run.unit),
-        SortColumn("WAPE", (100 * relative).tolist(), "% of its values"),
-    ]
+    found: dict[Column, Sequence[Cell]] = {
+        Column("client"): series.ids,
+        Column("MAE", run.unit): usual.tolist(),
+        Column("WAPE", "% of its values"): (100 * relative).tolist(),
+    }
     own = run.errors.get(run.title)
     if own is not None:
-        found.append(SortColumn("MSE", own["mse"].tolist(), "z-scored"))
+        found[Column("MSE", "z-scored")] = own["mse"].tolist()
     best = run.best_reference
     if own is not None and best is not None and best in run.errors:
         against = 100 * (ratio(own["mse"], run.errors[best]["mse"]) - 1)
-        found.append(SortColumn("MSE against", against.tolist(), f"{best}, %"))
+        found[Column("MSE against", f"{best}, %")] = against.tolist()
     for level, inside in run.inside.items():
-        found.append(SortColumn(f"inside {level} %", (100 * inside).tolist(), "% of values"))
+        found[Column(f"inside {level} %", "% of values")] = (100 * inside).tolist()
     largest = np.where(
         np.isnan(series.error).all(axis=1), np.nan, np.nanmax(np.nan_to_num(series.error), axis=1)
     )
-    found.append(SortColumn("largest error", largest.tolist(), run.unit))
+    found[Column("largest error", run.unit)] = largest.tolist()
     if run.weights:
         names = list(run.weights)
         stacked = np.nan_to_num(np.stack(list(run.weights.values())))
-        found.append(SortColumn("most trusted expert", [names[i] for i in stacked.argmax(axis=0)]))
+        found[Column("most trusted expert")] = [names[i] for i in stacked.argmax(axis=0)]
     caption = (
         "One-step errors on the test part. Choose a heading to sort, again to reverse. MAE: mean"
         " absolute error. WAPE: all errors as a share of all values."
     )
-    rows = sortable(found, caption, "errors", "client", order.tolist(), "WAPE")
+    rows = sortable(Table.of(found, caption), "errors", "client", order.tolist(), "WAPE")
     return section("clients", "Errors of every client", "Clients", rows)

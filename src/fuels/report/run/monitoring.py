@@ -9,13 +9,14 @@ import numpy as np
 
 from fuels.report.facts import unit_name
 from fuels.report.monitor import sentences, tables
-from fuels.report.page.elements import Html, SortColumn, bullets, capital, paragraphs, sortable
+from fuels.report.page.elements import Html, bullets, capital, paragraphs, sortable
 from fuels.report.page.elements import table as table_of
 from fuels.report.page.shell import Section, section
 from fuels.report.page.svg import Figures
 from fuels.report.run.charts import draw_days
 from fuels.report.run.files import RunFiles
 from fuels.report.style import number
+from fuels.report.tables import Column, Table
 
 TITLES = {
     "errors": "Errors by day, as a multiple of those of the test part",
@@ -63,17 +64,17 @@ def _clients(found: Any) -> Html:
     """Errors of each client over the last week, the most unusual first."""
     rows = found["by_client"]
     names = {"errors": ("errors", "× test part"), "values": ("change of values", "× usual")}
-    columns = [
-        SortColumn("client", [row["client"] for row in rows]),
-        *(
-            SortColumn(name, [row[f"{kind}_last_period"] for row in rows], times)
+    columns = {
+        Column("client"): [row["client"] for row in rows],
+        **{
+            Column(name, times): [row[f"{kind}_last_period"] for row in rows]
             for kind, (name, times) in names.items()
             if f"{kind}_last_period" in rows[0]
-        ),
-        SortColumn("MAE, last week", [row["mae"] for row in rows], unit_name(found)),
-    ]
-    unusual = columns[1]
-    known = [-math.inf if value is None else float(value) for value in unusual.values]
+        },
+        Column("MAE, last week", unit_name(found)): [row["mae"] for row in rows],
+    }
+    unusual = list(columns)[1]
+    known = [-math.inf if value is None else float(value) for value in columns[unusual]]
     order = sorted(range(len(rows)), key=known.__getitem__, reverse=True)
     caption = "Clients since the run: the last period, and the last week"
-    return sortable(columns, caption, "since", "client", order, unusual.name)
+    return sortable(Table.of(columns, caption), "since", "client", order, unusual.name)

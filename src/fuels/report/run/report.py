@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fuels.data.files import write_text
 from fuels.report.facts import count_of
-from fuels.report.page.shell import NAME, Section, page, write_page
+from fuels.report.page.shell import NAME, Section, page
 from fuels.report.page.svg import Figures
 from fuels.report.run import background, details, mixture, monitoring, overview
 from fuels.report.run.files import RunFiles, read_run
@@ -55,4 +56,4 @@ def write_run_report(
     monitored: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write report.html into a run folder; `summary` is given if it is not written yet."""
-    return write_page(folder / NAME, run_page(read_run(folder, summary, monitored)))
+    return write_text(folder / NAME, run_page(read_run(folder, summary, monitored)))

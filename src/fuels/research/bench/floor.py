@@ -62,54 +62,45 @@ def _products(W: Floats32, h: Floats32, out: Floats32, repeats: int) -> None:
             )  # fmt: skip
 
 
+def turns(jobs: Sequence[Callable[[], object]], epochs: float) -> Turn:
+    """Turns of these jobs, which do so many client-epochs together."""
+    return lambda: 1e3 * on_threads(jobs) / epochs
+
+
 def own_floor(threads: int, rows: int, batches: int, hidden: int = 128, size: int = 4) -> Turn:
     """By the kernels' own product; a turn does the epochs of `size` clients on each thread."""
     padded = -(-rows // 16) * 16
     shapes = ((3 * hidden, hidden), (hidden, padded), (3 * hidden, padded))
     operands = [tuple(np.ones(shape, dtype=np.float32) for shape in shapes) for _ in range(threads)]
     repeats = PRODUCTS * batches * size
-
-    def turn() -> float:
-        seconds = on_threads([partial(_products, W, h, out, repeats) for W, h, out in operands])
-        return 1e3 * seconds / (size * threads)
-
-    return turn
+    jobs = [partial(_products, W, h, out, repeats) for W, h, out in operands]
+    return turns(jobs, size * threads)
 
 
 def bmm_floor(threads: int, rows: int, batches: int, hidden: int = 128, size: int = 8) -> Turn:
     """By torch.bmm on `size` clients at a time on each thread."""
-    operands = [
-        (torch.ones(size, rows, hidden), torch.ones(size, hidden, 3 * hidden))
-        for _ in range(threads)
-    ]
 
     def job(h: Tensor, W: Tensor) -> None:
         out = torch.empty(size, rows, 3 * hidden)
         for _ in range(PRODUCTS * batches):
             torch.bmm(h, W, out=out)
 
-    def turn() -> float:
-        seconds = on_threads([partial(job, *pair) for pair in operands])
-        return 1e3 * seconds / (size * threads)
-
-    return turn
+    shapes = ((size, rows, hidden), (size, hidden, 3 * hidden))
+    jobs = [partial(job, *(torch.ones(shape) for shape in shapes)) for _ in range(threads)]
+    return turns(jobs, size * threads)
 
 
 def large_floor(threads: int, rows: int, batches: int, hidden: int = 128, repeats: int = 8) -> Turn:
     """At the rate of a large product on each thread."""
-    matrices = [torch.ones(LARGE, LARGE) for _ in range(threads)]
 
     def job(matrix: Tensor) -> None:
         out = torch.empty(LARGE, LARGE)
         for _ in range(repeats):
             torch.mm(matrix, matrix, out=out)
 
-    def turn() -> float:
-        seconds = on_threads([partial(job, matrix) for matrix in matrices])
-        flop = 2.0 * LARGE**3 * repeats * threads
-        return 1e3 * seconds * epoch_flop(rows, batches, hidden) / flop
-
-    return turn
+    jobs = [partial(job, torch.ones(LARGE, LARGE)) for _ in range(threads)]
+    flop = 2.0 * LARGE**3 * repeats * threads
+    return turns(jobs, flop / epoch_flop(rows, batches, hidden))
 
 
 FLOORS = {"own product": own_floor, "torch.bmm": bmm_floor, "large torch.mm": large_floor}

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fuels.config import Engine, Settings, merge, nearest
-from fuels.data.files import make_folder
+from fuels.data.files import write_text
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.report.page.shell import NAME, write_page
+from fuels.report.page.shell import NAME
 from fuels.report.study import Part, study_page
 from fuels.report.style import save
 from fuels.report.tables import Table
-from fuels.research.study.files import write_text
 from fuels.research.study.options import options_for
 from fuels.research.study.progress import SILENT, Reporter
 from fuels.research.study.store import RunResult, Store, check_runs, ensure_runs
@@ -57,12 +56,11 @@ class Result:
     data: Mapping[str, Table] = field(default_factory=dict)  # CSV files only
 
 
-@dataclass(frozen=True)
-class Context:
-    """What an experiment may use."""
+@dataclass(frozen=True, kw_only=True)
+class Context(Budget):
+    """What an experiment may use, and how large it is."""
 
     sources: tuple[str, ...]  # data: paths or synthetic:{sms,call,net}
-    budget: Budget
     out: Path
     changes: Mapping[str, Any] = field(default_factory=dict)  # settings changed for all runs
     method_options: Mapping[str, str] = field(default_factory=dict)  # for methods that have them
@@ -70,18 +68,6 @@ class Context:
     store: Store = field(default_factory=Store)
     reporter: Reporter = SILENT
     options: Mapping[str, str] = field(default_factory=dict)  # the experiment's own
-
-    @property
-    def clients(self) -> int:
-        return self.budget.clients
-
-    @property
-    def rounds(self) -> int:
-        return self.budget.rounds
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return self.budget.seeds
 
     def settings(
         self,
@@ -187,7 +173,7 @@ class Experiment:
         seeds = [(each,) for each in context.seeds] if self.one_seed else [context.seeds]
         parts = {
             _label(source * (len(sources) > 1), seed * (len(seeds) > 1)): replace(
-                context, sources=source, budget=replace(context.budget, seeds=seed)
+                context, sources=source, seeds=seed
             )
             for source in sources
             for seed in seeds
@@ -244,7 +230,6 @@ def _side_by_side(found: Mapping[str, Result]) -> Result:
 def write(experiment: Experiment, context: Context, result: Result, command: str) -> list[Path]:
     """Tables as Markdown and CSV, figures as PNG, and all of it as NAME.md and report.html."""
     out = context.out
-    make_folder(out)
     about = subtitle(experiment, context)
     page = [f"# {experiment.title}", "", f"`{command}`", "", about, ""]
     files = [out / f"{experiment.name}.md"]
@@ -262,7 +247,7 @@ def write(experiment: Experiment, context: Context, result: Result, command: str
     parts = [Part(n, table, result.below.get(n, ())) for n, table in result.tables.items()]
     pictures = {name: out / f"{name}.png" for name in result.figures}
     text = study_page(experiment.title, about, command, parts, result.text, pictures)
-    files.append(write_page(out / NAME, text))
+    files.append(write_text(out / NAME, text))
     return files
 
 

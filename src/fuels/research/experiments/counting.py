@@ -19,9 +19,9 @@ from fuels.errors import FuelsError
 from fuels.federation.loop import Round
 from fuels.kernels.dispatch import use_kernels
 from fuels.research.costs import Sizes
-from fuels.research.study.record import flat
 from fuels.runs.build import Job
 from fuels.runs.settings import resolve
+from fuels.storage.config_file import flat
 from fuels.training.groups import Group
 
 # Settings that change the numbers multiplied or sent; the formulas hold for the defaults.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fuels.data.files import write_text
 from fuels.report.facts import count_of
-from fuels.report.page.shell import NAME, write_page
+from fuels.report.page.shell import NAME
 from fuels.report.study import Bars, Part, study_page
 from fuels.report.style import number
 from fuels.report.tables import Table
@@ -27,7 +28,7 @@ def write_report(
     subtitle = f"{count_of(count, 'method')}, {count_of(seeds, 'seed')}"
     title = f"Comparison on {first.record.data_name}"
     page = study_page(title, subtitle, command, parts, lead=lead(first))
-    return write_page(folder / NAME, page)
+    return write_text(folder / NAME, page)
 
 
 def bars(comparison: Comparison) -> Bars:

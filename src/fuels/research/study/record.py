@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fuels.arrays import Floats
 from fuels.config import Settings, to_dict
-from fuels.data.files import os_errors
+from fuels.data.files import os_errors, write_text
 from fuels.data.loading import SYNTHETIC
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
@@ -29,8 +29,8 @@ from fuels.evaluation.means import ratio
 from fuels.evaluation.outcome import Outcome, method_rows
 from fuels.evaluation.scores import Scores
 from fuels.evaluation.summary import NO_TARGETS
-from fuels.research.study.files import write_text
 from fuels.runs.settings import resolve
+from fuels.storage.config_file import flat
 
 FORMAT = 1
 DIGITS, DIGITS_BY_PERIOD = 7, 4
@@ -235,15 +235,6 @@ def agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     first, second = flat(one), flat(other)
     shared = first.keys() & second.keys()
     return all(first[name] == second[name] for name in shared if not describes_data(name))
-
-
-def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as `section.key: value`."""
-    found: dict[str, Any] = {}
-    for key, value in content.items():
-        nested = isinstance(value, Mapping)
-        found |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-    return found
 
 
 def describes_data(name: str) -> bool:

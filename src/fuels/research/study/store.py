@@ -22,14 +22,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fuels.config import Data, Engine, Settings, to_dict
-from fuels.data.files import make_folder, os_errors
+from fuels.data.files import make_folder, os_errors, write_text
 from fuels.data.inputs import digest as inputs_digest
 from fuels.data.loading import SYNTHETIC_CLIENTS, load_panel
 from fuels.data.panel import Panel
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.research.study.archive import is_archive, read_archive
-from fuels.research.study.files import write_text
 from fuels.research.study.progress import SILENT, Reporter
 from fuels.research.study.record import (
     NOTHING_TO_COMPARE,
@@ -37,12 +36,12 @@ from fuels.research.study.record import (
     agree,
     describe,
     describes_data,
-    flat,
     make_record,
 )
 from fuels.runs.build import build, load_dataset, make_method
 from fuels.runs.run import evaluate_job, outcome_of, run
 from fuels.runs.settings import ResolvedSettings, resolve
+from fuels.storage.config_file import flat
 from fuels.storage.models import load_models
 from fuels.storage.run_folder import RunFolder, free_folder
 
