@@ -8,11 +8,11 @@ import re
 import pytest
 from rich.console import Console
 
-from fuels.cli.cost import sent_table, work_table
 from fuels.cli.experiment import list_experiments
 from fuels.evaluation.outcome import StepsAhead
 from fuels.report.tables import Column, Table, print_outcome, steps_ahead
 from fuels.report.terminal import plain, say, wrapped
+from fuels.research.cost_tables import sent_table, work_table
 from fuels.research.costs import COSTS, Sizes, costs
 from fuels.research.experiments.registry import EXPERIMENTS, find_experiment
 from helpers.outcomes import ERRORS, dataset, mixed, outcome

@@ -19,6 +19,8 @@ from fuels.cli.roster import FoundedDir, roster_command
 from fuels.cli.settings import assignment, given, private_preset
 from fuels.config import DEFAULT_PRESET, PRESETS, Privacy, Settings, merge, with_preset
 from fuels.errors import FuelsError
+from fuels.federation.flower import commands, flower_app, runs
+from fuels.federation.flower.folders import ServerFolder
 from fuels.methods.registry import METHODS
 from fuels.storage.config_file import read_config
 
@@ -68,7 +70,8 @@ def init_command(
     from fuels.federation.flower.provisioning import provision
 
     path = out or Path(name)
-    provision(path, name, _names(sites), server, port, listen=listen, methods=_names(methods))
+    named, consented = opt.names_in(sites), opt.names_in(methods)
+    provision(path, name, named, server, port, listen=listen, methods=consented)
     typer.echo(f"{path}/ is ready; {path}/README.md says who gets which folder.")
 
 
@@ -93,7 +96,7 @@ def add_site_command(
     """
     from fuels.federation.flower.provisioning import new_site
 
-    if new_site(folder, name, _names(methods), again):
+    if new_site(folder, name, opt.names_in(methods), again):
         typer.echo(
             f"{folder}/sites/{name}/ is ready; its key was added to {folder}/server/server.toml."
         )
@@ -188,10 +191,6 @@ def run_command(
 
     Example: fuels federation run metro/server --rounds 40 --method fuels
     """
-    from fuels.federation.flower import commands, flower_app, runs
-    from fuels.federation.flower.folders import ServerFolder
-    from fuels.federation.flower.runs import Current, gone
-
     server = ServerFolder(folder)
     changes = given({"method": method, "seed": seed, "training": {"rounds": rounds}})
     if privacy is not None:
@@ -200,12 +199,12 @@ def run_command(
     if resume:
         if changes or preset or settings:
             raise FuelsError("--resume continues a run with its own settings; give no others")
-        run = str(Current(server).read().get("run", ""))
+        run = str(runs.Current(server).read().get("run", ""))
         if not run:
             raise FuelsError(f"{server.path}: there is no run to resume")
         if not (server.runs / run / "flower.toml").is_file():
-            raise FuelsError(gone(server, run))
-        if runs.is_live(server, run) and Current(server).read().get("state") in runs.ACTIVE:
+            raise FuelsError(runs.gone(server, run))
+        if runs.is_live(server, run) and runs.Current(server).read().get("state") in runs.ACTIVE:
             raise FuelsError(
                 f"the live series of run {run} is in progress: stop it with fuels federation stop"
             )
@@ -234,8 +233,6 @@ def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> 
 
     Example: fuels federation status metro/server --json
     """
-    from fuels.federation.flower import commands
-    from fuels.federation.flower.folders import ServerFolder
     from fuels.federation.flower.server import undelivered
     from fuels.federation.flower.status import (
         live_lines,
@@ -297,21 +294,21 @@ def stop_command(folder: ServerDir, show: bool = SHOW) -> None:
 
     Example: fuels federation stop metro/server
     """
-    from fuels.federation.flower import commands
-    from fuels.federation.flower.folders import ServerFolder
-    from fuels.federation.flower.runs import ACTIVE, current_run, stop
     from fuels.federation.flower.status import others
 
     server = ServerFolder(folder)
-    found = current_run(server)
+    found = runs.current_run(server)
     number = str(found.get("flower_run", ""))
     if show:
         extra = commands.server_environment(server)
         typer.echo(commands.shown(commands.stop_run(number or "RUN_ID"), extra))
         return
     rest = others(server, found)
-    if found.get("state") in ACTIVE:
-        stop(server, "stopped by fuels federation stop")
+    if found.get("state") in runs.ACTIVE:
+        runs.Current(server).write(state="stopped", reason="stopped by fuels federation stop")
+        reason = commands.stop(server, number)
+        if reason and runs.is_busy(server):  # it may have ended in the meantime
+            raise FuelsError(f"Flower did not stop the run: {reason}")
         typer.echo(
             f"the live series of run {found['run']} is stopped; fuels federation live continues it"
             if found.get("live")
@@ -337,13 +334,8 @@ federation_app.command("refit")(refit_command)
 federation_app.command("demo")(demo_command)
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
 def _settings(preset: str, changes: dict[str, Any], assignments: list[str]) -> Settings:
     """Preset, then options, then --set: the later one wins, as in `fuels run`."""
-    from fuels.federation.flower.flower_app import federated
 
     def chosen(settings: Settings) -> Settings:
         settings = merge(settings, changes, "command line")
@@ -354,10 +346,10 @@ def _settings(preset: str, changes: dict[str, Any], assignments: list[str]) -> S
     start = with_preset(Settings(), preset, f"--preset {preset}", owners=2)
     settings = chosen(start)
     if not (settings.privacy.masked and start.defence.admission):
-        return federated(settings, "--set")
+        return flower_app.federated(settings, "--set")
     # Of the preset's defences, these two need single uploads.
     off = replace(start.defence, admission=0.0, joint=0.0)
-    masked = federated(chosen(replace(start, defence=off)), "--set")
+    masked = flower_app.federated(chosen(replace(start, defence=off)), "--set")
     typer.echo(
         f"uploads are masked: preset {preset} leaves no client out by the direction of its update"
         " (defence.admission) and does not bound what several do together (defence.joint), and"

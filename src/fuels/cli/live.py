@@ -6,6 +6,8 @@ import typer
 
 from fuels.cli import options as opt
 from fuels.cli.parties import SHOW, ServerDir
+from fuels.federation.flower import commands, runs
+from fuels.federation.flower.folders import ServerFolder
 
 
 def live_command(
@@ -22,8 +24,6 @@ def live_command(
 
     Example: fuels federation live metro/server
     """
-    from fuels.federation.flower import commands, runs
-    from fuels.federation.flower.folders import ServerFolder
     from fuels.federation.flower.status import follow_live
 
     server = ServerFolder(folder)

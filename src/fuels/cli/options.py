@@ -7,7 +7,7 @@ options that say how a file is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fuels.data.readers import PanelOptions
     from fuels.data.sources import Source
 
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 DATA, FORECASTS, COMPUTE = "Data", "Forecasts", "Computation"
 METHOD, RESULTS = "Method and training", "Results"
 
@@ -256,32 +257,32 @@ class ReadOptions:
         return reading(self.data())
 
 
-def with_read_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_read_options(*without: str) -> Decorator:
     """Replace a command's parameter `read: ReadOptions` by one option per field.
 
     `without` names fields that make no sense for the command.
     """
-    hints = get_type_hints(ReadOptions)
-    shared = {
-        each.name: Parameter(
-            each.name,
-            Parameter.KEYWORD_ONLY,
-            default=each.metadata["option"],
-            annotation=hints[each.name],
-        )
-        for each in fields(ReadOptions)
-        if each.name not in without
-    }
+    options = {f.name: f.metadata["option"] for f in fields(ReadOptions) if f.name not in without}
+    return with_fields("read", ReadOptions, options)
+
+
+def with_fields(parameter: str, make: type, options: Mapping[str, Any]) -> Decorator:
+    """Replace a command's parameter by options, named after fields of the class `make`."""
+    hints = get_type_hints(make)
+    shared = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=option, annotation=hints[name])
+        for name, option in options.items()
+    ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def with_options(**given: Any) -> None:
-            read = ReadOptions(**{name: given.pop(name) for name in shared})
-            command(**given, read=read)
+            made = make(**{name: given.pop(name) for name in options})
+            command(**given, **{parameter: made})
 
         parameters: list[Parameter] = []
         for name, own in signature(command, eval_str=True).parameters.items():
             kept = own.replace(kind=Parameter.KEYWORD_ONLY)
-            parameters += shared.values() if name == "read" else [kept]
+            parameters += shared if name == parameter else [kept]
         with_options.__doc__, with_options.__name__ = command.__doc__, command.__name__
         with_options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         with_options.__annotations__ = {each.name: each.annotation for each in parameters}

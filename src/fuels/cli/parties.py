@@ -6,16 +6,17 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fuels.cli import options as opt
 from fuels.errors import FuelsError
+from fuels.federation.audit import fingerprint
+from fuels.federation.flower import commands
+from fuels.federation.flower.folders import ServerFolder, SiteFolder, key_of, set_up_log
+from fuels.federation.flower.records import audit
 from fuels.version import not_installed
-
-if TYPE_CHECKING:
-    from fuels.federation.flower.folders import ServerFolder, SiteFolder
 
 server_app = typer.Typer(help="The server of a federation.", no_args_is_help=True)
 site_app = typer.Typer(help="A site of a federation.", no_args_is_help=True)
@@ -58,8 +59,7 @@ def server_start(folder: ServerDir, show: bool = SHOW) -> None:
 
     Example: fuels server start metro/server
     """
-    from fuels.federation.flower import commands, processes
-    from fuels.federation.flower.folders import ServerFolder
+    from fuels.federation.flower import processes
 
     server = ServerFolder(folder)
     if not show:
@@ -86,11 +86,8 @@ def server_admit(
 
     Example: fuels server admit metro/server west site.pub
     """
-    from fuels.federation.audit import fingerprint
-    from fuels.federation.flower.folders import ServerFolder
     from fuels.federation.flower.pki import read_public_key
     from fuels.federation.flower.provisioning import admit
-    from fuels.federation.flower.records import audit
 
     server, line = ServerFolder(folder), read_public_key(key)
     former = admit(server, name, line)
@@ -111,8 +108,6 @@ def server_audit(folder: ServerDir, last: int = LAST, json_: bool = JSON) -> Non
 
     Example: fuels server audit metro/server
     """
-    from fuels.federation.flower.folders import ServerFolder
-
     _show_audit(ServerFolder(folder), last, json_)
 
 
@@ -125,13 +120,10 @@ def site_audit(folder: SiteDir, last: int = LAST, json_: bool = JSON) -> None:
 
     Example: fuels site audit metro/sites/north
     """
-    from fuels.federation.flower.folders import SiteFolder
-
     _show_audit(SiteFolder(folder), last, json_)
 
 
 def _show_audit(folder: ServerFolder | SiteFolder, last: int, as_json: bool) -> None:
-    from fuels.federation.flower.records import audit
 
     folder.config  # noqa: B018  refuses a folder of another kind
     book = audit(folder)
@@ -159,10 +151,7 @@ def site_renew_key(folder: SiteDir) -> None:
 
     Example: fuels site renew-key metro/sites/north
     """
-    from fuels.federation.audit import fingerprint
-    from fuels.federation.flower.folders import SiteFolder, key_of
     from fuels.federation.flower.provisioning import renew_key
-    from fuels.federation.flower.records import audit
 
     site = SiteFolder(folder)
     renew_key(site)
@@ -192,8 +181,7 @@ def site_start(
 
     Example: fuels site start metro/sites/north --data my.parquet
     """
-    from fuels.federation.flower import commands, processes
-    from fuels.federation.flower.folders import SiteFolder, set_up_log
+    from fuels.federation.flower import processes
 
     site = SiteFolder(folder)
     if not show:

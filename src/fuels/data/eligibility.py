@@ -14,6 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from fuels.arrays import Floats
+from fuels.data.gaps import stack_periods
+from fuels.data.means import mean
 
 _STILL = 0.01  # of the movement at the percentile below
 _LIVELY = 90  # percentile of the client's movement over periods
@@ -37,11 +39,10 @@ def find_ineligible(
     training = values[:train_end]
     observed = ~np.isnan(training)
     periods = -(-len(training) // period)
-    has_values = _by_period(observed.astype(np.float64), period, periods).sum(axis=1) > 0
-    enough = has_values.sum(axis=0)
+    enough = (~np.isnan(stack_periods(training, period))).any(axis=1).sum(axis=0)
     lowest = np.min(np.where(observed, training, np.inf), axis=0, initial=np.inf)
     highest = np.max(np.where(observed, training, -np.inf), axis=0, initial=-np.inf)
-    movement = _movement(training, period, periods)
+    movement = _movement(training, period)
 
     reasons: dict[int, str] = {}
     for client in range(values.shape[1]):
@@ -59,21 +60,12 @@ def find_ineligible(
     return reasons
 
 
-def _by_period(values: Floats, period: int, periods: int) -> Floats:
-    """[time, client] as [period number, phase, client], padded with zeros at the end."""
-    padding = np.zeros((periods * period - len(values), values.shape[1]))
-    return np.concatenate((values, padding)).reshape(periods, period, values.shape[1])
-
-
-def _movement(values: Floats, period: int, periods: int) -> Floats:
+def _movement(values: Floats, period: int) -> Floats:
     """Mean absolute change per period [period number, client]; NaN if no change is known."""
     change = np.abs(np.diff(values, axis=0, prepend=np.nan))
     if period > 1:  # the step into a period, such as the fall to silence, does not count
         change[::period] = np.nan
-    known = ~np.isnan(change)
-    count = _by_period(known.astype(np.float64), period, periods).sum(axis=1)
-    total = _by_period(np.where(known, change, 0.0), period, periods).sum(axis=1)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return mean(stack_periods(change, period), axis=1)
 
 
 def _still_at_end(movement: Floats) -> int:

@@ -26,11 +26,11 @@ def fill_gaps(
     fillable = _fillable(~np.isnan(values), train_end, period if max_gap is None else max_gap)
     if not fillable.any():
         return values.copy(), 0
-    by_phase = _stack_periods(values, period)  # [period number, phase, client]
+    by_phase = stack_periods(values, period)  # [period number, phase, client]
     earlier = _carry_forward(by_phase).reshape(-1, values.shape[1])[:length]
     training = values.copy()
     training[train_end:] = np.nan
-    later = _carry_forward(_stack_periods(training, period)[::-1])[::-1]
+    later = _carry_forward(stack_periods(training, period)[::-1])[::-1]
     later = later.reshape(-1, values.shape[1])[:length]  # NaN from train_end on, by construction
     fill = np.where(
         np.isnan(later), earlier, np.where(np.isnan(earlier), later, 0.5 * (earlier + later))
@@ -55,7 +55,8 @@ def _fillable(observed: Flags, train_end: int, max_gap: int) -> Flags:
     return ~observed & (before >= 0) & (gap <= max_gap)
 
 
-def _stack_periods(values: Floats, period: int) -> Floats:
+def stack_periods(values: Floats, period: int) -> Floats:
+    """[time, client] as [period number, phase, client], padded at the end with missing values."""
     padding = np.full((-values.shape[0] % period, values.shape[1]), np.nan)
     return np.concatenate((values, padding)).reshape(-1, period, values.shape[1])
 

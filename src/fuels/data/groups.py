@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fuels.arrays import Floats, Integers
+from fuels.data.means import ratio
 from fuels.errors import FuelsError
 
 
@@ -29,7 +30,7 @@ def combine(keys: Integers, values: Floats, how: str) -> tuple[Integers, Floats]
     present = ~np.isnan(values)
     count = np.add.reduceat(present.astype(np.int64), starts, axis=0)
     total = np.add.reduceat(np.where(present, values, 0.0), starts, axis=0)
-    return ordered[starts], np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return ordered[starts], ratio(total, count)
 
 
 def resolve_duplicates(

@@ -24,6 +24,7 @@ from fuels.data.clock import (
     parse_step,
     standard_offset,
 )
+from fuels.data.means import mean
 from fuels.errors import FuelsError
 
 
@@ -180,19 +181,11 @@ class Panel:
         first = self.start + skip * self.step
         return replace(
             self,
-            values=binned.sum(axis=1) if how == "sum" else _mean_of_present(binned),
+            values=binned.sum(axis=1) if how == "sum" else mean(binned, axis=1),
             start=first - (first + self.standard_offset - np.datetime64(0, "s")) % wide,
             step=wide,
             notes=(*self.notes, note),
         )
-
-
-def _mean_of_present(binned: Floats) -> Floats:
-    """Mean over axis 1 of [bin, part, client], ignoring missing parts."""
-    present = ~np.isnan(binned)
-    count = present.sum(axis=1)
-    total = np.where(present, binned, 0.0).sum(axis=1)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def find_ids(ids: Sequence[str], wanted: Iterable[str], name: str) -> list[int]:

@@ -141,7 +141,7 @@ class Screened:
         firsts = [run[0] for run in found.runs()]
         if not firsts:
             return ""
-        named = [f"{self.ids[found.client[i]]} {found._moment(i)}" for i in firsts[:NAMED]]
+        named = [f"{self.ids[found.client[i]]} at {found._time(i)}" for i in firsts[:NAMED]]
         more = ", ..." if len(firsts) > NAMED else ""
         return f"values that stayed implausible are accepted: {', '.join(named)}{more}"
 
@@ -150,9 +150,6 @@ class Screened:
         breaks = (np.diff(self.client) != 0) | (np.diff(self.step) != 1)
         yield from (run for run in np.split(np.arange(len(self.step)), np.flatnonzero(breaks) + 1)
                     if len(run))  # fmt: skip
-
-    def _moment(self, row: int) -> str:
-        return f"at {self._time(row)}"
 
     def _time(self, row: int) -> str:
         return format_moment(self.times[self.step[row]], self.timezone)
@@ -166,7 +163,7 @@ class Screened:
         if self.code[first] == STUCK:
             usual = "(constant for longer than is plausible)"
         if len(run) == 1:
-            return f"{client} {self._moment(first)}: {values[0]:.6g} {usual}"
+            return f"{client} at {self._time(first)}: {values[0]:.6g} {usual}"
         low, high = float(values.min()), float(values.max())
         span = f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
         return f"{client} from {self._time(first)} to {self._time(last)}: {span} {usual}"

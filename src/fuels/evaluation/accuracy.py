@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
+from fuels.data.means import mean
 from fuels.data.panel import Panel
-from fuels.evaluation.means import mean
 
 ERRORS = ("mse", "mae", "wape", "mase", "bias")
 

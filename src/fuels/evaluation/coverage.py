@@ -10,7 +10,7 @@ import polars as pl
 
 from fuels.arrays import Flags, Floats
 from fuels.data.calendar import MOST_SLOTS, slot_of
-from fuels.evaluation.means import known, mean, ratio
+from fuels.data.means import known, mean, ratio
 from fuels.experts.intervals import Bands
 from fuels.experts.limits import NO_LIMITS, Limits
 

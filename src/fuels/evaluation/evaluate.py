@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from fuels.arrays import Flags, Floats
 from fuels.config import Mixture as MixtureSettings
 from fuels.config import Sharing
+from fuels.data.means import mean
 from fuels.data.windows import Dataset
 from fuels.evaluation.coverage import interval_scores, pinball, restricted
-from fuels.evaluation.means import mean
 from fuels.evaluation.outcome import (
     SOLO_NOTHING_SHARED,
     MixtureOutcome,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from fuels.arrays import Floats
-from fuels.evaluation.means import known
+from fuels.data.means import known
 
 if TYPE_CHECKING:
     from fuels.config import Settings

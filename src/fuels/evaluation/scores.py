@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.arrays import Flags, Floats
+from fuels.data.means import ratio
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.evaluation.means import ratio
 
 
 @dataclass(frozen=True)

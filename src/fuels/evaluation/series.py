@@ -14,8 +14,8 @@ import polars as pl
 
 from fuels.arrays import Flags, Floats
 from fuels.data.files import table_errors
+from fuels.data.means import mean
 from fuels.errors import FuelsError
-from fuels.evaluation.means import mean
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fuels.arrays import Floats
-from fuels.evaluation.means import mean, ratio
+from fuels.data.means import mean, ratio
 
 MOST = 5.0  # times the usual amount: more does not count
 LEAST = 0.01  # of a standard deviation: no usual amount is smaller

@@ -17,9 +17,9 @@ import polars as pl
 from scipy import stats
 
 from fuels.arrays import Floats
+from fuels.data.means import mean, ratio
 from fuels.data.merging import listed
 from fuels.evaluation.accuracy import accuracy, naive_scales, overall
-from fuels.evaluation.means import mean, ratio
 from fuels.monitoring.drift import ERRORS, VALUES, Alarm, Watched, watch
 from fuels.monitoring.track import Part, Track
 

@@ -200,16 +200,13 @@ RELATIONS = {"removed": "were missing", "replaced": "were any others"}
 def guaranteed(privacy: Mapping[str, Any]) -> str:
     """The guarantee for sums, and how much of it has been used."""
     unit = "client" if privacy["unit"] == "client" else f"{privacy['unit']} of one client"
-    times = f"{math.exp(privacy['epsilon']):.2g}"
+    times, spent = f"{math.exp(privacy['epsilon']):.2g}", ""
+    if "epsilon_spent" in privacy:
+        spent = f" (spent: epsilon {privacy['epsilon_spent']:.2f})"
     return (
         f"everything shared is differentially private with epsilon {privacy['epsilon']:g} and delta"
         f" {privacy['delta']:g} for one {unit}: if these values {RELATIONS[privacy['relation']]},"
-        f" the same would be sent with a probability at most {times} times as high or as low"
-        + (
-            f" (spent: epsilon {privacy['epsilon_spent']:.2f})"
-            if "epsilon_spent" in privacy
-            else ""
-        )
+        f" the same would be sent with a probability at most {times} times as high or as low{spent}"
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fuels.arrays import Flags, Floats
 from fuels.data.clock import format_step, zone_name
 from fuels.data.files import make_folder
-from fuels.evaluation.means import mean, ratio
+from fuels.data.means import mean, ratio
 from fuels.evaluation.outcome import Outcome, best_reference, method_rows
 from fuels.report import style
 from fuels.report.families import by_client

@@ -26,14 +26,12 @@ def revealed(summary: Summary, audit: Mapping[str, Any] | None = None) -> list[s
         said += _prototypes(settings)
     sums: Mapping[str, Any] = (summary.get("sharing") or {}).get("sent", {})
     if sums:
+        noised = ", to which noise is added before anybody sees them."
+        exact = ". Whoever knows all other contributions to a sum knows the remaining one."
         said.append(
             f"For the experts, {sums_sent(sums)}, as parts of sums over at least"
             f" {settings['sharing']['min_clients']} clients"
-            + (
-                ". Whoever knows all other contributions to a sum knows the remaining one."
-                if "privacy" not in summary
-                else ", to which noise is added before anybody sees them."
-            )
+            f"{noised if 'privacy' in summary else exact}"
         )
     if audit is not None:
         said.append(_measured(audit))

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from fuels.arrays import Floats
-from fuels.evaluation.means import mean, ratio
+from fuels.data.means import mean, ratio
 from fuels.evaluation.series import Series
 from fuels.report.families import by_client
 from fuels.report.page.elements import capital, el, paragraphs, sortable

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.arrays import Floats, Integers
+from fuels.data.means import mean, ratio
 from fuels.data.windows import Dataset
-from fuels.evaluation.means import mean, ratio
 from fuels.report import style
 from fuels.report.tables import Cell, Table, columns
 from fuels.research.experiments.base import Budget, Context, Experiment, Result, source_name

@@ -20,9 +20,9 @@ import numpy as np
 
 from fuels.arrays import Floats
 from fuels.config import Mixture, Sharing
+from fuels.data.means import mean, ratio
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.evaluation.means import mean, ratio
 from fuels.experts.history import History, history_of
 from fuels.experts.horizon import PooledArrays, first_out_of_sample, fit_horizon
 from fuels.experts.limits import Limits

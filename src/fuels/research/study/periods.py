@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from fuels.arrays import Floats
+from fuels.data.means import ratio
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.evaluation.means import ratio
 from fuels.evaluation.references import references
 from fuels.research.study.compare import Comparison, compare
 from fuels.research.study.record import Record, by_period

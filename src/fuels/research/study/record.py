@@ -23,9 +23,9 @@ from fuels.arrays import Floats
 from fuels.config import Settings, to_dict
 from fuels.data.files import os_errors, write_text
 from fuels.data.loading import SYNTHETIC
+from fuels.data.means import ratio
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.evaluation.means import ratio
 from fuels.evaluation.outcome import Outcome, method_rows
 from fuels.evaluation.scores import Scores
 from fuels.evaluation.summary import NO_TARGETS
