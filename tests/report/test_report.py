@@ -242,9 +242,10 @@ def test_the_page_of_a_server() -> None:
 
 def test_the_page_of_a_study(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"\x89PNG")
-    table = Table(columns("method | MSE (z-scored) ↓"), [["A", 1.5], ["B <x>", 2.5], ["ref", 9.0]])
+    rows = [["A", 1.5], ["B <x>", 2.5], ["ref", 9.0]]
+    table = Table(columns("method | MSE (z-scored) ↓"), rows, notes=["first & last"])
     bars = Bars("MSE", {"A": 1.5, "B <x>": 2.5, "ref": 9.0}, {"A": 0.5}, ["A", "B <x>"])
-    parts = [Part("one", table, ["first & last"], bars)]
+    parts = [Part("one", table, bars)]
     page = study_page(
         "Study", "2 methods", "fuels compare", parts, ["note"], {"a": tmp_path / "a.png"}
     )

@@ -142,24 +142,24 @@ def write_and_show(found: Mapping[str, Comparison], folder: Path, as_json: bool)
     from fuels.research.study.page import write_report
 
     first, *_, last = (*found, *found)
-    tables = {name: compare.table(comparison) for name, comparison in found.items()}
-    notes = {name: compare.results(comparison) for name, comparison in found.items()}
-    notes[last] += compare.general_notes(found[first])
+    said = {name: compare.results(comparison) for name, comparison in found.items()}
+    said[last] += compare.general_notes(found[first])
+    tables = {name: replace(compare.table(each), notes=said[name]) for name, each in found.items()}
     contents = {name: compare.as_json(comparison) for name, comparison in found.items()}
     content = json.dumps(contents.get("", contents), indent=2) + "\n"
     write_text(folder / "compare.json", content)
     page = [f"`{command_line()}`\n"]
     for name, table in tables.items():
-        page += [table.to_markdown(), "".join(f"- {note}\n" for note in notes[name])]
+        page += [table.to_markdown(), "".join(f"- {note}\n" for note in table.notes)]
         write_text(folder / f"{'-'.join(['compare', *name.split()])}.csv", table.to_csv())
     write_text(folder / "compare.md", "\n".join(page))
-    write_report(folder, found, tables, notes, command_line())
+    write_report(folder, found, tables, command_line())
     if as_json:
         typer.echo(content, nl=False)
         return
-    notes[last].append(f"Written to {folder}.")
     for name, table in tables.items():
-        show([table], notes[name])
+        where = [f"Written to {folder}."] if name == last else []
+        show([table], [*table.notes, *where])
 
 
 def command_line() -> str:

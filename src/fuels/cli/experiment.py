@@ -134,7 +134,7 @@ def experiment_command(
         result = experiment.result(context)
         files = write(experiment, context, result, shared.command_line())
     more = f" and {len(files) - 1} other files in its folder" if len(files) > 1 else ""
-    below = [said for each in result.below.values() for said in each]
+    below = [said for table in result.tables.values() for said in table.notes]
     first = next(iter(result.tables.values()))
     show([first], [*below, *result.text, f"Written to {files[0]}{more}."])
 

@@ -20,21 +20,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuels.arrays import Floats
+from fuels.data.files import os_errors
 from fuels.data.panel import Panel
 from fuels.errors import FuelsError
 
 _CLIENTS_AT_ONCE = 512
+UNWRITABLE = "a temporary file could not be written there"
 
 
 @contextmanager
 def open_spool(folder: Path | None = None) -> Iterator[Spool]:
     """A spool in `folder`, or in the system's temporary folder; removed after the block."""
     with ExitStack() as stack:
-        try:
+        with os_errors(folder or "temporary files", UNWRITABLE):
             place = str(folder or tempfile.gettempdir())
             stream = stack.enter_context(tempfile.TemporaryFile(dir=place, buffering=0))
-        except OSError as error:
-            raise _failed(str(folder or "temporary files"), error) from None
         yield Spool(place, stream)
 
 
@@ -51,12 +51,10 @@ class Spool:
         with self.lock:
             offset, self.end = self.end, self.end + array.nbytes
         rest, at = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, offset
-        try:
+        with os_errors(self.folder, UNWRITABLE):
             while rest:
                 written = os.pwrite(self.stream.fileno(), rest, at)
                 rest, at = rest[written:], at + written
-        except OSError as error:
-            raise _failed(self.folder, error) from None
         return Stored(self, offset, array.shape, array.dtype)
 
     def room(self, shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
@@ -65,10 +63,9 @@ class Spool:
         with self.lock:
             offset = -(-self.end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
             self.end = offset + size
-        try:  # reserve space now: a full disk on a later write would kill the process
+        # Reserve space now: a full disk on a later write would kill the process.
+        with os_errors(self.folder, UNWRITABLE):
             _reserve(self.stream.fileno(), offset, size)
-        except OSError as error:
-            raise _failed(self.folder, error) from None
         return np.asarray(np.memmap(self.stream, dtype, "r+", offset, shape))
 
 
@@ -79,12 +76,6 @@ def _reserve(file: int, offset: int, size: int) -> None:
     zeros = bytes(1 << 20)  # macOS has no such call, but writing zeros does the same
     for start in range(offset, offset + size, len(zeros)):
         os.pwrite(file, zeros[: offset + size - start], start)
-
-
-def _failed(place: str, error: OSError) -> FuelsError:
-    return FuelsError(
-        f"{place}: a temporary file could not be written there ({error.strerror or error})"
-    )
 
 
 @dataclass(frozen=True)

@@ -122,9 +122,7 @@ def _draw_cells(seed: int, district: int) -> _Cells:
     rng = _stream(seed, CELLS, district)
     order = rng.permutation(len(KINDS))
     along_path = np.repeat(order, [KINDS[kind].places for kind in order])
-    place = rng.permutation(
-        PLACES
-    )  # ids are spread over the district, so a few cells cover all kinds
+    place = rng.permutation(PLACES)  # ids are spread: a few cells cover all kinds
     kind = along_path[place]
     blend = rng.standard_gamma(0.15, (PLACES, len(KINDS)))
     blend[np.arange(PLACES), kind] += 1.6

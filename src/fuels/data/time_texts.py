@@ -33,6 +33,7 @@ _OF_DAY = r"^(\d{1,2})(?:[:.h](\d{2}))?(?::(\d{2})(?:[.,]\d+)?)?(?: *([ap])\.?m\
 _NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTHS = {name: number for number, name in enumerate(_NAMES, 1)}
 _DAY_FIRST, _MONTH_FIRST, _SHORT_YEAR_FIRST = "day", "month", "year"
+_ORDERS = {_DAY_FIRST: "dmy", _MONTH_FIRST: "mdy", _SHORT_YEAR_FIRST: "ymd"}
 
 
 @dataclass(frozen=True)
@@ -168,17 +169,12 @@ def _orders(text: pl.Series) -> list[str]:
 def _days(text: pl.Series, order: str) -> pl.Series:
     """Days since 1970, null where a date does not exist in this order."""
     last = _groups(text, _YEAR_LAST)
-    one, two, three = last["1"], last["3"], last["4"]
-    dates = {
-        _DAY_FIRST: (three, two, one),
-        _MONTH_FIRST: (three, one, two),
-        _SHORT_YEAR_FIRST: (one, two, three),
-    }[order]
+    dates = dict(zip(_ORDERS[order], (last["1"], last["3"], last["4"]), strict=True))
     day_name, name_day = _groups(text, _DAY_NAME), _groups(text, _NAME_DAY)
     first = _groups(text, _YEAR_FIRST)
     found = [
         (first["1"], first["2"], first["3"]),
-        dates,
+        (dates["y"], dates["m"], dates["d"]),
         (day_name["3"], _month(day_name["2"]), day_name["1"]),
         (name_day["3"], _month(name_day["1"]), name_day["2"]),
     ]
@@ -243,12 +239,8 @@ def _format(text: str, order: str) -> str:
     clock = {1: "%H:%M", 2: "%H:%M:%S"}.get(rest.count(":"), "%H")
     if "m" in rest:
         clock = clock.replace("%H", "%I") + (" %p" if " " in rest else "%p")
-    days = {
-        _DAY_FIRST: ("%d", "%m", year),
-        _MONTH_FIRST: ("%m", "%d", year),
-        _SHORT_YEAR_FIRST: (year, "%m", "%d"),
-    }[order]
-    return mark.join(days) + (between + clock if rest else "")
+    days = mark.join(year if part == "y" else f"%{part}" for part in _ORDERS[order])
+    return days + (between + clock if rest else "")
 
 
 def _offset_seconds(offset: pl.Series) -> Seconds:

@@ -91,9 +91,8 @@ class Dataset:
     std: Floats  # [client], of the training part
     filled: int  # values filled
     left_out: dict[str, str]  # client: reason
-    screened: Screened | None = (
-        None  # implausible values, which are missing above; None: not screened
-    )
+    # Implausible values, which are missing above; None: not screened.
+    screened: Screened | None = None
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, Group
@@ -80,25 +81,24 @@ def working(console: Console | None = None) -> Callable[[str], AbstractContextMa
     return announce
 
 
+@dataclass(eq=False)
 class Progress:
     """The state of a training; the two displays differ in how they show it."""
 
-    def __init__(
-        self,
-        total_rounds: int,
-        start_round: int,
-        console: Console,
-        title: str = "training",
-        clock: Clock = time.monotonic,
-    ) -> None:
-        self.total, self.round = total_rounds, start_round
-        self.console, self.title, self.clock = console, title, clock
-        self.last: Round | None = None
-        self.best_score, self.best_round = math.inf, 0
-        self.failures = 0
-        self.over = False
-        self.durations: tuple[float, ...] = ()  # never changed in place: a thread may be drawing
-        self.started = self.changed = clock()
+    total: int
+    round: int
+    console: Console
+    title: str = "training"
+    clock: Clock = time.monotonic
+    last: Round | None = None
+    best_score: float = math.inf
+    best_round: int = 0
+    failures: int = 0
+    over: bool = False
+    durations: tuple[float, ...] = ()  # never changed in place: a thread may be drawing
+
+    def __post_init__(self) -> None:
+        self.started = self.changed = self.clock()
 
     def __enter__(self) -> Self:
         self.started = self.changed = self.clock()

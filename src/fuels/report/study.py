@@ -30,7 +30,6 @@ class Part:
 
     name: str
     table: Table
-    notes: Sequence[str] = ()
     bars: Bars | None = None
 
 
@@ -51,7 +50,7 @@ def study_page(
         name = part.name or "Results"
         bars = None if part.bars is None else chart(part.bars, drawn)
         title_ = part.table.title or name
-        content = (bars, table(part.table), bullets(part.notes))
+        content = (bars, table(part.table), bullets(part.table.notes))
         sections.append(section(f"table-{place}", title_, name, *content))
     if figures:
         shown: list[Html] = []

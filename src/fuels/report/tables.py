@@ -59,6 +59,7 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     title: str = ""
+    notes: Sequence[str] = ()  # sentences right below it
 
     @classmethod
     def of(cls, values: Mapping[Column, Sequence[Cell]], title: str) -> Table:

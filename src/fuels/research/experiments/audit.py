@@ -86,7 +86,7 @@ def run(context: Context) -> Result:
     done = {name: finished(context, VARIANTS[name]) for name in names}
     dataset = context.dataset(resolve(context.settings("solo")))
     tables = {"audit": table(done), "sums": sums_table(dataset, kinds)}
-    return Result(tables, {"audit": picture(context, done)}, remarks(done), {"sums": SUMS_REMARKS})
+    return Result(tables, {"audit": picture(context, done)}, remarks(done))
 
 
 def finished(context: Context, variant: Variant) -> Found:
@@ -175,7 +175,8 @@ def sums_table(dataset: Dataset, names: Sequence[str]) -> Table:
         "sums | numbers a client adds | mean day (R2) | an hour recognised (AUC)"
         " | a day recognised (AUC)"
     )
-    return Table(columns(headings), rows, "Sums, to an attacker who knows all other clients")
+    title = "Sums, to an attacker who knows all other clients"
+    return Table(columns(headings), rows, title, SUMS_REMARKS)
 
 
 SUMS_REMARKS = (

@@ -52,7 +52,6 @@ class Result:
     tables: Mapping[str, Table]
     figures: Mapping[str, Figure] = field(default_factory=dict)
     text: Sequence[str] = ()  # sentences below the tables
-    below: Mapping[str, Sequence[str]] = field(default_factory=dict)  # right below a table, by name
     data: Mapping[str, Table] = field(default_factory=dict)  # CSV files only
 
 
@@ -207,14 +206,12 @@ def file_name(label: str) -> str:
 def _side_by_side(found: Mapping[str, Result]) -> Result:
     """Several results as one, with their labels in file names, titles and sentences."""
     tables, figures = {}, {}
-    below: dict[str, Sequence[str]] = {}
     data: dict[str, Table] = {}
     text: dict[str, list[str]] = {}  # sentence: whose it is
     for label, result in found.items():
         after = file_name(label)
         for name, table in result.tables.items():
             tables[f"{name}-{after}"] = replace(table, title=f"{table.title} ({label})")
-        below |= {f"{name}-{after}": said for name, said in result.below.items()}
         data |= {f"{name}-{after}": table for name, table in result.data.items()}
         for name, picture in result.figures.items():
             figures[f"{name}-{after}"] = picture
@@ -224,7 +221,7 @@ def _side_by_side(found: Mapping[str, Result]) -> Result:
         sentence if len(labels) == len(found) else f"{'; '.join(labels)}: {sentence}"
         for sentence, labels in text.items()
     ]
-    return Result(tables, figures, sentences, below, data)
+    return Result(tables, figures, sentences, data)
 
 
 def write(experiment: Experiment, context: Context, result: Result, command: str) -> list[Path]:
@@ -235,7 +232,7 @@ def write(experiment: Experiment, context: Context, result: Result, command: str
     files = [out / f"{experiment.name}.md"]
     for name, table in result.tables.items():
         files.append(write_text(out / f"{name}.csv", table.to_csv()))
-        page += [table.to_markdown(), *(f"{said}\n" for said in result.below.get(name, ()))]
+        page += [table.to_markdown(), *(f"{said}\n" for said in table.notes)]
     files += [
         write_text(out / f"{name}.csv", table.to_csv()) for name, table in result.data.items()
     ]
@@ -244,7 +241,7 @@ def write(experiment: Experiment, context: Context, result: Result, command: str
         files.append(save(picture, out / f"{name}.png"))
         page += [f"![{experiment.title}]({name}.png)", ""]
     write_text(files[0], "\n".join(page).rstrip() + "\n")
-    parts = [Part(n, table, result.below.get(n, ())) for n, table in result.tables.items()]
+    parts = [Part(name, table) for name, table in result.tables.items()]
     pictures = {name: out / f"{name}.png" for name in result.figures}
     text = study_page(experiment.title, about, command, parts, result.text, pictures)
     files.append(write_text(out / NAME, text))

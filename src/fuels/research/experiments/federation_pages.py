@@ -40,7 +40,7 @@ class Part:
             bases = [known[0].base if known else None] if self.base else []
             cells.append([name, *bases, *(cell(changes.get(column)) for column in self.names)])
         heads = [Column(self.first), *([Column(self.base, "MSE")] if self.base else [])]
-        return Table([*heads, *map(Column, self.names)], cells, self.title)
+        return Table([*heads, *map(Column, self.names)], cells, self.title, self.said)
 
 
 def average(rows: Rows) -> float:

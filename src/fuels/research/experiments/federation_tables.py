@@ -42,7 +42,6 @@ def result(found: Found, plan: Plan) -> Result:
         {f"federation-{name}": part.table for name, part in parts.items()},
         pictures,
         pages.how_to_read(found, unit),
-        below={f"federation-{name}": part.said for name, part in parts.items()},
         data={"federation-changes": pages.details(parts)},
     )
 

@@ -182,9 +182,8 @@ def dots(
     axes[0].set_yticks(list(place.values()), list(place))
     for axis in axes:
         axis.set_ylim(-len(names) + 0.4, 0.6)
-    room = (
-        0.3 + 0.075 * max(len(name) for name in names)
-    ) / style.WIDTH  # names are left of the axis
+    # Names are left of the axis.
+    room = (0.3 + 0.075 * max(len(name) for name in names)) / style.WIDTH
     for axis in axes:
         spec: Any = axis.get_subplotspec()
         spec.get_gridspec().left = room

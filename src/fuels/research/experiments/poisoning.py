@@ -73,11 +73,9 @@ class Found:
     rounds: int
     inter: float | None  # share of the honest clients that use L_inter at the end
 
-    def means(self, honest: Flags) -> dict[str, float]:
-        return {
-            "model": float(np.mean(np.array(self.model)[honest])),
-            "mixture": float(np.mean(np.array(self.mixture)[honest])),
-        }
+    def means(self, honest: Flags) -> Floats:
+        """Of the MSE of model and mixture."""
+        return np.array([np.mean(np.array(mse)[honest]) for mse in (self.model, self.mixture)])
 
 
 def run(context: Context) -> Result:
@@ -213,7 +211,7 @@ def changes(context: Context, done: Mapping[Case, Found], method: str) -> list[C
     own = [case for case in done if case.method == method and case.seed == context.seeds[0]]
     rows = []
     for first in own:
-        relative: list[tuple[float, float]] = []
+        relative: list[Floats] = []
         out: list[tuple[float, float]] = []
         for seed in context.seeds:
             case = replace(first, seed=seed)
@@ -222,9 +220,7 @@ def changes(context: Context, done: Mapping[Case, Found], method: str) -> list[C
             found = done[case]
             false = set(attackers(found.ids, case.share / 100, seed))
             honest = np.array([client not in false for client in found.ids])
-            now, before = found.means(honest), clean.means(honest)
-            change = {name: 100 * (now[name] / before[name] - 1) for name in now}
-            relative.append((change["model"], change["mixture"]))
+            relative.append(100 * (found.means(honest) / clean.means(honest) - 1))
             left = np.array([found.left_out.get(client, 0) for client in found.ids]) / found.rounds
             out.append(
                 (float(left[~honest].mean()) if false else np.nan, float(left[honest].mean()))

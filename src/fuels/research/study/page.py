@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from fuels.data.files import write_text
@@ -18,11 +18,10 @@ def write_report(
     folder: Path,
     found: Mapping[str, Comparison],
     tables: Mapping[str, Table],
-    notes: Mapping[str, Sequence[str]],
     command: str,
 ) -> Path:
     """The page of a comparison, or of its stretches of the test part by their names."""
-    parts = [Part(name, table, notes[name], bars(found[name])) for name, table in tables.items()]
+    parts = [Part(name, table, bars(found[name])) for name, table in tables.items()]
     first = next(iter(found.values()))
     count, seeds = len(first.methods), len(first.rows[0].records)
     subtitle = f"{count_of(count, 'method')}, {count_of(seeds, 'seed')}"

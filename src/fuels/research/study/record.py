@@ -104,12 +104,9 @@ class Record:
         each = self.history["numbers_up"] + self.history["numbers_down"]
         return np.cumsum(each * self.history["clients"]) / len(self.clients)
 
-    def agrees(self, settings: Mapping[str, Any]) -> bool:
-        return agree(self.settings, settings)
-
     def serves_as(self, other: Record) -> bool:
         """Whether this record of the same run need not be replaced by the other."""
-        return self.agrees(other.settings) and bool(self.by_period or not other.by_period)
+        return agree(self.settings, other.settings) and bool(self.by_period or not other.by_period)
 
     # -- on disk -------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ class Store:
         archived = self.archived.get(f"{settings.method}-{key}")
         candidates += [] if archived is None else [archived]
         wanted = describe(settings)
-        fitting = (record for record in candidates if record.agrees(wanted))
+        fitting = (record for record in candidates if agree(record.settings, wanted))
         return next((record for record in fitting if record.by_period or not by_period), None)
 
     def save(self, record: Record) -> Record:
