@@ -40,7 +40,7 @@ def write_days(folder: Path, days: int, cells: int = CELLS) -> Path:
 
 def convert(folder: Path, out: Path) -> Panel:
     options = PanelOptions(resample="10min", how="sum")
-    found = read_activities(folder, ("net",), None, options, spool_folder=out.parent)
+    found = read_activities(folder, ("net",), options, spool_folder=out.parent)
     panel = next(panel for _, panel in found)
     write_panel(panel, out, overwrite=True)
     return panel
@@ -74,7 +74,7 @@ def test_processing_in_bands_gives_the_same_panel(tmp_path: Path, name: str) -> 
     whole = read_panel(folder, resample="10min", how="sum")
     assert whole.values[[0, 1, 143, 144]][:, 6].tolist() == [7, 0, 7, 8]
     found = read_activities(
-        folder, ("net",), None, PanelOptions(resample="10min", how="sum"), spool_folder=tmp_path
+        folder, ("net",), PanelOptions(resample="10min", how="sum"), spool_folder=tmp_path
     )
     for _, panel in found:
         write_panel(panel, tmp_path / name, layout="wide" if name[0] == "w" else "long")
@@ -90,7 +90,7 @@ def test_options_apply_to_bands_as_to_a_whole_panel(tmp_path: Path) -> None:
     ids = ["300", "7", "5"]
     panel = read_panel(folder, ids=ids, **options)  # type: ignore[arg-type]
     options = PanelOptions(ids=ids, **options)
-    found = read_activities(folder, ("net",), None, options, spool_folder=tmp_path)
+    found = read_activities(folder, ("net",), options, spool_folder=tmp_path)
     spooled = next(p for _, p in found)
     assert panel.ids == spooled.ids == ("5", "7", "300")
     # Cell 5 counts 7 on the third day only, cell 7 on the first: both are left out of the means.
@@ -99,11 +99,7 @@ def test_options_apply_to_bands_as_to_a_whole_panel(tmp_path: Path) -> None:
     assert panel.notes == spooled.notes and "2 values equal to 7 were marked" in panel.notes[-1]
     np.testing.assert_array_equal(spooled.values, panel.values)
     with pytest.raises(FuelsError, match="no client 999"):
-        next(
-            read_activities(
-                folder, ("net",), None, PanelOptions(ids=["999"]), spool_folder=tmp_path
-            )
-        )
+        next(read_activities(folder, ("net",), PanelOptions(ids=["999"]), spool_folder=tmp_path))
 
 
 def test_an_error_leaves_no_files(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def two_hours(tmp_path, **options):
 def test_sums_by_hand(tmp_path):
     path = two_hours(tmp_path)
     expected = {"sms": [[0, 3.5], [1, 0]], "call": [[0, 12.25], [0, 0]], "net": [[0, 31], [0, 0.3]]}
-    panels = dict(read_activities(path, tuple(ACTIVITIES), None, PanelOptions()))
+    panels = dict(read_activities(path, tuple(ACTIVITIES), PanelOptions()))
     assert list(panels) == ["sms", "call", "net"]
     for activity, values in expected.items():
         panel = panels[activity]

@@ -116,10 +116,11 @@ def convert_command(
     notes: list[str] = []
     reading = read.reading()
     reading.check()
-    zone = None if read.timezone is None else zone_id(read.timezone)
+    zone = None if reading.timezone is None else zone_id(reading.timezone)
+    reading = replace(reading, timezone=zone)
     with _progress(path) as progress:
         # Temporary files go next to the output, which needs space there in any case.
-        found = read_activities(path, tuple(targets), zone, reading, progress, out.parent)
+        found = read_activities(path, tuple(targets), reading, progress, out.parent)
         for name, panel in found:
             notes += _write(panel, targets[name], layout, overwrite, json_)
     _print_notes(notes)

@@ -252,9 +252,9 @@ class ReadOptions:
 
     def reading(self) -> PanelOptions:
         """The options as the readers take them."""
-        from fuels.data.loading import reading
+        from fuels.data.readers import PanelOptions
 
-        return reading(self.data())
+        return PanelOptions.of(self.data())
 
 
 def with_read_options(*without: str) -> Decorator:

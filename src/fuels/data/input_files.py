@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fuels.config import Data
 from fuels.data.files import os_errors
 from fuels.data.header import listed
 from fuels.data.inputs import EVERYONE, MOST, aligned, with_inputs, without_blank_end
@@ -56,23 +57,17 @@ class Table:
         return replace(panel, ids=ids, name=self.name)
 
 
-def add_inputs(
-    panel: Panel,
-    names: Sequence[str],
-    tables: Sequence[Table],
-    given: PanelOptions,
-    *,
-    strict: bool,
-) -> Panel:
+def add_inputs(panel: Panel, data: Data, tables: Sequence[Table], *, strict: bool) -> Panel:
     """The panel with its inputs, each from the first table that has it.
 
     `strict` refuses an input that no table has, or has for other clients only.
     """
+    given = replace(PanelOptions.of(data), step=panel.step_seconds)
     found: dict[str, Panel] = {}
-    for name in names:
+    for name in data.inputs:
         table = next((table for table in tables if name in table.columns), None)
         if table is not None:
-            found[name] = table.read(name, replace(given, step=panel.step_seconds))
+            found[name] = table.read(name, given)
         elif not tables:
             raise FuelsError(
                 f"--inputs={name}: the embedded data have no such column; name a file that has it"
@@ -87,8 +82,9 @@ def add_inputs(
     return _with_notes(panel) if strict else panel
 
 
-def check_names(names: Sequence[str], file: str) -> None:
-    """Refuse names that cannot work."""
+def check_names(data: Data) -> None:
+    """Refuse names of inputs that cannot work."""
+    names, file = data.inputs, data.inputs_file
     if file and not names:
         raise FuelsError(
             f"--inputs-file {file}: name the columns that are inputs, such as --inputs=temperature"

@@ -22,19 +22,20 @@ def load_panel(settings: Settings, step: int | None = None, *, strict: bool = Tr
 
     `step` in seconds, if it is known; `strict` refuses data without one of the inputs.
     """
-    data, given = settings.data, replace(reading(settings.data), step=step)
-    check_names(data.inputs, data.inputs_file)
+    data = settings.data
+    check_names(data)
     places = [data.inputs_file] if data.inputs_file else []
     if data.source.startswith(SYNTHETIC):
         clients = max(SYNTHETIC_CLIENTS, data.clients)
         panel = synthesise(data.source.removeprefix(SYNTHETIC), clients=clients)
         panel = panel.select(data.ids) if data.ids else panel
     else:
+        given = replace(PanelOptions.of(data), step=step)
         panel = read_source(data.source, given, data.activity or None)
         places.append(data.source)
     if not data.inputs:
         return panel
-    return add_inputs(panel, data.inputs, [Table(place) for place in places], given, strict=strict)
+    return add_inputs(panel, data, [Table(place) for place in places], strict=strict)
 
 
 def load_inputs(panel: Panel, data: Data) -> Panel:
@@ -45,19 +46,7 @@ def load_inputs(panel: Panel, data: Data) -> Panel:
             f"--inputs-file: {tables[0].name} has none of the inputs that the run was trained with:"
             f" {', '.join(data.inputs)}"
         )
-    return add_inputs(panel, data.inputs, tables, reading(data), strict=False)
-
-
-def reading(data: Data) -> PanelOptions:
-    """How the settings say that data are read."""
-    alike = {field.name for field in fields(PanelOptions)} & vars(data).keys() - {"inputs"}
-    return PanelOptions(
-        client=data.client_column or None,
-        time=data.time_column or None,
-        value=data.value_column or None,
-        inputs=data.inputs,
-        **{name: getattr(data, name) or None for name in alike},
-    )
+    return add_inputs(panel, data, tables, strict=False)
 
 
 def for_new_values(data: Data) -> Data:
@@ -67,19 +56,18 @@ def for_new_values(data: Data) -> Data:
 
 def frame_panel(frame: Any, data: Data, *, strict: bool = True) -> Panel:
     """The panel of a pandas or polars frame, with its inputs, read as the settings say."""
-    given = reading(data)
+    given = PanelOptions.of(data)
     given.check()
     panel = given.apply(panel_from_frame(frame, given=given))
     if not data.inputs:
         return panel
-    check_names(data.inputs, "")
-    return add_inputs(panel, data.inputs, [Table(frame, "frame")], given, strict=strict)
+    check_names(data)
+    return add_inputs(panel, data, [Table(frame, "frame")], strict=strict)
 
 
 def frame_inputs(frame: Any, data: Data, panel: Panel) -> Panel:
     """The panel with the inputs in a frame, such as future ones."""
-    tables = [Table(frame, "X_df")]
-    return add_inputs(panel, data.inputs, tables, reading(data), strict=False)
+    return add_inputs(panel, data, [Table(frame, "X_df")], strict=False)
 
 
 def as_setting(option: str, value: str | None) -> str | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
+from fuels.config import Data
 from fuels.data.arrays import read_hdf5, read_npz
 from fuels.data.clock import Moment, Step, parse_step, zone_id
 from fuels.data.coordinates import coordinates_of, read_coordinates
@@ -29,7 +30,7 @@ from fuels.data.spool import gather, gather_in_file
 from fuels.data.table_files import read_tables
 from fuels.data.table_options import TableOptions, missing_numbers
 from fuels.data.tables import MARKED, missing_note
-from fuels.data.telecom import Sums, is_telecom, telecom_sums
+from fuels.data.telecom import ZONE, Request, Sums, is_telecom, telecom_sums
 from fuels.data.telecom_file import Progress
 from fuels.errors import FuelsError, options_renamed, renamed
 
@@ -55,6 +56,18 @@ class PanelOptions(TableOptions):
     end: Moment | None = None
     coordinates: str | Path | None = None
     unit: str | None = None
+
+    @classmethod
+    def of(cls, data: Data) -> PanelOptions:
+        """How the settings say that data are read."""
+        alike = {field.name for field in fields(cls)} & vars(data).keys() - {"inputs"}
+        return cls(
+            client=data.client_column or None,
+            time=data.time_column or None,
+            value=data.value_column or None,
+            inputs=data.inputs,
+            **{name: getattr(data, name) or None for name in alike},
+        )
 
     def check(self) -> None:
         """Reject invalid options before reading, which may take long."""
@@ -156,7 +169,7 @@ def read_source(
     files = find_files(path)
     if len(files) == 1 and is_raw(files[0]):
         activities = (activity or "net",)
-        return next(p for _, p in read_activities(files[0], activities, zone, options, progress))
+        return next(p for _, p in read_activities(files[0], activities, options, progress))
     with os_errors(path, "cannot be read"):
         files = table_files(files)
         title = source_title(path)
@@ -206,7 +219,6 @@ def is_raw(file: Path) -> bool:
 def read_activities(
     path: Path,
     activities: Sequence[str],
-    timezone: str | None,
     options: PanelOptions,
     progress: Progress | None = None,
     spool_folder: Path | None = None,
@@ -220,9 +232,10 @@ def read_activities(
         step: Step = "10min"
     else:  # summed to the final step while reading, which needs less space
         step, options = options.resample or "1h", replace(options, resample=None, how=None)
+    asked = Request(path, activities, parse_step(step), options.timezone or ZONE)
     with (
         os_errors(path, "cannot be read"),
-        telecom_sums(path, activities, step, timezone, progress, spool_folder) as sums,
+        telecom_sums(asked, progress, spool_folder) as sums,
     ):
         for activity in activities:
             yield activity, _in_bands(sums, activity, options, spool_folder)

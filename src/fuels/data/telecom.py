@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from fuels.arrays import Flags, Floats, Integers
-from fuels.data.clock import SECOND, Step, format_moment, format_step, parse_step, standard_offset
+from fuels.data.clock import SECOND, format_moment, format_step, standard_offset
 from fuels.data.panel import Panel
 from fuels.data.spool import Spool, open_spool
 from fuels.data.telecom_file import ACTIVITIES, FileSums, Part, Progress, check_span
@@ -178,31 +178,23 @@ class Sums:
 
 
 @contextmanager
-def telecom_sums(
-    root: Path,
-    activities: Sequence[str],
-    step: Step,
-    timezone: str | None,
-    progress: Progress | None,
-    folder: Path | None,
-) -> Iterator[Sums]:
+def telecom_sums(asked: Request, progress: Progress | None, folder: Path | None) -> Iterator[Sums]:
     """Sums of several activities from one pass over the records of a file or a folder of files.
 
     They are stored in a temporary file in `folder`, or in the system's temporary folder.
     """
-    seconds = parse_step(step)
-    for activity in activities:
+    root, step = asked.root, asked.step
+    for activity in asked.activities:
         if activity not in ACTIVITIES:
             raise FuelsError(f"activity '{activity}' is not known: choose net, sms or call")
-    if seconds % np.timedelta64(600, "s"):
+    if step % np.timedelta64(600, "s"):
         raise FuelsError(
-            f"{root.name}: records are ten minutes apart, so a step of {format_step(seconds)}"
+            f"{root.name}: records are ten minutes apart, so a step of {format_step(step)}"
             " is not possible: use a multiple of 10min"
         )
     files = _files(root)
     if not files:
         raise FuelsError(f"{root}: this folder has no raw records (sms-call-internet-*.txt)")
-    asked = Request(root, activities, seconds, timezone or ZONE)
     with open_spool(folder) as spool:
         parts = asked.parts(files, spool, progress)
         if not parts:

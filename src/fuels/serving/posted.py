@@ -13,8 +13,9 @@ import polars as pl
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from fuels.config import Data, Settings
-from fuels.data.loading import for_new_values, load_panel, reading
+from fuels.data.loading import for_new_values, load_panel
 from fuels.data.panel import Panel
+from fuels.data.readers import PanelOptions
 from fuels.data.tables import panel_from_frame
 from fuels.errors import FuelsError, options_renamed
 from fuels.storage.models import PersonalModels
@@ -66,7 +67,7 @@ def panel_from_json(body: bytes, settings: Settings, models: PersonalModels) -> 
     )
     data = for_new_values(settings.data)
     given = replace(
-        reading(data),
+        PanelOptions.of(data),
         client="client",
         time="time",
         value="value",

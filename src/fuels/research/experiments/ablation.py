@@ -33,14 +33,10 @@ def run(context: Context) -> Result:
     text += [
         "Without the inter-client term, clients still send the prototype but receive nothing; Solo"
         " trains without the other terms, too.",
-        paper.NOT_COMPARABLE,
     ]
     picture = dots(found, "FUELS without one of its parts", blue="complete FUELS")
-    tables = {
-        "ablation": wide_table(found, "FUELS and four variants", first="variant"),
-        "ablation-paper": paper.table("ablation", "variant"),
-    }
-    return Result(tables, {"ablation": picture}, text)
+    table = wide_table(found, "FUELS and four variants", first="variant")
+    return paper.beside("ablation", table, picture, text)
 
 
 EXPERIMENT = Experiment(

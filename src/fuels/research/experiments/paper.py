@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fuels.report import style
 from fuels.report.tables import Cell, Column, Table
+from fuels.research.experiments.base import Result
 
 HEADINGS = [
     f"{data} {error}" for data in ("SMS", "Call", "Net", "average") for error in ("MSE", "MAE")
@@ -38,6 +40,12 @@ def with_paper_errors(ours: Table, printed: Mapping[str, Sequence[float]], name:
         rows.append([*row[:5], *([f"{error:.3f}" for error in errors] or ["", ""]), *row[5:]])
     papers = [Column(f"{heading} {measure}", "as printed") for measure in ("MSE", "MAE")]
     return Table([*ours.columns[:5], *papers, *ours.columns[5:]], rows, ours.title)
+
+
+def beside(name: str, ours: Table, figure: style.Figure, text: Sequence[str]) -> Result:
+    """The result of the experiment `name`: our table next to the paper's, and a figure."""
+    tables = {name: ours, f"{name}-paper": table(name, ours.columns[0].name)}
+    return Result(tables, {name: figure}, [*text, NOT_COMPARABLE])
 
 
 def table(name: str, first: str = "method") -> Table:

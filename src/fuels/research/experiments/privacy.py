@@ -46,14 +46,10 @@ def run(context: Context) -> Result:
         " is not centred: its mean is the same number.",
         "The entries of a prototype are between -1 and 1, so noise of 1 drowns them. This is not"
         " differential privacy: nothing is clipped and no budget is kept.",
-        paper.NOT_COMPARABLE,
     ]
     picture = dots(found, "FUELS with noise on the uploaded prototypes", blue="FUELS without noise")
-    tables = {
-        "privacy": wide_table(found, "FUELS with noise on what it uploads"),
-        "privacy-paper": paper.table("privacy"),
-    }
-    return Result(tables, {"privacy": picture}, text)
+    table = wide_table(found, "FUELS with noise on what it uploads")
+    return paper.beside("privacy", table, picture, text)
 
 
 def verdict(title: str, comparison: Comparison) -> str:

@@ -29,17 +29,13 @@ def run(context: Context) -> Result:
         "MSE of the test part, mean over the clients. A prototype has 24 rows of twice the hidden"
         " size for hourly data.",
     )
-    tables = {
-        "prototype-size": wide_table(found, "FUELS with prototypes of other sizes", first="hidden"),
-        "prototype-size-paper": paper.table("prototype-size", "hidden"),
-    }
+    table = wide_table(found, "FUELS with prototypes of other sizes", first="hidden")
     text = [
         *each_source(found, worth_of_the_best),
         "Hidden is the width of one of the two GRUs. The paper's table calls it d_r: the numbers it"
         " sends, from 96 for 2 to 24576 for 512, are 24 x 2 x hidden.",
-        paper.NOT_COMPARABLE,
     ]
-    return Result(tables, {"prototype-size": picture}, text)
+    return paper.beside("prototype-size", table, picture, text)
 
 
 def worth_of_the_best(comparison: Comparison) -> list[str]:
