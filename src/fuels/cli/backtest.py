@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,10 +12,6 @@ from fuels.cli.compare import resumable
 from fuels.cli.settings import assemble, given, source_name
 from fuels.config import PRESETS, merge_engine
 from fuels.errors import FuelsError
-
-if TYPE_CHECKING:
-    from fuels.federation.loop import Loop
-    from fuels.report.display import Progress
 
 BACKTEST, METHOD, OUTPUT = "Backtest", opt.METHOD, opt.RESULTS
 
@@ -117,14 +112,17 @@ def backtest_command(
     for note in () if json_ else notes:
         say(console, note, "yellow")
 
-    def watch(loop: Loop) -> Progress:
-        return loop_progress(loop, console, loop.method.title)
-
     def begun(number: int) -> None:
         say(console, f"window {number} of {plan.windows}")
 
     with resumable(f"continue with: fuels backtest --resume {folder.path}"):
-        summary = folder.run(forecaster, panel, plan, watch, begun)
+        summary = folder.run(
+            forecaster,
+            panel,
+            plan,
+            lambda loop: loop_progress(loop, console, loop.method.title),
+            begun,
+        )
     if json_:
         typer.echo(json.dumps(summary, indent=2))
         return

@@ -224,7 +224,32 @@ def run_command(
         if json_:
             typer.echo(json.dumps({"run": run, "folder": str(server.runs / run)}, indent=2))
         return
-    follow_run(server, run, chosen.training.rounds, json_)
+    _follow(server, run, chosen.training.rounds, json_)
+
+
+def _follow(server: ServerFolder, run: str, rounds: int, as_json: bool) -> None:
+    """Show a run until it ends, then its results; an error if a site did not save its models."""
+    from fuels.federation.flower import status
+    from fuels.federation.flower.server import undelivered
+    from fuels.report.display import progress
+    from fuels.storage.run_folder import RunFolder
+
+    try:
+        with progress(rounds) as watcher:
+            unconfirmed = status.follow(server, run, rounds, watcher)
+    except KeyboardInterrupt:
+        typer.echo(
+            f"run {run} continues; stop it with fuels federation stop {server.path}", err=True
+        )
+        raise
+    store = RunFolder(server.runs / run)
+    if as_json:
+        summary = json.loads(store.summary.read_text(encoding="utf-8"))
+        typer.echo(json.dumps({"run": run, "folder": str(store.path), **summary}, indent=2))
+    else:
+        typer.echo(f"run {run} is finished; the server's results are in {store.path}")
+    if unconfirmed:
+        raise FuelsError(undelivered(unconfirmed, server))
 
 
 @federation_app.command("status")
@@ -233,20 +258,14 @@ def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> 
 
     Example: fuels federation status metro/server --json
     """
+    from fuels.federation.flower import status
     from fuels.federation.flower.server import undelivered
-    from fuels.federation.flower.status import (
-        live_lines,
-        masked_line,
-        privacy_line,
-        status,
-        sums_line,
-    )
 
     server = ServerFolder(folder)
     if show:
         typer.echo(commands.shown(commands.list_nodes(), commands.server_environment(server)))
         return
-    found = status(server)
+    found = status.status(server)
     if json_:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -259,11 +278,11 @@ def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> 
     if found["rounds"]:
         typer.echo(f"round     {found['round']} of {found['rounds']}")
     if found["masked"]:
-        typer.echo(f"uploads   {masked_line(found['masked'])}")
+        typer.echo(f"uploads   {status.masked_line(found['masked'])}")
     if found["sums"]:
-        typer.echo(sums_line(found["sums"]).replace("sums: ", "sums      ", 1))
+        typer.echo(status.sums_line(found["sums"]).replace("sums: ", "sums      ", 1))
     if found["privacy"]:
-        typer.echo(f"privacy   {privacy_line(Privacy(**found['privacy']))}")
+        typer.echo(f"privacy   {status.privacy_line(Privacy(**found['privacy']))}")
     for site, state in found["sites"].items():
         typer.echo(f"site      {site}: {state}")
     for site, count in found["refused"].items():
@@ -276,7 +295,7 @@ def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> 
         )
     for text in found["failures"]:
         typer.echo(f"failure   {text}")
-    for text in live_lines(found["live"]):
+    for text in status.live_lines(found["live"]):
         typer.echo(f"live      {text}")
     book = found["audit"]
     intact = f"intact, the last is {book['last'][:16]}"
@@ -294,7 +313,7 @@ def stop_command(folder: ServerDir, show: bool = SHOW) -> None:
 
     Example: fuels federation stop metro/server
     """
-    from fuels.federation.flower.status import others
+    from fuels.federation.flower import status
 
     server = ServerFolder(folder)
     found = runs.current_run(server)
@@ -303,7 +322,7 @@ def stop_command(folder: ServerDir, show: bool = SHOW) -> None:
         extra = commands.server_environment(server)
         typer.echo(commands.shown(commands.stop_run(number or "RUN_ID"), extra))
         return
-    rest = others(server, found)
+    rest = status.others(server, found)
     if found.get("state") in runs.ACTIVE:
         runs.Current(server).write(state="stopped", reason="stopped by fuels federation stop")
         reason = commands.stop(server, number)

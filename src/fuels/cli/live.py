@@ -24,7 +24,7 @@ def live_command(
 
     Example: fuels federation live metro/server
     """
-    from fuels.federation.flower.status import follow_live
+    from fuels.federation.flower import status
 
     server = ServerFolder(folder)
     if show:
@@ -38,7 +38,7 @@ def live_command(
     if detach:
         return
     try:
-        follow_live(server, run, typer.echo)
+        status.follow_live(server, run, typer.echo)
     except KeyboardInterrupt:
         typer.echo(
             f"the live series of run {run} continues; stop it with fuels federation stop"

@@ -148,11 +148,8 @@ def _parse_any(text: pl.Series, place: Place) -> tuple[pl.Series, tuple[str, ...
             )
     if len(readings) == 1 or not ambiguous.any():
         return found, ()
-    shows = (
-        text.filter(next(r for o, r in readings.items() if o not in fitting).is_null())
-        if len(fitting) < len(readings)
-        else text
-    )
+    wrong = next((other for order, other in readings.items() if order not in fitting), None)
+    shows = text if wrong is None else text.filter(wrong.is_null())
     return found, (f"dates were read with the {first} first, as '{shows[0].upper()}' shows",)
 
 

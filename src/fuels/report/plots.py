@@ -261,11 +261,14 @@ def draw_learning(outcome: Outcome) -> style.Figure:
     styles = _curve_looks(terms)
     best = int(np.nanargmin(curves["val_mse"])) if "val_mse" in curves else None
     rounds = column(history, "round")
+    validation = "There is no validation error"
+    if best is not None:
+        validation = f"Validation error is lowest in round {history[best]['round']}"
     picture, axes = style.figure(
         [styles[key]["label"] for group in rows for key in group],
         rows=len(rows),
         title=f"How {outcome.title} learned",
-        subtitle=_reading(history, best),
+        subtitle=f"Means over the clients. {validation}.",
         footer=style.origin(outcome.dataset),
         height=3.2 if len(rows) == 1 else 2.4,
     )
@@ -313,14 +316,6 @@ def _curve_looks(terms: Sequence[str]) -> dict[str, style.Look]:
         dash = ("solid", (0, (5, 2)), (0, (1, 1.4)))[i % 3]
         found[key] = {"color": style.QUIET, "linewidth": 1.4, "linestyle": dash, "label": name}
     return found
-
-
-def _reading(history: Sequence[dict[str, Any]], best: int | None) -> str:
-    """The subtitle that explains the learning curves."""
-    if best is None:
-        return "Means over the clients. There is no validation error."
-    lowest = history[best]["round"]
-    return f"Means over the clients. Validation error is lowest in round {lowest}."
 
 
 # -- all figures -------------------------------------------------------------------------------

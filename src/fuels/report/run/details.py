@@ -200,11 +200,10 @@ def ahead(run: RunFiles, figures: Figures) -> Section:
     if series is not None and known:
         steps = round((found.times[-1] - found.times[0]) / series.step) + 1
         span = f" {longest(series.step, steps)}"
-    roles = {} if series is None else telling_clients(run, series)
-    chosen = [
-        found.ids.index(series.ids[c]) for c in roles if series and series.ids[c] in found.ids
-    ]
-    words = {series.ids[c]: role for c, role in roles.items()} if series else {}
+    roles: dict[str, str] = {}
+    if series is not None:
+        roles = {series.ids[c]: role for c, role in telling_clients(run, series).items()}
+    chosen = [found.ids.index(client) for client in roles if client in found.ids]
     before = "The last actual values, then the forecasts" if known else "The forecasts"
     drawn = []
     for client in chosen or range(min(3, len(found.ids))):
@@ -216,7 +215,7 @@ def ahead(run: RunFiles, figures: Figures) -> Section:
         caption = (
             f"Highest forecast: {run.measured(float(made[peak]))} on {moment(found.times[peak])}."
         )
-        role = f" ({words[own]})" if own in words else ""
+        role = f" ({roles[own]})" if own in roles else ""
         last = max(2 * run.period, 24)
         chart = figures.figure(
             partial(draw_ahead, past=series, ahead=found, client=client, known=last, unit=run.unit),

@@ -163,13 +163,9 @@ def dots(
     ):
         best = comparison.ranking[0].name
         for row in comparison.rows:
-            colour = (
-                style.METHOD
-                if row.name in highlight
-                else style.RIVAL
-                if row.name == best
-                else style.QUIET
-            )
+            colour = style.RIVAL if row.name == best else style.QUIET
+            if row.name in highlight:
+                colour = style.METHOD
             far = not row.is_method and row.mean() > end
             (_number_at_the_edge if far else _dot)(axis, row, place[row.name], colour)
         style.log_scale(axis, "x", means, 0 if wide else math.inf, narrow=len(found) > 1)
