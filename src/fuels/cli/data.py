@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -24,16 +24,12 @@ data_app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-Source = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="PATH...",
-        help="A CSV, Parquet, Excel, npz or HDF5 (METR-LA) file; several tables, a pattern such as"
-        " 'daily/*.csv' or a folder of tables; or raw Telecom Italia records: one file"
-        " sms-call-internet-*.txt or a folder of them.",
-        show_default=False,
-    ),
-]
+SOURCE = opt.argument(
+    "PATH...",
+    "A CSV, Parquet, Excel, npz or HDF5 (METR-LA) file; several tables, a pattern such as"
+    " 'daily/*.csv' or a folder of tables; or raw Telecom Italia records: one file"
+    " sms-call-internet-*.txt or a folder of them.",
+)
 OUT = opt.option("", "File to write: .parquet, .csv or .npz.", default=..., show_default=False)
 LAYOUT = opt.option(
     "long|wide",
@@ -46,7 +42,9 @@ OVERWRITE = opt.flag("Replace the output file if it exists.", name="--overwrite"
 @data_app.command("describe")
 @opt.with_read_options("inputs", "inputs_file")
 def describe_command(
-    paths: Source, read: opt.ReadOptions = opt.ReadOptions(), json_: bool = opt.JSON
+    paths: list[str] = SOURCE,
+    read: opt.ReadOptions = opt.ReadOptions(),
+    json_: bool = opt.JSON,
 ) -> None:
     """Describe a file: clients, time span, step, missing values, dead clients and the period.
 
@@ -72,7 +70,7 @@ def describe_command(
 @data_app.command("convert")
 @opt.with_read_options("activity", "inputs", "inputs_file")
 def convert_command(
-    paths: Source,
+    paths: list[str] = SOURCE,
     out: Path = OUT,
     read: opt.ReadOptions = opt.ReadOptions(),
     layout: str = LAYOUT,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from fuels.cli import compare as shared
 from fuels.cli import options as opt
@@ -20,14 +18,11 @@ if TYPE_CHECKING:
 
 
 def experiment_command(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME|list",
-            help="Name of the experiment; list shows all.",
-            autocompletion=opt.complete((*EXPERIMENTS, "list")),
-        ),
-    ],
+    name: str = opt.argument(
+        "NAME|list",
+        "Name of the experiment; list shows all.",
+        autocompletion=opt.complete((*EXPERIMENTS, "list")),
+    ),
     data: list[str] | None = opt.option(
         "PATH|synthetic:NAME",
         "A file, or synthetic:net, synthetic:call, synthetic:sms. Can be repeated."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -13,9 +13,8 @@ from fuels.cli import options as opt
 from fuels.cli.demo import demo_command
 from fuels.cli.following import follow_run
 from fuels.cli.live import live_command
-from fuels.cli.parties import SHOW, ServerDir, need_flower
-from fuels.cli.refit import refit_command
-from fuels.cli.roster import FoundedDir, roster_command
+from fuels.cli.parties import SERVER, SHOW, need_flower
+from fuels.cli.roster import FOUNDED, roster_command
 from fuels.cli.settings import assignment, given, private_preset
 from fuels.config import DEFAULT_PRESET, PRESETS, Privacy, Settings, merge, with_preset
 from fuels.errors import FuelsError
@@ -77,10 +76,8 @@ def init_command(
 
 @federation_app.command("add-site")
 def add_site_command(
-    folder: FoundedDir,
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of the new site, such as west.")
-    ],
+    folder: Path = FOUNDED,
+    name: str = opt.argument("NAME", "Name of the new site, such as west."),
     methods: str = CONSENTED,
     again: bool = opt.flag(
         "Create a new folder, with a new key, for an existing site that lost its own.",
@@ -108,7 +105,7 @@ def add_site_command(
 
 
 @federation_app.command("renew")
-def renew_command(folder: FoundedDir) -> None:
+def renew_command(folder: Path = FOUNDED) -> None:
     """Sign a new certificate for the server; needs only authority/.
 
     Example: fuels federation renew metro
@@ -126,7 +123,7 @@ def renew_command(folder: FoundedDir) -> None:
 
 
 @federation_app.command("renew-secret")
-def renew_secret_command(folder: FoundedDir) -> None:
+def renew_secret_command(folder: Path = FOUNDED) -> None:
     """Create a new federation.secret for all sites, for when a site leaves or the secret leaks.
 
     Runs with privacy.secret hide prototypes from the server with it. It needs authority/, and works
@@ -146,7 +143,7 @@ def renew_secret_command(folder: FoundedDir) -> None:
 
 @federation_app.command("run")
 def run_command(
-    folder: ServerDir,
+    folder: Path = SERVER,
     method: str | None = opt.option(
         "NAME", f"Method to train: {', '.join(METHODS)}. Default: fuels.", choices=METHODS
     ),
@@ -253,7 +250,7 @@ def _follow(server: ServerFolder, run: str, rounds: int, as_json: bool) -> None:
 
 
 @federation_app.command("status")
-def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> None:
+def status_command(folder: Path = SERVER, json_: bool = JSON, show: bool = SHOW) -> None:
     """Show the state of the current run and which sites are connected.
 
     Example: fuels federation status metro/server --json
@@ -305,7 +302,7 @@ def status_command(folder: ServerDir, json_: bool = JSON, show: bool = SHOW) -> 
 
 
 @federation_app.command("stop")
-def stop_command(folder: ServerDir, show: bool = SHOW) -> None:
+def stop_command(folder: Path = SERVER, show: bool = SHOW) -> None:
     """Stop the current run; the server and the sites keep running.
 
     If there is no current run, this stops runs that were submitted with `flwr run` and have not

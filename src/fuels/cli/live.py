@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 from fuels.cli import options as opt
-from fuels.cli.parties import SHOW, ServerDir
+from fuels.cli.parties import SERVER, SHOW
 from fuels.federation.flower import commands, runs
 from fuels.federation.flower.folders import ServerFolder
 
 
 def live_command(
-    folder: ServerDir,
+    folder: Path = SERVER,
     detach: bool = opt.flag("Start the series and return without following it.", name="--detach"),
     show: bool = SHOW,
 ) -> None:

@@ -57,9 +57,9 @@ def option(
     )
 
 
-def argument(metavar: str, help: str) -> Any:
+def argument(metavar: str, help: str, **more: Any) -> Any:
     """A required argument of a command."""
-    return typer.Argument(..., metavar=metavar, help=help, show_default=False)
+    return typer.Argument(..., metavar=metavar, help=help, show_default=False, **more)
 
 
 def flag(help: str, panel: str | None = None, *, name: str = "", default: bool = False) -> Any:

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -28,16 +27,10 @@ SHOW = opt.flag(
     "Print the commands that this one would run, ready for a shell or a unit file, and exit.",
     name="--show",
 )
-ServerDir = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DIR",
-        help="The server's folder, such as metro/server, or the folder created by init.",
-    ),
-]
-SiteDir = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The site's folder, such as metro/sites/north.")
-]
+SERVER = opt.argument(
+    "DIR", "The server's folder, such as metro/server, or the folder created by init."
+)
+SITE = opt.argument("DIR", "The site's folder, such as metro/sites/north.")
 
 
 @server_app.callback()
@@ -51,7 +44,7 @@ def need_flower() -> None:
 
 
 @server_app.command("start")
-def server_start(folder: ServerDir, show: bool = SHOW) -> None:
+def server_start(folder: Path = SERVER, show: bool = SHOW) -> None:
     """Start the server: Flower's SuperLink with TLS, authentication and a database.
 
     It runs until it is stopped. If one of its processes ends, the command names it and exits with
@@ -76,7 +69,7 @@ def server_start(folder: ServerDir, show: bool = SHOW) -> None:
 
 @server_app.command("admit")
 def server_admit(
-    folder: ServerDir,
+    folder: Path = SERVER,
     name: str = opt.argument("NAME", "Name of the site, such as west."),
     key: Path = opt.argument("FILE", "The site.pub file that the site sent."),
 ) -> None:
@@ -100,7 +93,7 @@ def server_admit(
 
 
 @server_app.command("audit")
-def server_audit(folder: ServerDir, last: int = LAST, json_: bool = JSON) -> None:
+def server_audit(folder: Path = SERVER, last: int = LAST, json_: bool = JSON) -> None:
     """Show the audit log of a server and check that no line is missing or changed.
 
     It lists who was admitted and joined, what was sent, received and refused (sizes and SHA-256),
@@ -112,7 +105,7 @@ def server_audit(folder: ServerDir, last: int = LAST, json_: bool = JSON) -> Non
 
 
 @site_app.command("audit")
-def site_audit(folder: SiteDir, last: int = LAST, json_: bool = JSON) -> None:
+def site_audit(folder: Path = SITE, last: int = LAST, json_: bool = JSON) -> None:
     """Show the audit log of a site and check that no line is missing or changed.
 
     It lists what was sent (size and SHA-256), which requests were refused, and changes of keys and
@@ -142,7 +135,7 @@ def _show_audit(folder: ServerFolder | SiteFolder, last: int, as_json: bool) -> 
 
 
 @site_app.command("renew-key")
-def site_renew_key(folder: SiteDir) -> None:
+def site_renew_key(folder: Path = SITE) -> None:
     """Create new keys for a site; the former ones are kept in the same folder.
 
     The site keeps its models. Its new public key must be registered at the server before the site
@@ -167,7 +160,7 @@ def site_renew_key(folder: SiteDir) -> None:
 
 @site_app.command("start")
 def site_start(
-    folder: SiteDir,
+    folder: Path = SITE,
     data: str = opt.option(
         "PATH|synthetic:NAME",
         "The site's data, such as my.parquet. Default: data.source in its site.toml.",

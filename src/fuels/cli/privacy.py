@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -84,7 +84,7 @@ def plan_command(
 
 @privacy_app.command("new")
 def new_command(
-    ledger: Annotated[Path, typer.Argument(metavar="LEDGER", help="The file to create.")],
+    ledger: Path = opt.argument("LEDGER", "The file to create."),
     epsilon: float = opt.option("", "Budget of all runs together.", BUDGET, default=8.0),
     delta: float = opt.option("", "Probability that the guarantee fails.", BUDGET, default=1e-5),
     unit: str = UNIT,
@@ -108,13 +108,9 @@ def new_command(
 
 @privacy_app.command("spent")
 def spent_command(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN|SITE|LEDGER",
-            help="Folder of a run or of a site of a federation, or a ledger file.",
-        ),
-    ],
+    run: Path = opt.argument(
+        "RUN|SITE|LEDGER", "Folder of a run or of a site of a federation, or a ledger file."
+    ),
     json_: bool = opt.flag("Print JSON for scripts.", name="--json"),
 ) -> None:
     """Say what a ledger has released, and how much of the budget is spent.

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from fuels.cli import options as opt
 from fuels.errors import FuelsError
 
-FoundedDir = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Folder created by init, such as metro.")
-]
+FOUNDED = opt.argument("DIR", "Folder created by init, such as metro.")
 
 
 def roster_command(
-    folder: FoundedDir,
+    folder: Path = FOUNDED,
     clients: str = opt.option(
         "SITE=N,...",
         "Number of clients of each site, such as north=12,south=9. A site that is not named keeps"

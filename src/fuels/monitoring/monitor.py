@@ -80,7 +80,7 @@ def window(track: Track, part: Part) -> Found:
         "from": ends[0],
         "to": ends[1],
         "values": own.get("values", 0),
-        "errors": {name: _plain(row) for name, row in errors.items()},
+        "errors": {n: {k: _number(v) for k, v in row.items()} for n, row in errors.items()},
         "coverage": {level: own.get(f"coverage-{level}") for level in track.levels},
     }
 
@@ -337,10 +337,6 @@ def _when(track: Track, watched: Sequence[Watched | None], evidence: list[str]) 
     since = f"with {ENOUGH_DAYS} days of values since the change"
     text = f"train again from {moment} on, {since}: fuels retrain {track.folder}"
     return {"advice": "soon", "text": text, "evidence": evidence}
-
-
-def _plain(row: Mapping[str, Any]) -> Found:
-    return {name: _number(value) for name, value in row.items()}
 
 
 def _number(value: Any) -> Any:

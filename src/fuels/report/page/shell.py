@@ -31,7 +31,10 @@ def section(name: str, title: str, short: str, *content: Child) -> Section:
 
 def page(title: str, subtitle: str, sections: Sequence[Section], foot: Child = None) -> str:
     """The whole document. Its policy allows no request and no script or style but its own."""
-    style, script = (Html(_own(name)) for name in ("style.css", "script.js"))
+    style, script = (
+        Html((files("fuels.report.page") / name).read_text(encoding="utf-8"))
+        for name in ("style.css", "script.js")
+    )
     policy = (
         f"default-src 'none'; img-src data:; script-src {_hash(script)}; style-src {_hash(style)};"
         " base-uri 'none'; form-action 'none'"
@@ -81,10 +84,6 @@ def page(title: str, subtitle: str, sections: Sequence[Section], foot: Child = N
 def code(text: str) -> Html:
     """A block of code that can be scrolled with the keyboard."""
     return el("pre", el("code", escape(text)), tabindex="0")
-
-
-def _own(name: str) -> str:
-    return (files("fuels.report.page") / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

@@ -48,7 +48,8 @@ def telling_clients(run: RunFiles, series: Series) -> dict[int, str]:
     constant = np.nanmax(series.actual[order], axis=1) <= np.nanmin(series.actual[order], axis=1)
     best = order[int(np.argmin(constant))]
     picks = [("worst", order[-1]), ("median", order[(len(order) - 1) // 2]), ("best", best)]
-    if (share := widest_inside(run, series)) is not None and not np.isnan(share).all():
+    share = None if series.widest is None else run.inside.get(series.levels[series.widest])
+    if share is not None and not np.isnan(share).all():
         picks.insert(1, ("least covered by its intervals", int(np.nanargmin(share))))
     return by_client(picks) if len(order) > 1 else {int(order[0]): "the only client with an error"}
 
@@ -57,11 +58,6 @@ def relative_error(series: Series) -> Floats:
     """The sum of a client's errors over that of its values, [client]."""
     values = np.where(np.isnan(series.error), 0.0, np.abs(series.actual))
     return ratio(np.nansum(series.error, axis=1), values.sum(axis=1))
-
-
-def widest_inside(run: RunFiles, series: Series) -> Floats | None:
-    """Share of each client's values inside its widest intervals."""
-    return None if series.widest is None else run.inside.get(series.levels[series.widest])
 
 
 def legend(series: Series, actual: bool = True) -> list[tuple[str, str]]:

@@ -13,7 +13,6 @@ from typing import Any
 
 from fuels.config import Engine, Settings
 from fuels.data.panel import Panel
-from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
 from fuels.report import style
 from fuels.report.tables import Cell, Table, columns
@@ -76,13 +75,7 @@ def audited(
         raise FuelsError(f"an audit needs at least {LEAST_CLIENTS} clients, not {first.count}")
     coins = toss(settings, dataset)
     second = observe(coins.settings, engine, coins.panel, train)
-    return found(settings, first, second, membership(second, coins), dataset), first
-
-
-def found(
-    settings: Settings, first: Seen, second: Seen, members: Membership, dataset: Dataset
-) -> Audit:
-    return Audit(
+    found = Audit(
         method=settings.method,
         clients=first.count,
         rounds=settings.training.rounds,
@@ -90,10 +83,11 @@ def found(
         numbers=first.numbers,
         reached=tuple(attacks(first)),
         chance=chance(first),
-        membership=members,
+        membership=membership(second, coins),
         linked=linkage(first, second),
         sums={known: sums.reconstruction(dataset, known) for known in (0, first.count - 1)},
     )
+    return found, first
 
 
 def reduced(settings: Settings, clients: int, rounds: int) -> Settings:

@@ -7,12 +7,9 @@ with known coordinates. Only the training part is used; nothing is trained.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from fuels.arrays import Floats, Integers
+from fuels.arrays import Floats
 from fuels.data.means import mean, ratio
 from fuels.data.windows import Dataset
 from fuels.report import style
@@ -94,11 +91,6 @@ def telling_pair(dataset: Dataset) -> tuple[int, int]:
     return int(min(first, second)), int(max(first, second))
 
 
-def peak_phases(dataset: Dataset) -> Integers:
-    """The phase at which the mean day of a client is highest, [client]."""
-    return np.asarray(mean_days(dataset).argmax(axis=1), dtype=np.int64)
-
-
 def is_a_day(dataset: Dataset) -> bool:
     return dataset.period * dataset.panel.step_seconds == 86400
 
@@ -158,7 +150,7 @@ def _spread(dataset: Dataset) -> list[list[Cell]]:
         f"standard deviation ({dataset.panel.unit})": dataset.std,
         f"mean of {part_names(dataset)[1]}, less that of {part_names(dataset)[0]} (standard"
         " deviations)": evening_lead(dataset),
-        "phase of the highest mean": peak_phases(dataset).astype(np.float64),
+        "phase of the highest mean": mean_days(dataset).argmax(axis=1).astype(np.float64),
         f"mean divergence of the {whole(dataset)} from those of others (nats)": others,
     }
     return [
@@ -208,7 +200,7 @@ def draw_pair(dataset: Dataset, pair: tuple[int, int]) -> style.Figure:
         upper.fill_between(hours[seen], low, high, color="#d9d9d9", linewidth=0, label=labels[1])
         upper.plot(hours, mean_days(dataset)[client], color=style.INK, linewidth=1.8, label="mean")
         for share, colour in ((MORNING, style.METHOD), (EVENING, style.RIVAL)):
-            first, last = (end * hours_in(hours) for end in share)
+            first, last = (end * (24 if day else dataset.period) for end in share)
             upper.axvspan(first, last, color=colour, alpha=0.12, linewidth=0)
         style.panel_title(upper, f"Client {style.short(dataset.ids[client])}")
         upper.set_xlabel("hour of the day" if day else "step of the period")
@@ -219,11 +211,6 @@ def draw_pair(dataset: Dataset, pair: tuple[int, int]) -> style.Figure:
     picture.align_ylabels()
     style.legend(picture, axes[0][0], axes[1][0])
     return picture
-
-
-def hours_in(hours: NDArray[np.floating[Any]]) -> float:
-    """Length of the period on the axis of `hours`."""
-    return float(hours[-1] + (hours[1] - hours[0]))
 
 
 def _histograms(axis: style.Axes, dataset: Dataset, client: int, words: tuple[str, str]) -> None:
