@@ -168,7 +168,7 @@ def test_what_looks_at_one_is_asked_for_each_of_several(tmp_path: Path) -> None:
         return Result({"all": Table([Column("n")], [[len(context.sources), len(context.seeds)]])})
 
     def context(*sources: str, seeds: tuple[int, ...]) -> Context:
-        return Context(sources, Budget(3, 2, seeds), tmp_path)
+        return Context(sources=sources, clients=3, rounds=2, seeds=seeds, out=tmp_path)
 
     size = Budget(clients=3, rounds=2)
     one = Experiment("look", "A look", looked_at, size, size, one_source=True, one_seed=True)

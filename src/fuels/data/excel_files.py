@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from fuels.data.files import first_line
+from fuels.data.header import header_names, refuse_doubled
 from fuels.errors import FuelsError
 from fuels.version import optional
 
@@ -46,10 +47,6 @@ def _cells(reader: Any, sheet: str) -> pl.DataFrame:
 
 def _with_names(cells: pl.DataFrame, source: str) -> pl.DataFrame:
     """The rows below the column names; columns without a name and content are left out."""
-    names = ["" if cell is None else str(cell).strip() for cell in cells.row(0)]
-    rows = cells.slice(1)
-    names = [name or " " * i for i, name in enumerate(names)]
-    doubled = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if doubled is not None:
-        raise FuelsError(f"{source}: there are two columns named '{doubled}'")
+    names, rows = header_names(cells.row(0)), cells.slice(1)
+    refuse_doubled(names, source)
     return rows.rename(dict(zip(rows.columns, names, strict=True)))

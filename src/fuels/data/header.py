@@ -8,7 +8,7 @@ Capitals, spaces, units in brackets and quotes do not matter: `Time Stamp` is `t
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -253,6 +253,17 @@ class Header:
     def _like_times(self, name: str) -> bool:
         texts = self._texts(name)
         return len(texts) > 0 and all(_TIME_PATTERN.match(text) is not None for text in texts)
+
+
+def header_names(cells: Iterable[str | None]) -> list[str]:
+    """Names from the cells of a header; of several empty ones, each gets as many blanks."""
+    return [(cell or "").strip() or " " * i for i, cell in enumerate(cells)]
+
+
+def refuse_doubled(names: Sequence[str], source: object) -> None:
+    doubled = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if doubled is not None:
+        raise FuelsError(f"{source}: there are two columns named '{doubled}'")
 
 
 def normal(name: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from fuels.data.files import first_line
-from fuels.data.header import Header, listed
+from fuels.data.header import Header, header_names, listed, refuse_doubled
 from fuels.data.table_options import TableOptions
 from fuels.errors import FuelsError
 
@@ -70,26 +70,15 @@ def open_text(path: Path, given: TableOptions) -> TextFile:
     if not first.strip():
         raise FuelsError(f"{path.name}: the file is empty or does not start with column names")
     separator = separator or max(SEPARATORS, key=first.count)
-    names = _names(first, separator)
+    names = header_names(next(csv.reader([first], delimiter=separator)))
     if len(names) == 1 and not names[0].isidentifier():  # an unknown separator
         raise FuelsError(
             f"{path.name}: the first line, '{names[0]}', has only one column: separate columns by"
             " comma, semicolon or tab, and delete lines above the column names"
         )
     Header(names, path.name, given).check()
-    doubled = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if doubled is not None:
-        raise FuelsError(f"{path.name}: there are two columns named '{doubled}'")
+    refuse_doubled(names, path.name)
     return TextFile(path, tuple(names), separator, skipped, content)
-
-
-def _names(line: str, separator: str) -> list[str]:
-    """Column names; of several empty ones at the end of a line, each gets as many blanks."""
-    names = [name.strip() for name in next(csv.reader([line], delimiter=separator))]
-    for i, name in enumerate(names):
-        if i and not name:
-            names[i] = " " * i
-    return names
 
 
 def _start(path: Path) -> tuple[str, bytes | None]:

@@ -261,6 +261,7 @@ def draw_learning(outcome: Outcome) -> style.Figure:
     styles = _curve_looks(terms)
     best = int(np.nanargmin(curves["val_mse"])) if "val_mse" in curves else None
     rounds = column(history, "round")
+    marker: style.Look = {"marker": "o", "markersize": 3} if len(rounds) <= 10 else {}
     validation = "There is no validation error"
     if best is not None:
         validation = f"Validation error is lowest in round {history[best]['round']}"
@@ -274,7 +275,10 @@ def draw_learning(outcome: Outcome) -> style.Figure:
     )
     for group, (axis,) in zip(rows, axes, strict=True):
         for key in group:
-            _curve(axis, rounds, curves[key], styles[key], best if key == "val_mse" else None)
+            axis.plot(rounds, curves[key], **styles[key], **marker)
+            if key == "val_mse" and best is not None:
+                lowest = {"color": styles[key]["color"], "markersize": 7, "label": "lowest"}
+                axis.plot(rounds[best], curves[key][best], "o", zorder=6, **lowest)
         style.whole_numbers(axis, "x")
         axis.set_xlim(0, 1.02 * rounds[-1])
         span = np.concatenate([curves[key] for key in group])
@@ -290,15 +294,6 @@ def draw_learning(outcome: Outcome) -> style.Figure:
 def column(history: Sequence[dict[str, Any]], key: str) -> Floats:
     """One value per round, [round]; NaN where it is absent."""
     return np.array([np.nan if line.get(key) is None else line[key] for line in history], float)
-
-
-def _curve(axis: style.Axes, x: Floats, y: Floats, look: style.Look, best: int | None) -> None:
-    marker: style.Look = {"marker": "o", "markersize": 3} if len(x) <= 10 else {}
-    axis.plot(x, y, **look, **marker)
-    if best is not None:
-        axis.plot(
-            x[best], y[best], "o", color=look["color"], markersize=7, label="lowest", zorder=6
-        )
 
 
 def _curve_looks(terms: Sequence[str]) -> dict[str, style.Look]:

@@ -44,14 +44,13 @@ def telling_part(series: Series, client: int, period: int) -> tuple[int, int]:
 
 def time_axis(chart: Chart, times: Sequence[datetime], low: float, high: float) -> None:
     """Days as labels where several are shown, and hours on a shorter axis."""
-    x = [float(i) for i in range(len(times))]
     starts = [i for i in range(1, len(times)) if times[i].date() != times[i - 1].date()]
     if times[0].hour == 0 and times[0].minute == 0:
         starts = [0, *starts]
     if len(starts) < 2:
         every = max(1, len(times) // 6)
-        labels = [(x[i], f"{times[i]:%H:%M}") for i in range(0, len(times), every)]
-        chart.x_axis(low, high, labels, [x[i] for i in starts])
+        labels = [(float(i), f"{times[i]:%H:%M}") for i in range(0, len(times), every)]
+        chart.x_axis(low, high, labels, starts)
         return
     lines = starts if len(starts) <= 40 else []
     between = np.diff([*starts, len(times)])
@@ -59,8 +58,8 @@ def time_axis(chart: Chart, times: Sequence[datetime], low: float, high: float) 
         at = [(start + wide / 2, start) for start, wide in zip(starts, between, strict=True)]
         labels = [(middle, f"{times[i]:%a} {day(times[i])}") for middle, i in at]
     else:
-        labels = [(x[i], day(times[i])) for i in starts]
-    chart.x_axis(low, high, labels, [x[i] for i in lines])
+        labels = [(float(i), day(times[i])) for i in starts]
+    chart.x_axis(low, high, labels, lines)
 
 
 def spanned(*arrays: Floats) -> tuple[float, float]:
