@@ -31,7 +31,7 @@ from fuels.research.audit.membership import (
 )
 from fuels.research.audit.observed import Seen, mean_days, observe, products
 from fuels.research.audit.one_run import epsilon_bound, p_value
-from fuels.research.audit.own_data import invented, own_dataset, weekday
+from fuels.research.audit.own_data import first_weekday, invented, own_dataset
 from fuels.research.audit.reconstruct import Reached, attacks, chance, components, r2
 from fuels.research.experiments import audit as audit_experiment
 from fuels.runs.build import build
@@ -289,7 +289,7 @@ def test_attackers_have_their_own_series_with_the_clock_of_the_panel() -> None:
     own = own_dataset(resolve(settings()), panel, 6)
     assert len(own.ids) == 6 and own.panel.values.shape == (panel.length, 6)
     night, noon = own.series[:, 3 + 24], own.series[:, 15 + 24]
-    assert (noon > night).all() and weekday(panel) == (weekday(PANEL) + 3) % 7
+    assert (noon > night).all() and first_weekday(panel) == (first_weekday(PANEL) + 3) % 7
     coarse = invented(make_panel(days=6, period=8), 5, 8)
     assert coarse.shape == (48, 5) and np.isfinite(coarse).all()
 

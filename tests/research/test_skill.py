@@ -20,7 +20,7 @@ from fuels.errors import FuelsError
 from fuels.experts.history import history_of
 from fuels.methods.registry import METHODS, find_method
 from fuels.research.experiments import boosting, skill
-from fuels.research.experiments.base import Budget, Context
+from fuels.research.experiments.base import Context
 from fuels.research.study.record import Record
 from fuels.research.study.store import Store, ensure_run, run_key
 from fuels.runs.build import load_dataset
@@ -175,7 +175,7 @@ def test_a_preset_keeps_its_rounds_and_the_command_stands_above_it(tmp_path: Pat
     usual = PRESETS["best"]["training"]["rounds"]
     best = skill.preset_changes(context_of(tmp_path), "best")
     assert best["training"]["rounds"] == min(50, usual) and best["mixture"]["on"]
-    few = replace(context_of(tmp_path), budget=Budget(4, usual - 1))
+    few = replace(context_of(tmp_path), rounds=usual - 1)
     assert skill.preset_changes(few, "best")["training"]["rounds"] == usual - 1
     assert skill.preset_changes(context_of(tmp_path), "paper")["training"]["rounds"] == 50
     own = context_of(tmp_path, training={"learning_rate": "0.01"}, windows={"split": "40/0/11"})
