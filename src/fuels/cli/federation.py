@@ -14,6 +14,7 @@ from fuels.cli.demo import demo_command
 from fuels.cli.following import follow_run
 from fuels.cli.live import live_command
 from fuels.cli.parties import SERVER, SHOW, need_flower
+from fuels.cli.refit import refit_command
 from fuels.cli.roster import FOUNDED, roster_command
 from fuels.cli.settings import assignment, given, private_preset
 from fuels.config import DEFAULT_PRESET, PRESETS, Privacy, Settings, merge, with_preset
@@ -221,32 +222,7 @@ def run_command(
         if json_:
             typer.echo(json.dumps({"run": run, "folder": str(server.runs / run)}, indent=2))
         return
-    _follow(server, run, chosen.training.rounds, json_)
-
-
-def _follow(server: ServerFolder, run: str, rounds: int, as_json: bool) -> None:
-    """Show a run until it ends, then its results; an error if a site did not save its models."""
-    from fuels.federation.flower import status
-    from fuels.federation.flower.server import undelivered
-    from fuels.report.display import progress
-    from fuels.storage.run_folder import RunFolder
-
-    try:
-        with progress(rounds) as watcher:
-            unconfirmed = status.follow(server, run, rounds, watcher)
-    except KeyboardInterrupt:
-        typer.echo(
-            f"run {run} continues; stop it with fuels federation stop {server.path}", err=True
-        )
-        raise
-    store = RunFolder(server.runs / run)
-    if as_json:
-        summary = json.loads(store.summary.read_text(encoding="utf-8"))
-        typer.echo(json.dumps({"run": run, "folder": str(store.path), **summary}, indent=2))
-    else:
-        typer.echo(f"run {run} is finished; the server's results are in {store.path}")
-    if unconfirmed:
-        raise FuelsError(undelivered(unconfirmed, server))
+    follow_run(server, run, chosen.training.rounds, json_)
 
 
 @federation_app.command("status")
@@ -321,10 +297,7 @@ def stop_command(folder: Path = SERVER, show: bool = SHOW) -> None:
         return
     rest = status.others(server, found)
     if found.get("state") in runs.ACTIVE:
-        runs.Current(server).write(state="stopped", reason="stopped by fuels federation stop")
-        reason = commands.stop(server, number)
-        if reason and runs.is_busy(server):  # it may have ended in the meantime
-            raise FuelsError(f"Flower did not stop the run: {reason}")
+        runs.stop(server, "stopped by fuels federation stop")
         typer.echo(
             f"the live series of run {found['run']} is stopped; fuels federation live continues it"
             if found.get("live")

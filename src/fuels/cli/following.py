@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import typer
 
 from fuels.errors import FuelsError
-
-if TYPE_CHECKING:
-    from fuels.federation.flower.folders import ServerFolder
+from fuels.federation.flower.folders import ServerFolder
 
 
 def follow_run(server: ServerFolder, run: str, rounds: int, as_json: bool) -> None:

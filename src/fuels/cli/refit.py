@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 from fuels.cli import options as opt
 from fuels.cli.following import follow_run
-from fuels.cli.parties import ServerDir
+from fuels.cli.parties import SERVER
 from fuels.cli.settings import assignment, given
 from fuels.config import merge
 from fuels.errors import FuelsError
+from fuels.federation.flower import runs
+from fuels.federation.flower.folders import ServerFolder
+from fuels.federation.flower.runs import ACTIVE, CONFIG, Current
 from fuels.storage.config_file import read_config
 
 
 def refit_command(
-    folder: ServerDir,
+    folder: Path = SERVER,
     rounds: int | None = opt.option(
         "N", "Training rounds; with 1, hardly more than the sums is exchanged. Default: as before."
     ),
@@ -32,10 +37,6 @@ def refit_command(
 
     Example: fuels federation refit metro/server
     """
-    from fuels.federation.flower import runs
-    from fuels.federation.flower.folders import ServerFolder
-    from fuels.federation.flower.runs import ACTIVE, CONFIG, Current
-
     server = ServerFolder(folder)
     found = runs.current_run(server)
     former = str(found.get("run", ""))

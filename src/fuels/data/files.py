@@ -22,6 +22,8 @@ def os_errors(place: object, problem: str) -> Iterator[None]:
 @contextmanager
 def table_errors(place: object, problem: str) -> Iterator[None]:
     """The same for errors of reading and joining tables, with the first line of what they say."""
+    import polars as pl  # not for those who only read a config file: it takes 20 MB
+
     try:
         yield
     except (OSError, pl.exceptions.PolarsError) as error:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fuels.arrays import Datetimes, Floats, Integers
+from fuels.arrays import Datetimes, Floats, Integers, window
 from fuels.data.calendar import Calendar
 from fuels.data.inputs import aligned
 from fuels.data.panel import Panel
