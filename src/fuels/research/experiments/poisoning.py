@@ -211,7 +211,7 @@ def changes(context: Context, done: Mapping[Case, Found], method: str) -> list[C
     own = [case for case in done if case.method == method and case.seed == context.seeds[0]]
     rows = []
     for first in own:
-        relative: list[Floats] = []
+        relative: list[tuple[float, float]] = []
         out: list[tuple[float, float]] = []
         for seed in context.seeds:
             case = replace(first, seed=seed)
@@ -220,7 +220,8 @@ def changes(context: Context, done: Mapping[Case, Found], method: str) -> list[C
             found = done[case]
             false = set(attackers(found.ids, case.share / 100, seed))
             honest = np.array([client not in false for client in found.ids])
-            relative.append(100 * (found.means(honest) / clean.means(honest) - 1))
+            model, mixture = 100 * (found.means(honest) / clean.means(honest) - 1)
+            relative.append((float(model), float(mixture)))
             left = np.array([found.left_out.get(client, 0) for client in found.ids]) / found.rounds
             out.append(
                 (float(left[~honest].mean()) if false else np.nan, float(left[honest].mean()))
