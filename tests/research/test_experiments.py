@@ -272,9 +272,7 @@ def test_settings_of_a_run_follow_the_size_then_the_changes_then_the_experiment(
 ) -> None:
     context = Context(
         sources=("synthetic:sms",),
-        clients=7,
-        rounds=9,
-        seeds=(3, 4),
+        **vars(Budget(clients=7, rounds=9, seeds=(3, 4))),
         out=tmp_path,
         changes={"training": {"rounds": 5}, "model": {"hidden": 8}},
         method_options={"tau": "0.5"},
