@@ -25,7 +25,7 @@ def test_help_says_what_each_word_is_and_gives_an_example() -> None:
     assert isinstance(root, click.Group)
     parties = ("federation ", "server ", "site ")
     found = {name: command for name, command in commands_of(root) if name.startswith(parties)}
-    assert len(found) == 16
+    assert len(found) == 17
     for name, command in found.items():
         assert f"Example: fuels {name}" in command.help, name
         for parameter in command.params:
