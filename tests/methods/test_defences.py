@@ -117,6 +117,20 @@ def test_a_false_client_is_left_out_and_counted(method: str) -> None:
     assert facts["left_out"] == job.loop.left_out
 
 
+def test_an_unusual_prototype_is_left_out_and_only_a_false_one_counts_against_its_site() -> None:
+    job = job_of("fuels", small_panel(8, holes=False), 2, defence={"admission": 5.0})
+    job.loop.step()
+    method, table = job.method, job.loop.server
+    sent = np.tile(table.prototypes[:1], (8, 1, 1))
+    noise = np.random.default_rng(0).standard_normal(sent.shape).astype(np.float32)
+    typical = np.linalg.norm(sent, axis=-1, keepdims=True) / np.sqrt(sent.shape[-1])
+    sent += 0.05 * typical * noise
+    sent[3] += 0.8 * typical[0] * noise[3]
+    sent[5] *= -1
+    table.update(table.clients, sent)
+    assert method.left_out(table) == ("c3", "c5") and method.useless(table) == ("c5",)
+
+
 def test_without_defences_a_round_says_nothing_of_them() -> None:
     job = fuels()
     assert "trust" not in job.site.parts and job.loop.left_out == {}

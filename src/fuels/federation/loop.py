@@ -178,7 +178,7 @@ class Loop:
             self.method.aggregate(self.server, upload)
             left_out = self.method.left_out(self.server)
         done.left_out = len(left_out)
-        self.refused.leave_out(left_out)
+        self.refused.leave_out(left_out, self.method.useless(self.server))
         if self.method.evaluate_after_aggregation:
             with _timed(done, "evaluate"):
                 aggregated = self.method.download(self.server, self.clients)

@@ -39,6 +39,7 @@ class Refusals:
         self.strikes: dict[str, int] = {}  # client: how often its values were refused
         self.faults: dict[str, int] = {}  # site: messages refused that no honest site sends
         self.left_out: dict[str, int] = {}  # client: rounds whose upload the method did not use
+        self.useless: dict[str, int] = {}  # those of them that count towards its site's exclusion
         self.banned: set[str] = set()  # clients of excluded sites; the transport knows them
         # Receives every refusal, and what else a transport has to record, for an audit log.
         self.note: Callable[[list[Event]], None] = lambda events: None
@@ -63,7 +64,7 @@ class Refusals:
             return f"{self.limit} of its messages were refused"
 
         def useless(client: str) -> bool:
-            left = self.left_out.get(client, 0)
+            left = self.useless.get(client, 0)
             often = left >= self.limit and 2 * left > rounds
             return often or self.strikes.get(client, 0) >= self.limit
 
@@ -108,9 +109,10 @@ class Refusals:
                 reason = f"{reason}; {out}"
         return Failure(site, f"{what} refused: {reason}")
 
-    def leave_out(self, clients: Collection[str]) -> None:
+    def leave_out(self, clients: Collection[str], useless: Collection[str]) -> None:
         """Count a round whose uploads of these clients the method did not use."""
-        self.left_out |= {client: self.left_out.get(client, 0) + 1 for client in clients}
+        for counts, those in ((self.left_out, clients), (self.useless, useless)):
+            counts |= {client: counts.get(client, 0) + 1 for client in those}
 
     def state(self) -> dict[str, Any]:
         return {
@@ -118,11 +120,12 @@ class Refusals:
             "strikes": self.strikes,
             "faults": self.faults,
             "left_out": self.left_out,
+            "useless": self.useless,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue with saved counts; earlier versions saved only some of them."""
         self.counts = {site: dict(why) for site, why in state.get("refused", {}).items()}
-        self.strikes, self.faults, self.left_out = (
-            dict(state.get(name, {})) for name in ("strikes", "faults", "left_out")
+        self.strikes, self.faults, self.left_out, self.useless = (
+            dict(state.get(name, {})) for name in ("strikes", "faults", "left_out", "useless")
         )

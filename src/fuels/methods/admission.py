@@ -18,6 +18,9 @@ import numpy as np
 from fuels.arrays import Flags, Floats, Floats32
 
 FEWEST = 5  # clients from which a median says who is far from the others
+# Median divergence from which a prototype is false rather than unusual: nearly at a right angle to
+# most others. On the embedded data honest ones stay below it; negated and random ones do not.
+FALSE = 0.9
 BLOCK = 512  # clients whose divergences are computed at once
 
 
@@ -49,11 +52,15 @@ def admitted(uploads: Floats32, k: float, votes: Floats | None = None) -> Flags:
     """Whether each upload [client, row, width] is close enough to the others."""
     if not k or len(uploads) < FEWEST:
         return np.ones(len(uploads), dtype=np.bool_)
-    distance = divergences(uploads, votes)
+    return close(divergences(uploads, votes), k, votes)
+
+
+def close(distance: Floats, k: float, votes: Floats | None = None) -> Flags:
+    """Which of these median divergences are at most median + k MAD."""
     middle = median(distance, votes)
     spread = median(np.abs(distance - middle), votes)
-    close: Flags = distance <= middle + k * spread
-    return close
+    near: Flags = distance <= middle + k * spread
+    return near
 
 
 def divergences(uploads: Floats32, votes: Floats | None = None) -> Floats:

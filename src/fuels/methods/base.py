@@ -216,6 +216,10 @@ class Method(ABC):
         """Clients whose latest upload `aggregate` did not use because it is far from the others."""
         return ()
 
+    def useless(self, server: Any) -> Sequence[str]:
+        """Those of them that count towards the exclusion of their site."""
+        return self.left_out(server)
+
     def download(self, server: Any, clients: Sequence[str]) -> Download:
         """What these clients receive at the start of a round."""
         return Download()

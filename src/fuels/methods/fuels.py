@@ -27,7 +27,7 @@ from torch import Tensor
 from fuels.arrays import Flags, Floats32
 from fuels.data.windows import Dataset
 from fuels.errors import FuelsError
-from fuels.methods.admission import admitted, unit_rows
+from fuels.methods.admission import FALSE, FEWEST, close, divergences, unit_rows
 from fuels.methods.base import MODEL, Method, Options, Sent, one_of, positive, tensor
 from fuels.methods.messages import Arrays, Download, Upload
 from fuels.methods.trial import TRUST, UNTRIED, train_with_trial
@@ -209,9 +209,12 @@ class Fuels(Method):
     def admitted(self, server: SimilarityTable) -> Flags:
         """The clients whose prototypes others may get, [client]."""
         if server.used is None:
-            used = server.known.copy()
-            votes = server.votes(used)
-            used[used] = admitted(server.prototypes[used], self.facts.defence.admission, votes)
+            k, used = self.facts.defence.admission, server.known.copy()
+            server.apart[:] = 0.0
+            if k and used.sum() >= FEWEST:
+                votes = server.votes(used)
+                server.apart[used] = divergences(server.prototypes[used], votes)
+                used[used] = close(server.apart[used], k, votes)
             server.used = used
         return server.used
 
@@ -220,6 +223,11 @@ class Fuels(Method):
             return ()
         out = server.known & ~self.admitted(server)
         return tuple(server.clients[i] for i in np.flatnonzero(out))
+
+    def useless(self, server: SimilarityTable) -> tuple[str, ...]:
+        """Prototypes of honest clients may be unusual in every round."""
+        out = Fuels.left_out(self, server)
+        return tuple(c for c in out if server.apart[server.position[c]] > FALSE)
 
     def download(self, server: SimilarityTable, clients: Sequence[str]) -> Download:
         if not self.options.inter:

@@ -128,6 +128,9 @@ class FuelsStart(Fuels):
     def left_out(self, server: Any) -> tuple[str, ...]:
         return super().left_out(server.table)
 
+    def useless(self, server: Any) -> tuple[str, ...]:
+        return super().useless(server.table)
+
     def download(self, server: Any, clients: Sequence[str]) -> Download:
         waiting = tuple(client for client in clients if client in server.starts)
         if not waiting:

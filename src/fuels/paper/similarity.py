@@ -57,6 +57,7 @@ class SimilarityTable:
         self.pairs_computed = 0
         # Clients whose prototypes others get; None: not decided since the last update.
         self.used: Flags | None = None
+        self.apart: Floats = np.zeros(count)  # their median divergences by direction
         # A number for each client's site, if every site has one vote; not in the paper.
         self.sites: Integers | None = None
 

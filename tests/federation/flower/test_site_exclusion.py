@@ -107,10 +107,14 @@ def test_an_exclusion_survives_a_restart(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_client_that_is_sometimes_left_out_does_not_exclude_its_site() -> None:
     refused = Refusals(limit=3)
     for _ in range(3):
-        refused.leave_out(["a"])
+        refused.leave_out(["a", "u"], ["a"])
     assert refused.verdict("north", ["a"], rounds=5) != ""
     assert refused.verdict("north", ["a"], rounds=6) == ""  # not in more than half of them
     assert refused.verdict("north", ["a", "d"], rounds=5) == ""
+    assert refused.verdict("north", ["u"], rounds=5) == ""  # unusual, but not false
+    again = Refusals(limit=3)
+    again.load(refused.state())
+    assert again.verdict("north", ["a"], rounds=5) != "" and again.left_out == {"a": 3, "u": 3}
 
 
 @pytest.mark.parametrize("votes", ["client", "site"])
