@@ -42,9 +42,9 @@ def cli_page() -> str:
     """Every command with its arguments and options, as its own help describes them."""
     parts = [
         "# Command line",
-        "Every command answers `--help`. A command ends with 0 on success, with 1 and one sentence"
-        " on an error, with 2 if the command itself is wrong, and with 130 after Ctrl-C; `fuels"
-        " monitor --fail-on` with 3 if what it names was found.",
+        "Every command answers `--help`. Exit codes: 0 on success; 1, with one sentence, on an"
+        " error; 2 if the command line itself is wrong; 3 from `fuels monitor --fail-on` if it"
+        " found what you named; 130 after Ctrl-C.",
     ]
     for name, command in commands():
         text = [part.strip() for part in re.split(r"\n\n+|(?=Example: )", _plain(command.help))]

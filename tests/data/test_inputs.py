@@ -114,7 +114,7 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     refused(weather.with_columns(temperature=text), "weather.csv: .*'sunny'")
     times = pl.col("time").str.to_datetime()
     half = weather.with_columns(time=times.dt.offset_by("30m").dt.strftime("%Y-%m-%dT%H:%M"))
-    refused(half, "weather.csv: input temperature: its times are off those of main")
+    refused(half, "weather.csv: input temperature: its times do not fall on the steps of main")
     refused(
         weather[::3], "weather.csv: input temperature has a value every 3h, but the step of main"
     )

@@ -31,8 +31,8 @@ def audit_command(
 ) -> None:
     """Attack a run as a curious server or colluding clients would, and report what they find.
 
-    A run does not keep its uploads, so the audit makes them again: it trains the run twice, once as
-    it was and once with some days missing, and the attacker trains as many clients of its own.
+    A run does not keep its uploads, so the audit reproduces them: it trains the run twice, once as
+    it was and once with some days missing. The attacker trains as many clients of its own.
     --clients and --rounds limit the size, so that an audit takes minutes.
 
     Example: fuels audit first --clients 30

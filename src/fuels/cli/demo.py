@@ -29,10 +29,10 @@ def demo_command(
     """Run a whole federation on this machine and compare it with the local engine.
 
     Starts a server and sites on 127.0.0.1, with TLS, keys and embedded data. At the end it stops
-    every process that it started and prints the total time. From three sites on, they also add up
-    the live mean and the shared statistics, masked, for a mixture of experts, and one step of the
-    live mean after training. With a method of which the server needs only the mean of the uploads,
-    such as fedavg, the uploads are masked, too.
+    every process that it started and prints the total time. With three or more sites, they also
+    exchange masked sums (the live mean and the shared statistics) for a mixture of experts, and one
+    step of the live mean after training. With methods such as fedavg, for which the server needs
+    only the mean of the uploads, the uploads are masked too.
 
     Example: fuels federation demo --sites 3 --rounds 5
     """

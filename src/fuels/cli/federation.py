@@ -125,10 +125,11 @@ def renew_command(folder: Path = FOUNDED) -> None:
 
 @federation_app.command("renew-secret")
 def renew_secret_command(folder: Path = FOUNDED) -> None:
-    """Create a new federation.secret for all sites, for when a site leaves or the secret leaks.
+    """Create a new federation.secret for all sites, after a site leaves or the secret leaks.
 
-    Runs with privacy.secret hide prototypes from the server with it. It needs authority/, and works
-    only between runs: a run in progress continues with the former secret or not at all.
+    Runs with privacy.secret use it to hide prototypes from the server. The command needs
+    authority/. Use it only between runs: a run in progress continues with the former secret or not
+    at all.
 
     Example: fuels federation renew-secret metro
     """

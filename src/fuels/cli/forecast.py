@@ -29,8 +29,8 @@ PATIENCE = 10.0  # seconds between lines without a terminal
 def forecast_command(
     run: Path = opt.argument(
         "RUN",
-        "Run folder, its models.safetensors, a folder written by Forecaster.save, or the folder of"
-        " a site of a federation, whose newest run is meant.",
+        "Run folder, its models.safetensors, a folder written by Forecaster.save, or a site's"
+        " folder, for the site's newest run.",
     ),
     data: str | None = opt.option(
         "PATH",
@@ -65,7 +65,7 @@ def forecast_command(
     ),
     overwrite: bool = opt.flag("Replace the output file if it exists.", name="--overwrite"),
     forget: bool = opt.flag(
-        "Discard past forecasts, the values given to them, and what was learned from these.",
+        "Discard past forecasts, the values given to them, and what was learned from these values.",
         name="--forget",
     ),
     json_: bool = opt.flag("Print as JSON.", name="--json"),

@@ -36,7 +36,7 @@ def monitor_command(
     from fuels.report.monitor import print_monitor
 
     if fail_on is not None and fail_on not in FAIL_ON:
-        raise FuelsError(f"--fail-on takes {', '.join(FAIL_ON)}, not {fail_on}")
+        raise FuelsError(f"--fail-on must be one of {', '.join(FAIL_ON)}, not {fail_on}")
     found = monitor(run)
     if json_:
         typer.echo(json.dumps(found, indent=2))

@@ -170,7 +170,7 @@ class ReadOptions:
     )
     end: str | None = read_option(
         "TIME",
-        "End of the data: a date, whose whole day is included, or a time, which is excluded.",
+        "End of the data: a date (the whole day is included) or a time (excluded).",
         name="--to",
     )
     client_column: str | None = read_option(
@@ -219,13 +219,13 @@ class ReadOptions:
     )
     inputs: str | None = read_option(
         "A,B,...",
-        "Columns known in advance that help to forecast, such as a temperature, an event or a"
-        " price: of --inputs-file or of the data file.",
+        "Columns of --inputs-file or of the data file that are known in advance and help to"
+        " forecast, such as temperatures, events or prices.",
     )
     inputs_file: Path | None = read_option(
         "FILE",
-        "Table with a time column and external inputs, future ones included. Default: they are in"
-        " the data file. Without a client column, the values hold for all clients.",
+        "Table with a time column and external inputs, including future values. Default: the"
+        " data file. Without a client column, the values hold for all clients.",
     )
     unit: str | None = read_option(
         "TEXT",

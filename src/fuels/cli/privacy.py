@@ -27,7 +27,7 @@ UNIT = opt.option(
 )
 RELATION = opt.option(
     "removed|replaced",
-    "Whether these values may be missing (removed) or any others (replaced).",
+    "What the guarantee compares with: these values removed, or replaced by any others.",
     BUDGET,
     default="removed",
     choices=("removed", "replaced"),
@@ -42,7 +42,7 @@ privacy_app = typer.Typer(
 def plan_command(
     clients: int = opt.option("", "Clients that contribute.", SIZES, default=100, min=1),
     sites: int = opt.option(
-        "", "Sites that divide the noise; a run of fuels run has one.", SIZES, default=1, min=1
+        "", "Sites that add the noise together; fuels run has one.", SIZES, default=1, min=1
     ),
     history: int = opt.option("", "Days of training, of hourly data.", SIZES, default=40, min=1),
     horizon: int = opt.option("", "Steps ahead to forecast.", SIZES, default=1, min=1, max=24),
@@ -58,14 +58,14 @@ def plan_command(
         min=0,
     ),
     groups: int = opt.option(
-        "", "Groups of similar clients, as privacy.groups of fuels run.", BUDGET, default=1, min=1
+        "", "Groups of similar clients, as privacy.groups in fuels run.", BUDGET, default=1, min=1
     ),
     json_: bool = opt.flag("Print JSON for scripts.", name="--json"),
 ) -> None:
-    """Compute the noise of a private run, and the accuracy that it leaves, before anything runs.
+    """Compute the noise of a private run, and what it costs in accuracy, before anything runs.
 
     The accuracy is that of the pooled ridge on the embedded synthetic data, with the noise per
-    client that your sizes give. It shows whether the noise is small or large for you.
+    client that your sizes give. It shows whether that noise is small or large.
 
     Example: fuels privacy plan --clients 85 --sites 5 --history 40 --epsilon 4
     """
@@ -113,7 +113,7 @@ def spent_command(
     ),
     json_: bool = opt.flag("Print JSON for scripts.", name="--json"),
 ) -> None:
-    """Say what a ledger has released, and how much of the budget is spent.
+    """Show what a ledger says was released, and how much of the budget is spent.
 
     A site's ledger covers all its runs, and its budget is that of its site.toml.
 

@@ -21,19 +21,19 @@ from fuels.storage.config_file import read_config
 def refit_command(
     folder: Path = SERVER,
     rounds: int | None = opt.option(
-        "N", "Training rounds; with 1, hardly more than the sums is exchanged. Default: as before."
+        "N", "Training rounds; with 1, little more than the sums is exchanged. Default: as before."
     ),
     settings: list[str] | None = opt.option(
         "KEY=VALUE",
-        "Any other setting that is to change, e.g. windows.split=47/0/11. Can be repeated.",
+        "Any other setting to change, e.g. windows.split=47/0/11. Can be repeated.",
         name="--set",
     ),
 ) -> None:
     """Train again with the settings of the last run, on the sites' data as they are now.
 
     Sites and clients that have joined since the last run contribute to the sums of this one. A live
-    series in progress stops and goes on with the new run, or with the former one if the new run
-    fails. Meant to be called regularly, such as once a week.
+    series in progress stops and continues with the new run, or with the former one if the new run
+    fails. Run it regularly, for instance once a week.
 
     Example: fuels federation refit metro/server
     """
@@ -41,10 +41,10 @@ def refit_command(
     found = runs.current_run(server)
     former = str(found.get("run", ""))
     if not former:
-        raise FuelsError(f"{folder}: there is no run yet: train one with fuels federation run")
+        raise FuelsError(f"{folder}: there is no run yet: start one with fuels federation run")
     active, live = found.get("state") in ACTIVE, bool(found.get("live"))
     if active and not live:
-        raise FuelsError(f"run {former} is in progress; a refit can follow when it is over")
+        raise FuelsError(f"run {former} is in progress; refit when it has finished")
     chosen, _ = read_config(server.runs / former / CONFIG)
     chosen = merge(chosen, given({"training": {"rounds": rounds}}), "command line")
     for text in settings or []:

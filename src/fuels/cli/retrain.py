@@ -31,8 +31,8 @@ def retrain_command(
 ) -> None:
     """Train again with the settings of a run, on everything it remembers.
 
-    This covers the data of the run, the values given to later forecasts, as far back as they are
-    kept, and those of --data. All additional periods go to the training part; validation and test
+    Trains on the data of the run, the values given to later forecasts (as far back as they are
+    kept) and those of --data. All additional periods go to the training part; validation and test
     keep their length. RUN is not changed: use the new folder for forecasts once you are satisfied
     with its errors.
 

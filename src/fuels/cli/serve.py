@@ -27,7 +27,7 @@ def serve_command(
         "FILE", "File with a token that every request must carry (Authorization: Bearer TOKEN)."
     ),
     most_mb: float = opt.option(
-        "MB", "Largest body of a post.", name="--most-mb", default=16.0, min=0.001
+        "MB", "Largest body of a POST request, in MB.", name="--most-mb", default=16.0, min=0.001
     ),
     implausible: str | None = opt.IMPLAUSIBLE,
     at_least: str | None = opt.AT_LEAST,
@@ -37,8 +37,8 @@ def serve_command(
     """Serve the newest forecasts of a run over HTTP, and take new values as they arrive.
 
     GET /forecasts, /forecasts/CLIENT, /monitor, /health, /metrics (Prometheus) and /openapi.json;
-    POST /values takes JSON or CSV. Values are on disk when a post is answered. Late, revised and
-    implausible values are handled as by fuels forecast, which may use the same run in between.
+    POST /values takes JSON or CSV. Values are on disk before a request is answered. Late, revised
+    and implausible values are handled as in fuels forecast, which can use the same run meanwhile.
     Needs the extra serve. Runs until SIGTERM or Ctrl-C.
 
     Example: fuels serve first --horizon 24

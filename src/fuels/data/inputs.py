@@ -162,6 +162,6 @@ def _check_clock(panel: Panel, name: str, source: Panel) -> None:
         )
     if (source.start - panel.start) % panel.step != np.timedelta64(0, "s"):
         raise FuelsError(
-            f"{place}: its times are off those of {panel.name}, whose step is"
-            f" {format_step(panel.step)}"
+            f"{place}: its times do not fall on the steps of {panel.name}, which are"
+            f" {format_step(panel.step)} apart"
         )

@@ -163,8 +163,8 @@ class FittedPool:
             )
         if not 0 <= first < last <= history.length + self.horizon:
             raise FuelsError(
-                f"no forecasts {self.horizon} ahead for steps {first} to {last}: the history ends"
-                f" at step {history.length}"
+                f"no forecasts {self.horizon} steps ahead for steps {first} to {last}: the history"
+                f" ends at step {history.length}"
             )
         experts = self.pool.for_horizon(self.horizon)
         ridges = [e for e in experts if isinstance(e, RidgeExpert)]

@@ -187,7 +187,7 @@ class PrivateExperts(SharedExperts):
     ) -> dict[str, Arrays]:
         """Coefficients of the pooled experts from released statistics of steps before `end`.
 
-        Empty if the budget does not allow to release them.
+        Empty if the budget does not allow releasing them.
         """
         if not self.pooled or (ready := self._ready(history, ids)) is None:
             return {}

@@ -208,7 +208,7 @@ def offset_of(history: History, steps: Steps) -> int:
     if (history.step, history.period) != (step, period) or offset != at * step or at % period:
         raise FuelsError("the steps of the sum are not those of this site's data")
     if at < 0 or at + history.length > steps.count:
-        raise FuelsError("this site's data begin or end outside of the steps of the sum")
+        raise FuelsError("this site's data begin or end outside the steps of the sum")
     return at
 
 

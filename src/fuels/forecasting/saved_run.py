@@ -340,7 +340,7 @@ class SavedRun:
         if not mixture.is_file():
             raise FuelsError(
                 f"{mixture} is missing: this run forecasts with a mixture of experts, and its"
-                " models on their own would give other values"
+                " personal models alone would give other forecasts"
             )
         return Ensemble.load(mixture, self.models)
 

@@ -247,7 +247,7 @@ class Ledger:
             would = epsilon_of(self.loss([release]), self.budget.delta)
             raise FuelsError(
                 f"{self.place}: the privacy budget of epsilon {self.budget.epsilon:g} per"
-                f" {self.budget.unit} does not allow to release '{release.name}' again: together"
+                f" {self.budget.unit} does not allow releasing '{release.name}' again: together"
                 f" with {self.epsilon:.3g}, spent already, it would be {would:.3g}"
             )
 

@@ -174,13 +174,13 @@ class Answers:
             _refuse_second_set(asked, found)
             if found is not None and found[1] != origin.choice:
                 raise FuelsError(
-                    f"{asked}: this site has already answered for other clients of its own; a"
-                    " second choice would reveal the difference"
+                    f"{asked}: this site has already answered for another choice of its"
+                    " clients; a second one would reveal the difference"
                 )
             if found is not None and found[2] != origin.bound:
                 raise FuelsError(
                     f"{asked}: this site has already answered with another bound on updates; a"
-                    " second one would reveal those that it shortens"
+                    " second one would reveal which updates it shortens"
                 )
         given = database.execute(
             "SELECT sum, words FROM answers WHERE series = ? AND name = ? AND step = ?",
@@ -190,8 +190,8 @@ class Answers:
             return None
         if given[0] != bytes.fromhex(asked.digest):
             raise FuelsError(
-                f"{asked}: this site has already answered it in another form, on other terms or"
-                " under another roster; it answers a sum once"
+                f"{asked}: this site has already answered this sum in another form, on other terms"
+                " or under another roster; it answers each sum only once"
             )
         if given[1] is None:
             raise FuelsError(f"{asked}: it was answered too long ago to be repeated")

@@ -47,9 +47,9 @@ class Terms:
 
     def __post_init__(self) -> None:
         if not 1 <= self.most_samples <= 2**32:
-            raise FuelsError("the most samples of a client must be between 1 and 2^32")
+            raise FuelsError("the largest number of samples of a client must be between 1 and 2^32")
         if not 0 <= self.bound < np.inf:
-            raise FuelsError("the bound on updates must not be negative, and finite")
+            raise FuelsError("the bound on updates must be finite and not negative")
 
     @property
     def unit(self) -> int:

@@ -248,7 +248,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
                 line = json.loads(text)
                 lines.append({**line, "round": int(line["round"])})
             except (ValueError, TypeError, KeyError):
-                raise FuelsError(f"{path}: not a valid line of a round: {text[:60]!r}") from None
+                raise FuelsError(f"{path}: not a valid line for a round: {text[:60]!r}") from None
     return lines
 
 

@@ -202,7 +202,7 @@ def test_a_reply_of_another_site_is_refused(world: LiveWorld) -> None:
     world.give()
     world.turn(25)
     (skipped,) = world.live.record.skipped
-    assert skipped["reason"] == "south: it is not the reply to what was asked"
+    assert skipped["reason"] == "south: it does not answer the request"
 
 
 def test_too_few_sites_and_values(world: LiveWorld) -> None:

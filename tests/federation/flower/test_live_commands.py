@@ -49,13 +49,13 @@ def said(*arguments: object) -> str:
 
 
 def test_a_series_needs_a_finished_run_that_uses_it(server: ServerFolder) -> None:
-    assert "there is no run yet: train one with fuels federation run" in said("live", server.path)
+    assert "there is no run yet: start one with fuels federation run" in said("live", server.path)
     folder = finished(server, live_mean=False)
     assert "was trained without sharing.live_mean" in said("live", server.path)
     (folder / "summary.json").unlink()
     assert f"run {RUN} is not finished" in said("live", server.path)
     Current(server).write(state="running")
-    assert "a live series can follow when it is over" in said("live", server.path)
+    assert "start the series when it has finished" in said("live", server.path)
 
 
 def test_a_series_is_started_and_keeps_runs_from_starting(server: ServerFolder) -> None:
@@ -77,7 +77,7 @@ def test_a_refit_keeps_the_settings_and_the_series_going(
     assert "there is no run yet" in said("refit", server.path)
     finished(server)
     Current(server).write(state="running", live=False)
-    assert "a refit can follow when it is over" in said("refit", server.path)
+    assert "refit when it has finished" in said("refit", server.path)
     Current(server).write(state="running", live=True)
     monkeypatch.setattr(runs.commands, "stop", lambda folder, number: "")
     ends = {"state": "finished", "reason": ""}

@@ -77,7 +77,7 @@ def test_arrays_for_single_clients_are_refused(done: World) -> None:
     own = {"personal/decoder": plain.arrays["shared/decoder"][None]}
     facts = {**plain.facts, "having": ["b"]}
     found = answer(done, replace(plain, facts=facts, arrays={**plain.arrays, **own}))
-    assert "with masks all start from the same" in found.facts["refused"]
+    assert "with masked uploads all clients start from the same ones" in found.facts["refused"]
 
 
 def test_what_was_trained_on_other_terms_is_not_sent(done: World) -> None:
@@ -111,10 +111,13 @@ def test_what_was_trained_on_other_terms_is_not_sent(done: World) -> None:
         (of(east=1), "5 clients are asked to train, and at least 6 are required (min_clients)"),
         (of(east=0), "the server names a site without clients"),
         (of(east="2"), "the server's number of clients is not a whole number"),
-        (of(south=9), "asks for 2 clients of this site and tells the sites that they are 9"),
+        (of(south=9), "asks for 2 clients of this site but tells the sites that there are 9"),
         ({"clients": None}, "the server does not say how many clients each site trains"),
         ({"most_samples": 10}, "a client of this site has more than 10 samples"),
-        ({"most_samples": 0}, "the most samples of a client must be between 1 and 2^32"),
+        (
+            {"most_samples": 0},
+            "the largest number of samples of a client must be between 1 and 2^32",
+        ),
         ({"bound": "high"}, "the server's bound on updates is not a number"),
     ],
 )
@@ -152,8 +155,8 @@ def test_other_clients_from_the_same_model_are_refused_in_any_round_and_run(done
         asked = replace(request(done, run, **fewer), round=number)
         found = answer(done, replace(asked, facts={**asked.facts, "asked": ["b"]}))
         assert found.facts["refused"] == (
-            f"uploads, step {number}: this site has already answered for other clients of its own;"
-            " a second choice would reveal the difference"
+            f"uploads, step {number}: this site has already answered for another choice of"
+            " its clients; a second one would reveal the difference"
         )
     # The same clients in another order are the same choice; one that is named twice is none.
     other = request(done, "run-5")
@@ -171,7 +174,7 @@ def test_another_bound_from_the_same_model_is_refused(tmp_path: Path) -> None:
     found = answer(world, replace(request(world, bound=0.01), round=2))
     assert found.facts["refused"] == (
         "uploads, step 2: this site has already answered with another bound on updates; a second"
-        " one would reveal those that it shortens"
+        " one would reveal which updates it shortens"
     )
 
 

@@ -129,7 +129,7 @@ def test_a_scale_from_noised_histograms_stays_at_the_site_and_is_charged(
     assert kept.epsilon == pytest.approx(20, abs=0.05)
     weak = private_world(tmp_path / "weak", long(privacy={"scale": "", "epsilon": 0.1}))
     sums = exchanged(weak)
-    assert "0 clients have a scale that is clear of noise" in sums.notes["statistics"]
+    assert "the noise hides the scale of all but 0 clients" in sums.notes["statistics"]
     assert not sums.found
 
 

@@ -175,13 +175,13 @@ class Live:
         envelope = reading(lambda: decode(reply, OVERHEAD))
         said = (envelope.kind, envelope.run, envelope.site)
         if said != (asked.kind, self.run, asked.site):
-            raise FuelsError("it is not the reply to what was asked")
+            raise FuelsError("it does not answer the request")
         if asked.kind == END:
             self.newcomers.confirmed(asked.site)
         elif asked.kind == WAIT:
             state = reading(lambda: State.read(envelope.facts))
             if state.step != asked.step:
-                raise FuelsError("it is about another step")
+                raise FuelsError("it is for another step")
             self.states[asked.site] = state
             self.retry.pop(asked.site, None)
             self.pause.pop(asked.site, None)

@@ -336,7 +336,7 @@ class MaskedTransport(FlowerTransport):
         try:
             clients = text_list(envelope.facts.get("clients"), "the list of clients")
             if not set(clients) <= set(sent.asked) or len(set(clients)) != len(clients):
-                raise FuelsError("the list of clients is not of those that were asked")
+                raise FuelsError("its list of clients has some that were not asked")
         except FuelsError as error:
             failure = self.refused.add(site, sent.number, "upload", str(error), fault=True)
             self.failures.append(failure)

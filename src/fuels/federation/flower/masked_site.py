@@ -116,8 +116,8 @@ class MaskedRound:
             )
         if download.personal:
             raise FuelsError(
-                f"round {number}: the server sends arrays for single clients, and with masks all"
-                " start from the same"
+                f"round {number}: the server sends arrays for single clients, but with masked"
+                " uploads all clients start from the same ones"
             )
         sums = secure_sums(self.folder, self.config, settings.sharing.min_clients)
         clients = self._clients(facts.get("clients"), asked)
@@ -163,8 +163,8 @@ class MaskedRound:
         stated = found.get(self.config.name, len(asked))  # a set without this site is refused later
         if stated != len(asked):
             raise FuelsError(
-                f"the server asks for {len(asked)} clients of this site and tells the sites that"
-                f" they are {stated}"
+                f"the server asks for {len(asked)} clients of this site but tells the sites that"
+                f" there are {stated}"
             )
         return found
 

@@ -104,7 +104,7 @@ def hand_over(network: Network, folder: ServerFolder, run: str, time: Time) -> N
                     raise reply
                 found = reading(partial(decode, reply, OVERHEAD))
                 if (found.kind, found.run, found.site) != (END, run, site):
-                    raise FuelsError("it is not the reply to what was asked")
+                    raise FuelsError("it does not answer the request")
                 newcomers.confirmed(site)
             except FuelsError as error:
                 log.warning("%s: %s", site, error)

@@ -69,7 +69,7 @@ class NoisedSteps:
         history = self.ensemble.history(self.clients.panel)
         at = int((local - history.start) // history.step)
         if not 0 <= at < history.length:
-            raise FuelsError("this site has no values of this step")
+            raise FuelsError("this site has no values for this step")
         mean, std = self.experts.mean[:, None], self.experts.std[:, None]
         scaled = self.scale.apply(history.observed[:, at : at + 1] * std + mean)
         cell = cells_of(history)[0][at : at + 1]

@@ -143,7 +143,7 @@ class PrivateRunSums(RunSums):
         clients = sum(_contributing(replies[site].facts) for site in sites)
         if clients < (least := self.settings.sharing.min_clients):
             raise FuelsError(
-                f"{clients} clients have a scale that is clear of noise, and a sum needs {least}"
+                f"the noise hides the scale of all but {clients} clients, and a sum needs {least}"
                 " (sharing.min_clients); see fuels privacy plan"
             )
         return Entry(release, total, {"sites": list(sites), "clients": clients})

@@ -40,8 +40,8 @@ def shared_secret(folder: SiteFolder, settings: Settings) -> bytes:
     path = folder.path / SHARED
     if not path.is_file():
         raise RefusalError(
-            f"this run needs {SHARED}, which this site does not have; the founder of the federation"
-            " gives it to the sites"
+            f"this run needs {SHARED}, which this site does not have; get it from the founder of"
+            " the federation"
         )
     return read_secret(path)
 

@@ -165,10 +165,10 @@ def start_live(folder: ServerFolder) -> str:
     found = current_run(folder)
     run = str(found.get("run", ""))
     if not run:
-        raise FuelsError(f"{folder.path}: there is no run yet: train one with fuels federation run")
+        raise FuelsError(f"{folder.path}: there is no run yet: start one with fuels federation run")
     if found.get("state") not in ACTIVE or not found.get("live"):
         if found.get("state") in ACTIVE:
-            raise FuelsError(f"run {run} is in progress; a live series can follow when it is over")
+            raise FuelsError(f"run {run} is in progress; start the series when it has finished")
         path = folder.runs / run
         if not (path / SUMMARY).is_file():
             raise FuelsError(f"run {run} is not finished: continue it with --resume")

@@ -129,7 +129,7 @@ def need_clients(roster: Roster, config: SiteConfig, clients: int) -> None:
     if own is not None and clients < own.clients:
         raise FuelsError(
             f"the founder's roster has {own.clients} clients for site {config.name}, which has"
-            " fewer; the founder corrects it with fuels federation roster"
+            " fewer; the founder must correct it with fuels federation roster"
         )
 
 

@@ -79,7 +79,7 @@ class ObservedTransport(LocalTransport):
             raise FuelsError(
                 f"round {round_number}: an audit needs the uploads of all clients, and only"
                 f" {len(upload.clients)} of {len(self.site.ids)} trained; set training.selection"
-                " to 1 and training.late to nothing"
+                " to 1 and clear training.late"
             )
         own = self.own.method.download(self.own_server, self.own.ids)
         own = replace(own, shared=download.shared)

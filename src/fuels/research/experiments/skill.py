@@ -166,8 +166,8 @@ def evaluate(context: Context, source: str, comparison: Comparison) -> Skill:
 def mixture_of(record: Record) -> dict[str, Any]:
     if not record.mixture:
         raise FuelsError(
-            f"the record of run {record.key} has no results of its mixture; delete it, and this"
-            " command makes it again"
+            f"the record of run {record.key} has no results of its mixture; delete it and run this"
+            " command again"
         )
     return record.mixture
 
