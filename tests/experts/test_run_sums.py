@@ -17,6 +17,7 @@ from fuels.experts.run_sums import (
     ReceivedSums,
     Steps,
     common_steps,
+    has_rows,
     live_words,
     mostly_known,
     parts_of,
@@ -68,6 +69,23 @@ def test_the_live_mean_has_nothing_where_too_few_sites_have_data(tmp_path: Path)
     np.testing.assert_array_equal(
         mean.own, np.clip(history.observed[:, PERIOD : own.count - 5], -CLIP, CLIP)
     )
+
+
+def test_statistics_have_no_rows_where_too_few_sites_have_data() -> None:
+    dataset = job_of("fuels", replace(small_panel(), step=np.timedelta64(STEP, "s"))).dataset
+    own, history = steps_of(dataset), history_of(dataset)
+    later = own.start + PERIOD * STEP
+    sites = {"a": own, "b": replace(own, start=later), "c": replace(own, start=later)}
+    found, _ = common_steps(sites, sites, 3)
+    assert found.rows_first == PERIOD and found.end == own.end
+    shorter = replace(history, observed=history.observed.copy(), filled=history.filled.copy())
+    for values in (shorter.observed, shorter.filled):
+        values[:, :PERIOD] = np.nan  # as of a client that began with the others
+    added, whole = (statistics_words(history, asked, 1, False, 3) for asked in (found, own))
+    np.testing.assert_array_equal(added, statistics_words(shorter, own, 1, False, 3))
+    assert added.any() and not np.array_equal(added, whole)
+    longest = max(parts_of(own, 1, False)[0].columns.lags)
+    assert has_rows(found, 1) and not has_rows(replace(found, rows_first=own.end - longest), 1)
 
 
 @pytest.mark.parametrize("other", [{"step": 600}, {"period": 2 * PERIOD}, {"start": HOUR}])

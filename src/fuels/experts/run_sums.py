@@ -7,8 +7,9 @@
 
 Sites may begin and end at different times. Steps are counted from the earliest start, in local
 standard time. The live mean covers those at which at least three sites have data, because a sum
-over fewer shows what each of them adds. Statistics end where the first training part ends, so that
-no site's test part enters them. As on one machine, they are added up in two parts for each horizon:
+over fewer shows what each of them adds. For the same reason statistics begin where at least three
+sites have data, and the longest lag later. They end where the first training part ends, so that no
+site's test part enters them. As on one machine, they are added up in two parts for each horizon:
 before and during the warm-up of the mixtures.
 """
 
@@ -55,6 +56,7 @@ class Steps:
     live_first: int = 0  # the live mean covers these steps,
     live_last: int = UNTIL  # up to the one before this
     zone: int = 0  # seconds that standard time is ahead of UTC; 0 also if no time zone is named
+    rows_first: int = 0  # the statistics use values from this step on
 
     @property
     def live(self) -> slice:
@@ -76,13 +78,14 @@ class Steps:
     def from_facts(cls, facts: Any) -> Steps:
         """The steps in a message; raises FuelsError if they cannot be."""
         names = set(cls.__dataclass_fields__)
-        earlier = names - {"live_first", "live_last", "zone"}  # in the files of earlier versions
-        if not isinstance(facts, dict) or set(facts) not in (names, earlier):
+        added = {"live_first", "live_last", "zone", "rows_first"}  # since the first version
+        if not isinstance(facts, dict) or not names - added <= set(facts) <= names:
             raise FuelsError("the steps of a sum are not described completely")
         if any(type(value) is not int or not abs(value) < 2**40 for value in facts.values()):
             raise FuelsError("the steps of a sum are not whole numbers")
         found = cls(**facts)
-        least = min(found.step, found.period, found.count, found.end, found.live_first + 1)
+        begins = min(found.live_first, found.rows_first)
+        least = min(found.step, found.period, found.count, found.end, begins + 1)
         if least < 1 or found.end > found.count:
             raise FuelsError("the steps of a sum are out of range")
         return found
@@ -103,7 +106,7 @@ def common_steps(
 ) -> tuple[Steps, dict[str, str]]:
     """The steps of several sites together, and why some sites do not fit the majority.
 
-    The live mean covers those that at least `least` of the sites `adding` to it have.
+    Sums cover those that at least `least` of the sites `adding` to them have.
     """
     clocks = {
         site: (s.step, s.period, s.start % (s.step * s.period), s.zone) for site, s in found.items()
@@ -127,8 +130,8 @@ def common_steps(
     begins = sorted((s.start - start) // s.step for s in there)
     ends = sorted((s.start - start) // s.step + s.count for s in there)
     live = (begins[least - 1], ends[-least]) if len(there) >= least else (0, 0)
-    steps = Steps(start, clock[0], clock[1], count, end, live[0], max(live), zone=clock[3])
-    return steps, left_out
+    covered = Steps(start, clock[0], clock[1], count, end, live[0], max(live), clock[3], live[0])
+    return covered, left_out
 
 
 def _hours(zone: int) -> str:
@@ -143,6 +146,13 @@ class Part(NamedTuple):
     last: int
     columns: Columns
 
+    def rows(self, steps: Steps) -> tuple[int, int]:
+        """The first step with a row, and the one after the last: lags begin with the third site.
+
+        Where fewer sites have rows, the total would be what one or two of them add.
+        """
+        return max(self.first, steps.rows_first + max(self.columns.lags)), self.last
+
 
 def parts_of(steps: Steps, horizon: int, live: bool) -> list[Part]:
     """The parts of the statistics of a run; `live`: with the live mean among the columns."""
@@ -155,6 +165,12 @@ def parts_of(steps: Steps, horizon: int, live: bool) -> list[Part]:
         begin = warm_up_begins(steps.end, steps.period, h)
         found += [Part(h, 0, begin, columns), Part(h, begin, steps.end, columns)]
     return found
+
+
+def has_rows(steps: Steps, horizon: int) -> bool:
+    """Whether the statistics have a step with a row."""
+    parts = parts_of(steps, horizon, live=False)
+    return any(first < last for first, last in (part.rows(steps) for part in parts))
 
 
 def shape_of(name: str, steps: Steps, horizon: int, live: bool) -> tuple[int, ...]:
@@ -191,7 +207,7 @@ def statistics_words(history: History, steps: Steps, horizon: int, live: bool, s
     mean."""
     at, words = offset_of(history, steps), []
     for part in parts_of(steps, horizon, live):
-        first, last = (min(max(step - at, 0), history.length) for step in part[1:3])
+        first, last = (min(max(step - at, 0), history.length) for step in part.rows(steps))
         if first < last:
             own = contributions(part.columns, history, first, last)
         else:

@@ -33,14 +33,14 @@ def contribution(observed: Floats) -> Floats:
     return np.stack([value, known.astype(np.float64)], axis=-1)
 
 
-def identity(ids: Sequence[str], mean: Floats, std: Floats) -> str:
-    """Of the live mean that clients with these means and standard deviations contribute to.
+def identity(ids: Sequence[str], mean: Floats, std: Floats, of: str = "live mean") -> str:
+    """Of the sums that clients with these means and standard deviations contribute to.
 
     Sums of the same identity and time contain the same numbers of these clients, whether they are
     exchanged before training, in a live series, or in another run.
     """
     clients = sorted(zip(ids, mean.tolist(), std.tolist(), strict=True))
-    return "live mean " + hashlib.sha256(json.dumps(clients).encode()).hexdigest()[:32]
+    return f"{of} " + hashlib.sha256(json.dumps(clients).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,13 @@ import polars as pl
 import pytest
 
 from fuels.config import Engine, merge
-from fuels.experts.run_sums import LIVE_MEAN, STATISTICS, Steps
+from fuels.experts.run_sums import (
+    LIVE_MEAN,
+    STATISTICS,
+    Steps,
+    parts_of,
+    received_statistics,
+)
 from fuels.federation.codec import Envelope, decode, encode
 from fuels.federation.flower.folders import SiteFolder
 from fuels.federation.flower.live_messages import Sum
@@ -318,3 +324,52 @@ def test_sites_may_have_other_days_and_other_clients(world: World) -> None:
     assert (count[: 12 * 24] == 6).all()
     assert not sums.totals[LIVE_MEAN][12 * 24 :].any()  # of east alone: the total would be its sum
     assert sums.totals[STATISTICS].shape and not sums.notes
+
+
+def begins(world: World, site: str, day: int, days: int) -> None:
+    """A site's own data, from a day of January on."""
+    world.give_data(site, day + days)
+    file = world.root / "sites" / site / "own.csv"
+    head, *lines = file.read_text().splitlines(keepends=True)
+    start = str(np.datetime64("2024-01-01T00") + np.timedelta64(day, "D"))
+    file.write_text(head + "".join(line for line in lines if line >= start))
+
+
+@pytest.mark.parametrize(("day", "available"), [(8, True), (12, False)])
+def test_statistics_are_never_those_of_one_site(tmp_path: Path, day: int, available: bool) -> None:
+    """Rows need a week of values: those of a site with a longer history would be the total."""
+    settings = chosen(windows={"horizon": 1, "split": "18/2/2"})
+    world = make_world(tmp_path / "world", settings, deadline=40.0)
+    for site in SITES:
+        begins(world, site, 0 if site == "north" else day, 22)
+    sums = exchanged(world)
+    if not available:
+        assert "at least 3 sites have is shorter than the longest lag" in sums.notes[STATISTICS]
+        return
+    assert sums.steps is not None and sums.live
+    found = received_statistics(sums.steps, 1, sums.live, sums.totals[STATISTICS])
+    week = max(parts_of(sums.steps, 1, sums.live)[0].columns.lags)
+    assert found.totals[1, 18 * 24].rows == 6 * (18 * 24 - day * 24 - week)
+
+
+def test_a_part_of_the_statistics_has_one_set_also_if_their_last_step_differs(
+    world: World,
+) -> None:
+    """With 9 and with 10 days of training, the first part has 7."""
+    before, _ = parse(world.server.roster.read_bytes())
+    members = {**before.members, "west": Member(public_key(new_key()), 2)}
+    roster = sign(Roster("test", before.serial + 1, members), authority_key(world.root)).decode()
+    first = Steps(int(np.datetime64("2024-01-01", "s").astype(int)), 3600, 24, 288, 192)
+
+    def ask(days: int, *sites: str) -> Envelope:
+        facts: dict[str, Any] = {"name": STATISTICS, "sites": list(sites), "roster": roster}
+        facts |= {"steps": replace(first, end=24 * days).facts(), "asked": [], "having": []}
+        request = encode(Envelope("sum", f"run-{days}", 0, "south", facts))
+        folder = SiteFolder(world.root / "sites/south")
+        return decode(Worker(folder, world.settings).answer(request, made=0.0), LIMIT)
+
+    three, four = tuple(sorted(SITES)), (*sorted(SITES), "west")
+    assert ask(9, *three).arrays
+    assert "a second set (east,north,south,west)" in ask(10, *four).facts["refused"]
+    assert "a second set" in ask(7, *four).facts["refused"]
+    assert ask(10, *three).arrays and ask(8, *four).arrays

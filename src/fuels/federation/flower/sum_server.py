@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from fuels.experts.run_sums import (
     STATISTICS,
     Steps,
     common_steps,
+    has_rows,
     mostly_known,
     shape_of,
 )
@@ -229,7 +231,7 @@ class RunSums:
         if fitting:
             every = {site: offer[0] for site, offer in offers.items()}
             steps, other = common_steps(every, fitting, LEAST_SITES)
-            self.steps = self.steps or steps
+            self.steps = replace(self.steps or steps, rows_first=steps.rows_first)
             out |= other
         sites = tuple(sorted(fitting.keys() - out.keys()))
         reasons = "; ".join(f"{site}: {why}" for site, why in sorted(out.items()))
@@ -243,6 +245,12 @@ class RunSums:
             raise FuelsError(
                 f"the sites that can take part have {clients} clients, and at least {least} are"
                 " needed (sharing.min_clients)"
+            )
+        assert self.steps is not None
+        if name == STATISTICS and not has_rows(self.steps, self.settings.sample.horizon):
+            raise FuelsError(
+                f"the training part that at least {LEAST_SITES} sites have is shorter than the"
+                " longest lag"
             )
         if reasons:
             log.warning("%s: without %s", name, reasons)

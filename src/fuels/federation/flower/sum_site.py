@@ -24,6 +24,7 @@ from fuels.experts.run_sums import (
     ReceivedSums,
     Steps,
     live_words,
+    parts_of,
     received_mean,
     received_statistics,
     shape_of,
@@ -99,10 +100,15 @@ def _contribution(
     shape = shape_of(name, steps, horizon, live)
     sums, roster, asked = asked_sum(folder, config, job, request, name, moment, shape)
     dataset, history = job.dataset, history_of(job.dataset)
-    also: list[Span] = []
+    clients = dataset.ids, dataset.mean, dataset.std
     if name == LIVE_MEAN:
-        which = identity(dataset.ids, dataset.mean, dataset.std)
-        also = [Span(which, steps.time(steps.live.start), steps.time(steps.live.stop))]
+        spans = [(steps.live.start, steps.live.stop)]
+        which = identity(*clients)
+    else:  # of two runs whose last steps differ, a part may end at the same step
+        ends = sorted({part.last for part in parts_of(steps, horizon, live)})
+        spans = [(end, end + 1) for end in ends]
+        which = identity(*clients, of=STATISTICS)
+    also = [Span(which, steps.time(first), steps.time(last)) for first, last in spans]
 
     def contribution() -> Words:
         if name == LIVE_MEAN:
