@@ -173,8 +173,26 @@ def test_a_lost_or_damaged_record_stops_the_key(world: World) -> None:
     assert "create a new key with fuels site renew-key, so that no mask is used twice" in refusal(
         world, world.asked(2, step=1)
     )
+    site.answers.path.touch()
+    for _ in range(2):
+        assert "is empty, the record of the sums" in refusal(world, world.asked(2, step=1))
     site.answers.mark.unlink()  # as a new key does
     world.site("north").answer(world.asked(2, step=1), world.roster(), words(1.0))
+
+
+def test_nobody_is_told_to_delete_a_record_that_is_only_locked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sets would be forgotten."""
+    site = world.site("north")
+    site.answer(world.asked(2), world.roster(), words(1.0))
+    monkeypatch.setattr("fuels.sharing.answers.WAIT", 0.05)
+    with closing(sqlite3.connect(site.answers.path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        found = refusal(world, world.asked(2, step=1))
+        assert "cannot be used now (database is locked); do not delete it" in found
+        other.execute("ROLLBACK")
+    site.answer(world.asked(2, step=1), world.roster(), words(1.0))
 
 
 def test_old_replies_are_forgotten_but_not_their_sets(

@@ -11,7 +11,7 @@ training has all steps of the training part, a step of a live series one. `Span`
 time of a span, too, there is one set only.
 
 The record must not be lost while its key is in use. A key that was used has a mark in its folder:
-if the record is missing, nothing is answered until the site has a new key.
+if the record is missing or empty, nothing is answered until the site has a new key.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from fuels.sharing.masks import SumId
 from fuels.sharing.roster import Roster
 
 KEPT = 64  # newest replies of each name that can be repeated
+RECORD = "the record of the sums that this site has answered"
 WAIT = 60.0  # seconds to wait for another process of this site
 TABLES = """
 CREATE TABLE IF NOT EXISTS spans (
@@ -200,15 +201,14 @@ class Answers:
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         """A transaction; when it ends without an error, it is on disk."""
-        if not self.path.exists() and self.mark.exists():
-            raise FuelsError(
-                f"{self.path.name} is missing, the record of the sums that this site has answered:"
-                " create a new key with fuels site renew-key, so that no mask is used twice"
-            )
+        if not self.path.exists():
+            self._refuse_used_key("missing")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with closing(sqlite3.connect(self.path, timeout=WAIT, isolation_level=None)) as found:
                 found.execute("PRAGMA synchronous = EXTRA")  # flushes the folder as well
+                if not found.execute("SELECT 1 FROM sqlite_master").fetchone():
+                    self._refuse_used_key("empty")
                 found.executescript(TABLES)
                 if found.execute(EARLIER).fetchone():
                     found.executescript(MOVED)
@@ -220,11 +220,23 @@ class Answers:
                     found.execute("ROLLBACK")
                     raise
                 found.execute("COMMIT")
+        except sqlite3.OperationalError as error:  # such as a full disk: the record is intact
+            raise FuelsError(
+                f"{self.path.name}, {RECORD}, cannot be used now ({error}); do not delete it"
+            ) from None
         except sqlite3.Error as error:
             raise FuelsError(
-                f"{self.path.name}, the record of the sums that this site has answered, cannot be"
-                f" used ({error}); delete it and create a new key with fuels site renew-key"
+                f"{self.path.name}, {RECORD}, cannot be used ({error}); delete it and create a new"
+                " key with fuels site renew-key"
             ) from None
+
+    def _refuse_used_key(self, state: str) -> None:
+        """A key that was used needs its record."""
+        if self.mark.exists():
+            raise FuelsError(
+                f"{self.path.name} is {state}, {RECORD}: create a new key with fuels site"
+                " renew-key, so that no mask is used twice"
+            )
 
     def _leave_mark(self) -> None:
         """Before the first reply with a key: it was used."""

@@ -218,6 +218,7 @@ def test_too_few_sites_and_values(world: LiveWorld) -> None:
     with pytest.raises(FuelsError, match="at least 3 sites, and the roster has 2"):
         world.turn(1)
     world.server.roster.unlink()
+    world.start()
     with pytest.raises(FuelsError, match="there is no roster"):
         world.turn(1)
 
@@ -227,3 +228,21 @@ def certify_two(world: LiveWorld) -> None:
     two = {site: roster.members[site] for site in ("north", "south")}
     signed = sign(Roster(roster.federation, roster.serial + 1, two), authority_key(world.root))
     world.server.roster.write_bytes(signed)
+
+
+@pytest.mark.parametrize("state", [b"", b'{"federation": "metro", ', None])
+def test_a_roster_that_is_being_replaced_costs_nothing(
+    world: LiveWorld, state: bytes | None
+) -> None:
+    file = world.server.roster
+    content = file.read_bytes()
+    file.unlink()
+    if state is not None:
+        file.write_bytes(state)
+    world.give()
+    world.turn(3)
+    assert world.live.record.last["sites"] == sorted(SITES)
+    assert world.live.problem
+    file.write_bytes(content)
+    world.turn(1)
+    assert not world.live.problem

@@ -200,6 +200,19 @@ class Killed(BaseException):
     """The process is gone: nothing catches this."""
 
 
+def test_replies_that_come_twice_and_late_are_distinguished(tmp_path: Path) -> None:
+    """Two parts of the live mean have the same name: a late reply about one is not of the other."""
+    world = private_world(tmp_path / "world", long())
+
+    def slow(site: str, kind: str, number: int, reply: bytes) -> tuple[float, bytes]:
+        adds = kind == "sum" and "words" in decode(reply, LIMIT).arrays
+        return 12.0 * (adds and site == "north"), reply
+
+    world.network.fate = slow
+    sums = exchanged(world)
+    assert not sums.notes and [e.release.name for e in sums.found] == [DAY, MEAN, MEAN, STATISTICS]
+
+
 @pytest.mark.parametrize("point", ["before the ledger", "after the ledger", "after the answer"])
 def test_a_site_killed_at_any_point_is_charged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str

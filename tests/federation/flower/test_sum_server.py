@@ -143,6 +143,11 @@ def no_roster(world: World) -> None:
     world.server.roster.unlink()
 
 
+def unreadable_roster(world: World) -> None:
+    world.server.roster.unlink()
+    world.server.roster.mkdir()
+
+
 def no_consent(world: World) -> None:
     change(world, "south", "sums = true", "sums = false")
 
@@ -176,6 +181,7 @@ def not_certified(world: World) -> None:
 @pytest.mark.parametrize(
     ("happens", "reason"),
     [
+        (unreadable_roster, "roster.json: cannot be read (Is a directory)"),
         (no_roster, "no roster.json, which the founder signs with fuels federation roster"),
         (
             no_consent,

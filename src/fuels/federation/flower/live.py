@@ -35,11 +35,12 @@ from fuels.federation.flower.live_messages import (
 from fuels.federation.flower.live_record import LiveRecord, as_text
 from fuels.federation.flower.newcomers import END, Newcomers
 from fuels.federation.flower.records import audit
+from fuels.federation.flower.sum_keys import read_server_roster
 from fuels.federation.guard import OVERHEAD
 from fuels.sharing import masks
 from fuels.sharing.fixed_point import Words
 from fuels.sharing.masks import LEAST_SITES, SumId
-from fuels.sharing.roster import Roster, parse
+from fuels.sharing.roster import Roster
 
 POLL = 0.05  # seconds between two looks for replies
 CONNECTED = 1.0  # seconds between two looks at which sites are connected
@@ -80,6 +81,8 @@ class Live:
         self.record = LiveRecord.load(folder.runs / run)
         self.newcomers = Newcomers(folder, run)
         self.audit = audit(folder)
+        self.roster: tuple[Roster, bytes] | None = None  # as last read
+        self.problem = ""  # with the file of the roster
         self.open: dict[str, Asked] = {}  # by ticket
         self.states: dict[str, State] = {}  # what each site said last
         self.retry: dict[str, float] = {}  # site: when it may be asked again after a refusal
@@ -102,7 +105,7 @@ class Live:
 
     def look(self) -> None:
         now = self.clock()
-        roster, content = self._roster()
+        roster, content = self.roster = self._roster()
         if now >= self.looked + CONNECTED or now < self.looked:
             self.looked = now
             self.connected = (
@@ -116,15 +119,26 @@ class Live:
         self._ask()
 
     def _roster(self) -> tuple[Roster, bytes]:
-        """The founder's roster, read again: it may change between two steps."""
+        """The founder's roster, read again: it may change between two steps.
+
+        While its file is being replaced, the former one counts.
+        """
         try:
-            content = self.folder.roster.read_bytes()
-        except OSError:
-            raise FuelsError(
-                f"{self.folder.roster}: there is no roster, which a live series needs: the founder"
-                " signs one with fuels federation roster"
-            ) from None
-        roster, _ = parse(content)
+            found = read_server_roster(self.folder)
+            if found is None:
+                raise FuelsError(
+                    f"{self.folder.roster}: there is no roster, which a live series needs: the"
+                    " founder signs one with fuels federation roster"
+                )
+            self.problem = ""
+        except FuelsError as error:
+            if self.roster is None:
+                raise
+            if str(error) != self.problem:
+                self.problem = str(error)
+                log.error("%s; the former roster still counts", error)
+            return self.roster
+        content, roster = found
         if len(roster.members) < LEAST_SITES:
             raise FuelsError(
                 f"{self.folder.roster}: a live series needs at least {LEAST_SITES} sites, and the"

@@ -104,20 +104,20 @@ def answer_private_sum(
     folder: SiteFolder, config: SiteConfig, job: Job, request: Envelope, records: SiteRecords
 ) -> Envelope:
     """The reply about noised sums: an offer, a contribution, or the reason for none."""
-    own = replace(request, arrays={})
-    name = request.facts.get("name", "")
+    own, name = replace(request, arrays={}), request.facts.get("name", "")
+    about = {key: request.facts[key] for key in ("name", "first") if key in request.facts}
     try:
         if not name:
             offer = _offer(folder, config, job, request.run)
-            return replace(own, facts={"name": name, "offer": offer})
+            return replace(own, facts={**about, "offer": offer})
         release, words, contributing = _contribution(folder, config, job, request)
     except FuelsError as error:  # these errors quote no data
         log.error("%s", error)
         records.refused(str(error))
-        return replace(own, facts={"name": name, "refused": str(error)})
+        return replace(own, facts={**about, "refused": str(error)})
     facts = {"run": request.run, "name": release.name, "step": release.last, "noise": release.sigma}
     records.audit.add("noised sum", **facts, sites=list(request.facts["sites"]))
-    reply = {"name": name, "clients": contributing}
+    reply = {**about, "clients": contributing}
     return replace(own, facts=reply, arrays={"words": words.view(np.int64)})
 
 

@@ -81,6 +81,8 @@ def read_server_roster(folder: ServerFolder) -> tuple[bytes, Roster] | None:
         content = folder.roster.read_bytes()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise FuelsError(f"{folder.roster}: cannot be read ({error.strerror})") from None
     return content, parse(content)[0]
 
 

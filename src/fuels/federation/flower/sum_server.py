@@ -314,7 +314,7 @@ class RunSums:
                 elif transport.guard.refusal(reply, sent.site, "sum", 0, sent.number):
                     continue
                 # A site that was asked twice replies twice, perhaps when it is asked for more.
-                elif reply.facts.get("name") == facts["name"]:
+                elif all(reply.facts.get(key) == facts.get(key) for key in ("name", "first")):
                     found[sent.site] = reply
             refused = any("refused" in reply.facts for reply in found.values())
             if found.keys() >= sites or refused or transport.clock() >= end:
