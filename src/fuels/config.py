@@ -123,27 +123,27 @@ class Defence:
     directions: bool = False  # average prototypes by direction, all rows of length 1
     admission: float = 0.0  # leave out uploads farther from the others than this many MAD; 0: none
     farthest: float = 100.0  # percentile of divergence beyond which a prototype is not a negative
-    trials: int = 0  # rounds between trials whether a FUELS client leaves L_inter out; 0: never
+    trials: int = 0  # rounds between trials of FUELS clients without L_inter; 0: no trials
     refusals: int = 0  # exclude a client whose values were refused this often; 0: never
-    votes: str = "client"  # in means and medians, one for each client or one for each site
+    votes: str = "client"  # in means and medians: one vote per client or per site
 
 
 @dataclass(frozen=True)
 class Privacy:
     """What bounds how much a client's uploads reveal: prototypes, and sums. Not in the paper."""
 
-    masked: bool = False  # in a federation, send uploads as masked sums; needs a method with means
+    masked: bool = False  # in a federation, send masked sums; for methods that need only means
     secret: bool = False  # draw initial model and order of prototypes from the sites' secret
     first: int = 1  # the first round in which prototypes are sent
-    every: int = 1  # and then every so many rounds
+    every: int = 1  # rounds from one prototype to the next
     epsilon: float = 0.0  # differential privacy of shared sums; 0: none
     delta: float = 1e-5
     unit: str = "hour"  # what is protected, of one client: hour, day or client
-    relation: str = "removed"  # of a unit's values, in neighbouring data: removed or replaced
+    relation: str = "removed"  # values of a unit in neighbouring data: removed or replaced
     scale: str = ""  # MEAN,STD of clients or a CSV, known without the data; empty: released, noised
     ledger: str = ""  # file of all releases; empty: privacy.jsonl in the run folder
     colluding: int = 1  # sites of a federation that may reveal their noise; each knows its own
-    groups: int = 1  # of clients with similar noised mean days, each with its own live mean
+    groups: int = 1  # groups of clients with similar noised mean days, each with a live mean
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ def test_a_run_in_groups_states_them_and_can_be_loaded(tmp_path: Path) -> None:
     assert sum(stated["groups"]) == CLIENTS
     assert stated["epsilon_spent"] <= 8.0
     said = " ".join(revealed(outcome.summary))
-    assert "a histogram of its values and its mean day were released by themselves" in said
+    assert "Each client released a histogram of its values and its mean day individually" in said
     assert "2 groups of" in said
     models, before = load_models(folder.models), (folder.path / LEDGER).read_bytes()
     loaded = Ensemble.load(folder.mixture, models)

@@ -63,4 +63,4 @@ def refit_command(
             known = {"unconfirmed": found.get("unconfirmed", []), "reason": ""}
             Current(server).write(run=former, state="finished", **known)
         if active and state in ("failed", "finished"):
-            typer.echo(f"the live series goes on, of run {runs.start_live(server)}", err=True)
+            typer.echo(f"the live series continues with run {runs.start_live(server)}", err=True)

@@ -217,7 +217,7 @@ class Method(ABC):
         return ()
 
     def useless(self, server: Any) -> Sequence[str]:
-        """Those of them that count towards the exclusion of their site."""
+        """The clients of `left_out` that count towards the exclusion of their site."""
         return self.left_out(server)
 
     def download(self, server: Any, clients: Sequence[str]) -> Download:

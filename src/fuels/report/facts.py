@@ -206,7 +206,7 @@ def guaranteed(privacy: Mapping[str, Any]) -> str:
     return (
         f"everything shared is differentially private with epsilon {privacy['epsilon']:g} and delta"
         f" {privacy['delta']:g} for one {unit}: if these values {RELATIONS[privacy['relation']]},"
-        f" the same would be sent with a probability at most {times} times as high or as low{spent}"
+        f" the probability that the same is sent would change by at most a factor of {times}{spent}"
     )
 
 

@@ -65,8 +65,7 @@ def _alone(guarantee: Mapping[str, Any]) -> list[str]:
         return []
     groups = guarantee.get("groups", ())
     return [
-        f"Of each client, {' and '.join(found)} were released by themselves, with noise but not in"
-        " a sum."
+        f"Each client released {' and '.join(found)} individually: with noise, but not in a sum."
         + (
             f" From these days, {len(groups)} groups of {' and '.join(map(str, groups))} similar"
             " clients were formed, each with a live mean."

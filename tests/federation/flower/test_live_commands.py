@@ -95,14 +95,14 @@ def test_a_refit_keeps_the_settings_and_the_series_going(
     words = said("refit", server.path, "--rounds", 3, "--set", "windows.split=9/2/2")
     now = Current(server).read()
     assert seen == [("submitted", 3)] and now["run"] != RUN and now["live"]
-    assert f"the live series goes on, of run {now['run']}" in words
+    assert f"the live series continues with run {now['run']}" in words
     settings, _ = read_config(server.runs / now["run"] / "config.toml")
     assert settings.sharing.live_mean and settings.windows.split == "9/2/2"
     # A run that fails costs nothing but its time.
     Current(server).write(run=RUN, state="running", live=True)
     ends |= {"state": "failed", "reason": "0 of 3 sites joined"}
     words = said("refit", server.path, "--set", "seed=7")
-    assert "0 of 3 sites joined" in words and f"goes on, of run {RUN}" in words
+    assert "0 of 3 sites joined" in words and f"continues with run {RUN}" in words
     found = Current(server).read()
     assert (found["run"], found["state"], found["live"]) == (RUN, "submitted", True)
     # Without a series, none begins.

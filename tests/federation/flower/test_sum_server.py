@@ -350,7 +350,7 @@ def test_statistics_are_never_those_of_one_site(tmp_path: Path, day: int, availa
         begins(world, site, 0 if site == "north" else day, 22)
     sums = exchanged(world)
     if not available:
-        assert "at least 3 sites have is shorter than the longest lag" in sums.notes[STATISTICS]
+        assert "at least 3 sites share is shorter than the longest lag" in sums.notes[STATISTICS]
         return
     assert sums.steps is not None and sums.live
     found = received_statistics(sums.steps, 1, sums.live, sums.totals[STATISTICS])

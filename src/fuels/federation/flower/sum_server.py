@@ -249,7 +249,7 @@ class RunSums:
         assert self.steps is not None
         if name == STATISTICS and not has_rows(self.steps, self.settings.sample.horizon):
             raise FuelsError(
-                f"the training part that at least {LEAST_SITES} sites have is shorter than the"
+                f"the training part that at least {LEAST_SITES} sites share is shorter than the"
                 " longest lag"
             )
         if reasons:
