@@ -13,7 +13,7 @@ import pytest
 from fuels.errors import FuelsError
 from fuels.federation.codec import encode
 from fuels.federation.flower import worker
-from fuels.federation.flower.folders import Rules, SiteFolder
+from fuels.federation.flower.folders import RefusalError, Rules, SiteFolder
 from fuels.federation.flower.messages import request
 from fuels.federation.flower.worker import JobCache, Worker
 from fuels.methods.messages import Download
@@ -94,6 +94,14 @@ def test_a_round_that_failed_leaves_nothing_in_the_cache(
         with pytest.raises(FuelsError, match="a planned fault"):
             ask(site, jobs, "train", 1)
     assert ask(site, jobs, "train", 1) == ask(other, None, "train", 1)
+
+
+def test_new_values_in_mid_run_are_refused(tmp_path: Path) -> None:
+    site, jobs = site_in(tmp_path / "fed"), JobCache()
+    ask(site, jobs, "train", 1)
+    write_panel(tmp_path / "fed" / "panel.csv", ["a", "d"], days=13)
+    with pytest.raises(RefusalError, match="a data file must not change before its run ends"):
+        ask(site, jobs, "train", 2)
 
 
 def test_changed_data_settings_and_config_invalidate_the_job(

@@ -72,8 +72,9 @@ class Progress:
         }
         for what, unchanged in same.items():
             if not unchanged:
+                again = " (a data file must not change before its run ends)" * (what == "data")
                 raise RefusalError(
-                    f"the {what} of this site differ from those this run started with"
+                    f"the {what} of this site differ from those this run started with{again}"
                 )
         job.site.load(unprefixed("site", self.arrays))
 
