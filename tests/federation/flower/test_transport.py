@@ -81,7 +81,7 @@ def test_after_training_each_site_has_models_and_forecasts(world: World) -> None
     kept = {path.name for path in (world.server.runs / "run").iterdir()}
     assert kept == {
         "config.toml", "flower.toml", "metrics.jsonl", "timings.jsonl", "server.safetensors",
-        "summary.json", "report.html",
+        "summary.json", "report.html", "end.safetensors",
     }  # fmt: skip
     assert set(world.state()) == {"prototypes", "known", "jsd", "pairs_computed"}
 
