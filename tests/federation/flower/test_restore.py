@@ -55,7 +55,7 @@ def test_a_key_is_renewed_in_the_middle_of_a_run(running: Cluster) -> None:
     folder, server = running.root / "sites" / "north", running.server
     former = (folder / "site.pub").read_text().strip()
     before = server.config_file.read_text()
-    epochs = 300  # so many that the site is back long before the last round
+    epochs = 1000  # so many that the site is back long before the last round
     run = running.submit(settings(rounds=8, local_epochs=epochs))
     running.wait(lambda: len(running.history(run)) >= 2, LONG, "round 2 did not end")
     running.stop_site("north")
