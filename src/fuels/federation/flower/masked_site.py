@@ -153,7 +153,7 @@ class MaskedRound:
         return Asked(sums, which, roster, Origin(model, asked, terms.applied), terms)
 
     def _clients(self, found: Any, asked: tuple[str, ...]) -> Mapping[str, int]:
-        """How many clients each site of the set trains, as all sites are told."""
+        """How many clients each site of the set trains, as every site receives it."""
         if not isinstance(found, dict):
             raise FuelsError("the server does not say how many clients each site trains")
         if any(_whole(count, "number of clients") < 1 for count in found.values()):
